@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from radfact.findings.contrasts import FindingChange, FindingContrast, contrast_findings
-from radfact.findings.records import Verdict
 from radfact.io.jsonl import write_json
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
@@ -61,7 +60,12 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     write_json(folder / "comparison.json", asdict(comparison))
     score_rows(comparison).write(folder / "comparison.csv")
     if any(comparison.findings):
-        Table(_FINDING_COLUMNS, list(_changes(comparison))).write(folder / "comparison_findings.csv")
+        changes = [
+            [system, contrast.metric, contrast.finding, change.sample_id, label, change.baseline, change.system]
+            for index, system in enumerate(comparison.systems)
+            for contrast, change, label in _changes(comparison, index)
+        ]
+        Table(_FINDING_COLUMNS, changes).write(folder / "comparison_findings.csv")
     title = f"Comparison: {', '.join(comparison.systems)}"
     write_page(folder / "comparison.html", title, comparison.notes, _sections(comparison))
 
@@ -90,16 +94,10 @@ def score_rows(comparison: Comparison) -> Table:
     return Table(_CSV_COLUMNS, rows)
 
 
-def _changes(comparison: Comparison) -> Iterator[list[str | None]]:
-    for system, contrasts in zip(comparison.systems, comparison.findings, strict=True):
-        for contrast in contrasts:
-            for change, label in _labeled(contrast):
-                verdicts = [change.baseline, change.system]
-                yield [system, contrast.metric, contrast.finding, change.sample_id, label, *verdicts]
-
-
-def _labeled(contrast: FindingContrast) -> list[tuple[FindingChange, str]]:
-    return [(change, "improved") for change in contrast.improved] + [(change, "worse") for change in contrast.worse]
+def _changes(comparison: Comparison, index: int) -> Iterator[tuple[FindingContrast, FindingChange, str]]:
+    for contrast in comparison.findings[index]:
+        yield from ((contrast, change, "improved") for change in contrast.improved)
+        yield from ((contrast, change, "worse") for change in contrast.worse)
 
 
 def _paired_cells(contrast: Contrast) -> list[float | None]:
@@ -120,7 +118,7 @@ def difference_table(comparison: Comparison, index: int, *, display: Callable[[s
         n, baseline, paired, *_ = _paired_cells(contrast)
         p, holm = (_format_p(value, contrast.p, rounds) for value in (contrast.p, contrast.p_holm))
         label = score_label(display(name), contrast.summary.direction, comparison.units.get(name))
-        rows.append([label, n, baseline, paired, _format_difference(contrast), p, holm, _verdict(contrast)])
+        rows.append([label, n, baseline, paired, _with_interval(contrast.difference, "+"), p, holm, _verdict(contrast)])
     first, system = comparison.systems[0], comparison.systems[index]
     return Table(["Score", "n", first, system, "difference [95% interval]", "p", "Holm", ""], rows)
 
@@ -160,20 +158,19 @@ def _finding_section(comparison: Comparison, index: int) -> Section:
 def _change_table(comparison: Comparison, index: int, label: str) -> Table:
     """Return the changes of verdicts by finding, the most frequent first, with some of their studies."""
     studies: dict[tuple[str, str], list[str]] = {}
-    for contrast in comparison.findings[index]:
-        for change, own in _labeled(contrast):
-            if own == label:
-                verdicts = " → ".join(map(_verdict_name, (change.baseline, change.system)))
-                studies.setdefault((_finding_name(comparison, contrast), verdicts), []).append(change.sample_id)
+    for contrast, change, own in _changes(comparison, index):
+        if own == label:
+            before, after = (
+                str(verdict or "not stated").replace("_", " ") for verdict in (change.baseline, change.system)
+            )
+            studies.setdefault((_finding_name(comparison, contrast), f"{before} → {after}"), []).append(
+                change.sample_id
+            )
     rows = [
         [*key, len(ids), ", ".join(ids[:_MOST_STUDIES]) + (" …" if len(ids) > _MOST_STUDIES else "")]
         for key, ids in sorted(studies.items(), key=lambda item: -len(item[1]))
     ]
     return Table(["Finding", f"{comparison.systems[0]} → {comparison.systems[index]}", "n", "studies"], rows)
-
-
-def _verdict_name(verdict: Verdict | None) -> str:
-    return "not stated" if verdict is None else verdict.replace("_", " ")
 
 
 def systems_table(comparison: Comparison) -> Table:
@@ -191,25 +188,18 @@ def own_table(comparison: Comparison, *, display: Callable[[str], str] = str) ->
     rows = []
     for name, contrasts in comparison.scores.items():
         label = score_label(display(name), contrasts[0].summary.direction, comparison.units.get(name))
-        rows.append([label, *(_own_cell(contrast.summary) for contrast in contrasts)])
+        summaries = [contrast.summary for contrast in contrasts]
+        rows.append([label, *((value := _with_interval(own)) and f"{value} (n {own.n})" for own in summaries)])
     return Table(["Score", *comparison.systems], rows)
 
 
-def _own_cell(summary: Summary) -> str | None:
-    if summary.point is None:
+def _with_interval(summary: Summary | None, sign: str = "") -> str | None:
+    """Format a value with its interval; with the sign "+", positive numbers have a sign as well."""
+    if summary is None or summary.point is None:
         return None
     has_interval = summary.low is not None and summary.high is not None
-    interval = f" [{summary.low:.3f}, {summary.high:.3f}]" if has_interval else ""
-    return f"{summary.point:.3f}{interval} (n {summary.n})"
-
-
-def _format_difference(contrast: Contrast) -> str | None:
-    difference = contrast.difference
-    if difference is None or difference.point is None:
-        return None
-    if difference.low is None or difference.high is None:
-        return f"{difference.point:+.3f}"
-    return f"{difference.point:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    interval = f" [{summary.low:{sign}.3f}, {summary.high:{sign}.3f}]" if has_interval else ""
+    return f"{summary.point:{sign}.3f}{interval}"
 
 
 def _format_p(value: float | None, p: float | None, rounds: int) -> str | None:

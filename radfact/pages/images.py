@@ -39,20 +39,12 @@ def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
             study["images"] = {kind: path and loaded[path] for kind, path in study["images"].items()}
 
 
-def image_names(studies: Sequence[dict[str, Any]]) -> set[str]:
-    """Return the names of the image files that studies show, after `load_images`."""
-    return {
-        Path(image["src"]).name
-        for study in studies
-        for image in study.get("images", {}).values()
-        if image and not image.get("src", "data:").startswith("data:")
-    }
-
-
-def remove_unused_images(shown: set[str], folder: Path) -> None:
-    """Remove image files that the page does not show, and the folder if it is empty then."""
+def remove_unused_images(studies: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Remove image files that none of the studies shows after `load_images`, and the folder if it is empty then."""
     if not folder.is_dir():
         return
+    images = [image for study in studies for image in study.get("images", {}).values() if image]
+    shown = {image["src"].rpartition("/")[2] for image in images if "src" in image}
     for path in folder.iterdir():
         if path.name not in shown and _NAME.fullmatch(path.name):
             path.unlink()

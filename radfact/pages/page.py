@@ -14,7 +14,7 @@ from radfact.io.jsonl import open_atomic, read_json
 from radfact.io.outputs import record_files
 from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_SCORES, SCORES
-from radfact.pages.images import MAX_EMBEDDED, image_names, load_images, remove_unused_images
+from radfact.pages.images import MAX_EMBEDDED, load_images, remove_unused_images
 from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
 from radfact.pages.studies import Studies, StudyContext, read_drafts
 from radfact.records import validate_model
@@ -26,7 +26,6 @@ from radfact.results.schema import (
     RADFACT,
     GreenSummaryFile,
     PageRecord,
-    ScoreRecord,
     ScoresFile,
     describe_models,
     metric_of_scores,
@@ -96,7 +95,7 @@ def write_page(
     page = content.render({"studies": studies} if is_whole else None)
     with open_atomic(folder / "report.html", "wb") as handle:
         handle.write(encode(page))
-    remove_unused_images(image_names(shown), folder / _IMAGE_FOLDER)
+    remove_unused_images(shown, folder / _IMAGE_FOLDER)
     record_files(folder, [folder / "report.html", *(folder / _IMAGE_FOLDER).glob("*.*")])
     return folder / "report.html"
 
@@ -142,7 +141,8 @@ class PageContent:
         manifests = [] if known_manifest is None else [known_manifest]
         self.context = StudyContext(manifests, self.studies)
         if manifest is not None:
-            _check_ids(manifest, self.context, [*self.studies.indices, *(draft["sample_id"] for draft in self.drafts)])
+            ids = [*self.studies.indices, *(draft["sample_id"] for draft in self.drafts)]
+            check_manifest(manifest, ids, self.context)
         if known_drafts and (neighbor := known_drafts.parent / "manifest.jsonl").exists():
             manifests = [neighbor, *manifests]
         draft_context = StudyContext(manifests)
@@ -215,13 +215,9 @@ def encode(page: str) -> bytes:
     return page.encode("utf-8", "replace")
 
 
-def check_manifest(manifest: Path, sample_ids: Sequence[str]) -> None:
-    """Check that a manifest has records of the studies of a page."""
-    _check_ids(manifest, StudyContext([manifest]), sample_ids)
-
-
-def _check_ids(manifest: Path, context: StudyContext, sample_ids: Sequence[str]) -> None:
-    if sample_ids and context.ids.isdisjoint(sample_ids):
+def check_manifest(manifest: Path, sample_ids: Sequence[str], context: StudyContext | None = None) -> None:
+    """Check that a manifest, or its records that were read, is of the studies of a page."""
+    if sample_ids and (context or StudyContext([manifest])).ids.isdisjoint(sample_ids):
         raise InputError(
             f"expected records of the studies of the page, such as '{sample_ids[0]}', found none",
             code=ErrorCode.MISMATCH,
@@ -252,11 +248,12 @@ def score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, 
 
 def _judge(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the judge of RadFact with its note, and the language model of each other metric."""
-    records = [judge for judge in (scores.judge, run.get("judge")) if isinstance(judge, dict)]
-    name = scores.judge if isinstance(scores.judge, str) else next((j["name"] for j in records if "name" in j), None)
+    judge = {"name": scores.judge} if isinstance(scores.judge, str) else scores.judge or {}
+    of_run = record if isinstance(record := run.get("judge"), dict) else {}
+    name = judge.get("name") or of_run.get("name")
     return {
         "judge": name or ("not named" if RADFACT in scores.metrics else None),
-        "judge_note": next((judge["note"] for judge in records if judge.get("note")), None),
+        "judge_note": judge.get("note") or of_run.get("note"),
         "splitter": (scores.splitter or {}).get("name"),
         "models": [(metric, model) for metric, model in describe_models(scores).items() if metric != RADFACT],
     }
@@ -264,17 +261,20 @@ def _judge(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
     metric_of = metric_of_scores(scores) if scores.metrics.keys() != {RADFACT} else {}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for name, score in scores.scores.items():
-        row = {
-            "label": score_label(words(name), score.direction, score.unit),
-            "score": score,
-            "group": metric_of.get(name, "").replace(RADFACT, "") or name.rsplit("_", 1)[name in POLICY_SCORES],
-            "has_bar": _fits_axis(score),
-            "failed": scores.metrics[metric_of[name]].failed if name in metric_of else None,
-        }
-        rows.append({**row, "begins_group": bool(rows) and rows[-1]["group"] != row["group"]})
-    is_drawn = scores.resampling is not None and run.get("options", {}).get("bootstrap") != 0
+        known = [value for value in (score.point, score.low, score.high) if value is not None]
+        rows.append(
+            {
+                "label": score_label(words(name), score.direction, score.unit),
+                "score": score,
+                "group": metric_of.get(name, "").replace(RADFACT, "") or name.rsplit("_", 1)[name in POLICY_SCORES],
+                # The bar has an axis from 0 to 1.
+                "has_bar": bool(known) and min(known) >= 0 and max(known) <= 1,
+                "failed": scores.metrics[metric_of[name]].failed if name in metric_of else None,
+            }
+        )
+    is_drawn = run.get("options", {}).get("bootstrap") != 0
     return {
         "rows": rows,
         "has_bars": any(row["has_bar"] for row in rows),
@@ -283,12 +283,6 @@ def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
         "has_f1": any(name in F1_PARTS for name in scores.scores),
         "resampling": scores.resampling.describe() if is_drawn and scores.resampling else None,
     }
-
-
-def _fits_axis(score: ScoreRecord) -> bool:
-    """Return whether the interval can be drawn on the axis from 0 to 1."""
-    known = [value for value in (score.point, score.low, score.high) if value is not None]
-    return bool(known) and min(known) >= 0 and max(known) <= 1
 
 
 def _counts(scores: ScoresFile) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from radfact.statistics.correlation import Estimate
 
 _COLUMNS = 4
 _DPI = 140
+_GUIDE = {"color": "gray", "linewidth": 0.8, "linestyle": ":"}
 _STYLE_COLORS = ("black", "#1c5d99")
 
 
@@ -41,14 +42,11 @@ def scatter(
 ) -> Path:
     """Plot every score against the experts, one panel per score, with groups by color."""
     shown = {name: indices for name, indices in groups.items() if name != "all"} or dict(groups)
-    figure, panels = _grid(len(scores))
-    for panel, (name, values) in zip(panels, scores.items(), strict=False):
+    figure, panels = _panels(scores, label, {name: f"{directions[name]} is better" for name in scores})
+    for panel, values in zip(panels, scores.values(), strict=False):
         for group, indices in shown.items():
             panel.scatter([expert[i] for i in indices], [values[i] for i in indices], s=12, alpha=0.5, label=group)
-        _label_panel(panel, words(name), label, f"{directions[name]} is better")
-    if len(shown) > 1:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
-    return save(figure, path)
+    return _save_with_legend(figure, panels[0], path, columns=6)
 
 
 def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
@@ -62,7 +60,9 @@ def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
     lowest = min(overall.values(), default=0.0) - 1
     names = sorted(dict.fromkeys(score for score, _, _ in known), key=lambda name: overall.get(name, lowest))
     height = 0.22 * len(names) * max(len(groups), 2) + 1.3
-    figure, axes = load_pyplot().subplots(figsize=(7.5, min(height, 60)), layout="constrained")
+    interval = ", 95% interval" if any(e.low is not None for _, _, e in known) else ""
+    label = f"Kendall's tau-b with experts{interval} (positive: both rate the same reports as bad)"
+    figure, axes = _axes((7.5, min(height, 60)), label, None)
     for number, group in enumerate(groups):
         offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
         style = {"color": "black" if group == "all" else f"C{number - 1}"}
@@ -72,14 +72,10 @@ def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
         for y, e in of_group:
             if e.low is not None and e.high is not None:
                 axes.plot([e.low, e.high], [y, y], linewidth=1.2, **style)
-    axes.axvline(0, color="gray", linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(names)), list(map(words, names)), fontsize=8)
+    axes.axvline(0, **_GUIDE)
+    axes.set_yticks(range(len(names)), list(map(words, names)))
     axes.set_ylim(-0.6, len(names) - 0.4)
-    interval = ", 95% interval" if any(e.low is not None for _, _, e in known) else ""
-    axes.set_xlabel(f"Kendall's tau-b with experts{interval} (positive: both rate the same reports as bad)")
-    if len(groups) > 1:
-        figure.legend(loc="outside lower center", ncols=6, fontsize=8)
-    return save(figure, path)
+    return _save_with_legend(figure, axes, path, columns=6)
 
 
 def bars(
@@ -88,24 +84,19 @@ def bars(
     """Plot histograms, bars of several columns (name -> position -> height) next to each other."""
     positions = sorted({position for heights in columns.values() for position in heights})
     width = 0.85 * (width or min((b - a for a, b in pairwise(positions)), default=1.0))
-    figure, axes = load_pyplot().subplots(figsize=(6.0, 3.6), layout="constrained")
+    figure, axes = _axes((6.0, 3.6), x, y)
     for number, (name, heights) in enumerate(columns.items()):
         shift = width * ((number + 0.5) / len(columns) - 0.5)
         shifted = [position + shift for position in heights]
         axes.bar(shifted, list(heights.values()), width / len(columns), label=name, color=f"C{number}")
     if all(position.is_integer() for position in positions):
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    if len(columns) > 1:
-        axes.legend(fontsize=8)
-    return save(figure, path)
+    return _save_with_legend(figure, axes, path)
 
 
 def bands(lines: Mapping[str, Mapping[float, Estimate]], path: Path, *, x: str, y: str) -> Path:
     """Plot shares with intervals (score -> position -> share), one line per score."""
-    figure, axes = load_pyplot().subplots(figsize=(6.0, 3.8), layout="constrained")
+    figure, axes = _axes((6.0, 3.8), x, y)
     for number, (name, estimates) in enumerate(lines.items()):
         color = f"C{number}"
         known = [(position, e.value) for position, e in estimates.items() if e.value is not None]
@@ -113,31 +104,24 @@ def bands(lines: Mapping[str, Mapping[float, Estimate]], path: Path, *, x: str, 
         intervals = [(position, e.low, e.high) for position, e in estimates.items() if e.low is not None]
         if intervals:
             axes.fill_between(*zip(*intervals, strict=True), color=color, alpha=0.12, linewidth=0)
-    axes.axhline(0.5, color="gray", linewidth=0.8, linestyle=":")
+    axes.axhline(0.5, **_GUIDE)
     axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
-    return save(figure, path)
+    return _save_with_legend(figure, axes, path, fewest=1)
 
 
 def curves(
     lines: Mapping[str, Mapping[str, Mapping[int, float | None]]], path: Path, *, x: str, y: str, diagonal: bool
 ) -> Path:
     """Plot means (score -> kind of error -> number of errors -> mean), one panel per score and one line per kind."""
-    figure, panels = _grid(len(lines))
-    for panel, (name, kinds) in zip(panels, lines.items(), strict=False):
+    figure, panels = _panels(lines, x, dict.fromkeys(lines, y))
+    for panel, kinds in zip(panels, lines.values(), strict=False):
         for kind, points in kinds.items():
             panel.plot(list(points), list(points.values()), "o-", markersize=3, linewidth=1.2, label=kind)
         if diagonal:
             limit = max((number for points in kinds.values() for number in points), default=1)
-            panel.plot([0, limit], [0, limit], color="gray", linewidth=0.8, linestyle=":")
-        _label_panel(panel, words(name), x, y)
+            panel.plot([0, limit], [0, limit], **_GUIDE)
         panel.xaxis.get_major_locator().set_params(integer=True)
-    handles = panels[0].get_legend_handles_labels()
-    if len(handles[0]) > 1:
-        figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=8)
-    return save(figure, path)
+    return _save_with_legend(figure, panels[0], path)
 
 
 def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y: str) -> Path:
@@ -145,8 +129,7 @@ def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y
 
     Source: ReXamine-Global, figure 3.
     """
-    plot = load_pyplot()
-    figure, axes = plot.subplots(figsize=(max(6.0, 0.95 * len(columns) + 1.5), 4.5), layout="constrained")
+    figure, axes = _axes((max(6.0, 0.95 * len(columns) + 1.5), 4.5), None, y)
     styles = list(dict.fromkeys(style for by_style in columns.values() for style in by_style))
     for number, style in enumerate(styles):
         color = _STYLE_COLORS[number % len(_STYLE_COLORS)]
@@ -158,26 +141,40 @@ def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y
         for position, points in zip(positions, values, strict=True):
             axes.plot([position] * len(points), points, ".", color=color, alpha=0.5)
         axes.plot([], [], color=color, label=style)
-    axes.axhline(0, color="gray", linewidth=0.8, linestyle=":")
-    axes.set_xticks(range(len(columns)), list(map(words, columns)), rotation=30, ha="right", fontsize=8)
-    axes.set_ylabel(y)
-    axes.legend(fontsize=8)
-    return save(figure, path)
+    axes.axhline(0, **_GUIDE)
+    axes.set_xticks(range(len(columns)), list(map(words, columns)), rotation=30, ha="right")
+    return _save_with_legend(figure, axes, path, fewest=1)
 
 
-def _grid(count: int) -> tuple[Any, list[Any]]:
-    columns = max(1, min(_COLUMNS, count))
-    rows = max(1, math.ceil(count / columns))
+def _axes(size: tuple[float, float], x: str | None, y: str | None) -> tuple[Any, Any]:
+    figure, axes = load_pyplot().subplots(figsize=size, layout="constrained")
+    _label(axes, x, y)
+    return figure, axes
+
+
+def _panels(names: Collection[str], x: str, labels: Mapping[str, str]) -> tuple[Any, list[Any]]:
+    """Return a panel for each score, with its name as the title and its label at the vertical axis."""
+    columns = max(1, min(_COLUMNS, len(names)))
+    rows = max(1, math.ceil(len(names) / columns))
     size = (3.1 * columns, 2.7 * rows + 0.4)
     figure, axes = load_pyplot().subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     panels = list(axes.flat)
-    for panel in panels[max(count, 1) :]:
+    for panel in panels[max(len(names), 1) :]:
         panel.set_visible(False)
+    for panel, name in zip(panels, names, strict=False):
+        panel.set_title(words(name), fontsize=9)
+        _label(panel, x, labels[name])
     return figure, panels
 
 
-def _label_panel(panel: Any, title: str, x: str, y: str) -> None:
-    panel.set_title(title, fontsize=9)
-    panel.set_xlabel(x, fontsize=8)
-    panel.set_ylabel(y, fontsize=8)
-    panel.tick_params(labelsize=7)
+def _label(axes: Any, x: str | None, y: str | None) -> None:
+    axes.set_xlabel(x or "", fontsize=8)
+    axes.set_ylabel(y or "", fontsize=8)
+    axes.tick_params(labelsize=8)
+
+
+def _save_with_legend(figure: Any, axes: Any, path: Path, *, columns: int = 4, fewest: int = 2) -> Path:
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) >= fewest:
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+    return save(figure, path)

@@ -156,7 +156,7 @@ class OpenedRun(PageContent):
 
     def __init__(self, name: str, folder: Path) -> None:
         """Read a run."""
-        self.name, self.version = name, version_of(folder)
+        self.name = name
         super().__init__(folder)
         self._drafts = {draft["sample_id"]: draft for draft in self.drafts}
         self.has_regions = self.studies.has_regions or any(

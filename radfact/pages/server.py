@@ -7,9 +7,9 @@ import logging
 import socket
 import threading
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +27,7 @@ from radfact.results.display import score_label
 from radfact.results.schema import RADFACT
 
 _OPEN = 8
-"""Number of runs and pairs of runs that stay in memory."""
+"""Number of runs, and of pairs of runs, that stay in memory."""
 _TIMEOUT = 60
 _HTML, _JSON, _JPEG = "text/html; charset=utf-8", "application/json", "image/jpeg"
 # The pages state what they load; frames can only be refused in a header.
@@ -48,8 +48,10 @@ class Explorer:
         """List the runs."""
         self.folders = list(folders)
         self.runs: Mapping[str, RunSummary] = find_runs(self.folders)
-        self._opened: OrderedDict[Any, Any] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        # A run whose files have changed has another version, and is read again.
+        self._open = lru_cache(_OPEN)(lambda name, folder, _: OpenedRun(name, folder))
+        self._compare = lru_cache(_OPEN)(RunPair)
 
     def respond(self, path: str, query: Mapping[str, str]) -> tuple[str, bytes]:
         """Return type and content of a response."""
@@ -131,25 +133,16 @@ class Explorer:
         if name not in self.runs:
             raise _NotFoundError(f"no run {name!r} in {', '.join(map(str, self.folders))}")
         folder = self.runs[name].folder
-        return self._keep(("run", name), version_of(folder), lambda: OpenedRun(name, folder))
+        with self._lock:
+            return self._open(name, folder, version_of(folder))
 
     def _pair(self, query: Mapping[str, str]) -> RunPair:
         names = [query.get(side, "") for side in ("baseline", "system")]
         if len(set(names)) < len(names):
             raise InputError(f"expected two different runs, found {names[0]!r} twice")
         runs = [self._run(name) for name in names]
-        return self._keep(("pair", *names), [run.version for run in runs], lambda: RunPair(*runs))
-
-    def _keep(self, key: Any, version: Any, make: Callable[[], _T]) -> _T:
-        """Return an object in memory, made again if its files have changed."""
         with self._lock:
-            if key not in self._opened or self._opened[key][0] != version:
-                self._opened[key] = (version, make())
-            self._opened.move_to_end(key)
-            while len(self._opened) > _OPEN:
-                self._opened.popitem(last=False)
-            value: _T = self._opened[key][1]
-            return value
+            return self._compare(*runs)
 
 
 def _existing(value: _T | None, noun: str) -> _T:
@@ -173,12 +166,8 @@ def simple_page(title: str, *, lead: str = "", reason: str = "", **context: Any)
 
 def make_server(explorer: Explorer, listener: socket.socket, access: Access) -> ThreadingHTTPServer:
     """Return a server, ready to serve."""
-
-    class Handler(_Handler):
-        pages = explorer
-        gate = access
-
-    server = _Server(listener.getsockname()[:2], Handler, bind_and_activate=False)
+    handler = type("Handler", (_Handler,), {"pages": explorer, "gate": access})
+    server = _Server(listener.getsockname()[:2], handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listener
     return server
