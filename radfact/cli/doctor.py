@@ -91,11 +91,10 @@ def check_commands(
 
 def _check_packages() -> Iterator[CheckResult]:
     for extra, required in machine.requirements().items():
-        name = extra or "basic"
-        if problems := machine.unmet(required):
-            yield CheckResult(name, "missing", "; ".join(problems), machine.install_line(extra))
-        else:
-            yield CheckResult(name, "ok", ", ".join(map(machine.name_and_version, required)))
+        problems = "; ".join(machine.unmet(required))
+        message = problems or ", ".join(map(machine.name_and_version, required))
+        fix = machine.install_line(extra) if problems else None
+        yield CheckResult(extra or "basic", "missing" if problems else "ok", message, fix)
 
 
 def _check_gpus() -> Iterator[CheckResult]:

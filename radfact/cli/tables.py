@@ -75,15 +75,14 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
             say(console, f"{role}: {_calls(usage, price)}")
     if "radfact" in result.runs:
         _show_radfact(console, result)
+    skip_reasons = list(dict.fromkeys(language.skip_reason for language in Language))
     for name, run in result.runs.items():
         failures = [(result.pairs[index].sample_id, reason) for index, reason in run.result.failures.items()]
-        for skip_reason in dict.fromkeys(language.skip_reason for language in Language):
-            count = sum(reason.endswith(skip_reason) for _, reason in failures)
-            if count:
+        for skip_reason in skip_reasons:
+            if count := sum(reason.endswith(skip_reason) for _, reason in failures):
                 noun = "sample" if count == 1 else "samples"
                 say(console, f"{name}: {count} {noun} not scored: {skip_reason}", style="red", wrap=False)
-            failures = [failure for failure in failures if not failure[1].endswith(skip_reason)]
-        _show_excluded(console, f"{name}: ", failures)
+        _show_excluded(console, f"{name}: ", [item for item in failures if not item[1].endswith(tuple(skip_reasons))])
     _show_excluded(console, "", list(result.without_candidate.items()))
     for name, why in result.unavailable.items():
         say(console, f"without {name}: {why}", style="yellow", wrap=False)
@@ -146,22 +145,19 @@ def _show_radfact(console: Console, result: EvaluationResult) -> None:
     )
     if removed := counts["candidate_sentences_removed"] + counts["reference_sentences_removed"]:
         say(console, f"{removed} parts of narratives were removed and are not scored; see removed.jsonl")
-    models = (judge, splitter)
-    notes = [str(model["note"]) for model in models if model.get("note")]
-    notes += [
-        f"Few-shot examples of {model.get('name')}: {model['few_shots_from']}"
-        for model in models
-        if model.get("few_shots_from")
-    ]
+    notes = [model["note"] for model in (judge, splitter) if model.get("note")]
+    for model in (judge, splitter):
+        if examples := model.get("few_shots_from"):
+            notes.append(f"Few-shot examples of {model.get('name')}: {examples}")
     if unread := counts.get("unread_sentences"):
-        notes += filter(None, [unread_note(unread, candidate + reference)])
+        notes.append(unread_note(unread, candidate + reference))
     if count := counts.get("judgments_without_relation"):
         notes.append(
             f"The judge does not report whether {count} sentences are neutral or contradicted. Scores "
             "logical_*_implied that depend on them have no value."
         )
-    for note in dict.fromkeys(notes):
-        say(console, note, style="yellow")
+    for note in filter(None, dict.fromkeys(notes)):
+        say(console, str(note), style="yellow")
 
 
 def _without_sentences(counts: Mapping[str, int]) -> str:

@@ -9,13 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
-from radfact.records import Pair, Pairs, Report, Sentence, narrative, narratives
+from radfact.records import Pairs, Report, Sentence, narrative, narratives
 from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, compares_findings
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
@@ -206,7 +203,7 @@ class EvaluationResult:
             yield SampleScore(
                 pair.sample_id,
                 {name: column[index] for name, column in values.items()},
-                dict(zip(_COUNTS, self._sentence_counts[index].tolist(), strict=True)) if has_radfact else {},
+                self._sentence_counts[index] if has_radfact else {},
                 # Where RadFact was computed its failure counts alone, because `radfact export` selects samples by it.
                 failures.get(RADFACT) if has_radfact else "; ".join(failures.values()) or None,
                 failures,
@@ -229,31 +226,34 @@ class EvaluationResult:
             for detail in self.runs[RADFACT].result.details:
                 yield from detail["sentences"]
             return
-        for pair in self.pairs:
-            for side, report in _sides(pair):
-                sentences = report if not isinstance(report, str) else [Sentence(text=report)] if report.strip() else []
-                for index, sentence in enumerate(sentences):
-                    row = SentenceRow(sample_id=pair.sample_id, side=side, index=index, **dict(sentence))
-                    yield row.model_dump(mode="json")
+        for sample_id, side, report in self._reports():
+            sentences = report if not isinstance(report, str) else [Sentence(text=report)] if report.strip() else []
+            for index, sentence in enumerate(sentences):
+                row = SentenceRow(sample_id=sample_id, side=side, index=index, **dict(sentence))
+                yield row.model_dump(mode="json")
 
     def narrative_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of `narratives.jsonl`."""
-        for pair in self.pairs if RADFACT in self.runs else ():
-            for side, report in _sides(pair):
-                if isinstance(report, str) and report.strip():
-                    yield {"sample_id": pair.sample_id, "side": side, "text": report}
+        for sample_id, side, report in self._reports() if RADFACT in self.runs else ():
+            if isinstance(report, str) and report.strip():
+                yield {"sample_id": sample_id, "side": side, "text": report}
+
+    def _reports(self) -> Iterator[tuple[str, Side, Report]]:
+        for pair in self.pairs:
+            yield pair.sample_id, "candidate", pair.candidate
+            yield pair.sample_id, "reference", pair.reference
 
     def removed_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of `removed.jsonl`."""
         if RADFACT not in self.runs:
             return
         details = self.runs[RADFACT].result.details
-        columns = [index for index, name in enumerate(_COUNTS) if name.endswith("_removed")]
-        for index in np.flatnonzero(self._sentence_counts[:, columns].any(axis=1)).tolist():
-            for side, texts in details[index]["removed"].items():
-                for text in texts:
-                    row = RemovedRow(sample_id=self.pairs[index].sample_id, side=side, **text)
-                    yield row.model_dump(mode="json")
+        for index, (pair, counts) in enumerate(zip(self.pairs, self._sentence_counts, strict=True)):
+            if any(counts[f"{side}_sentences_removed"] for side in PARTS):
+                for side, texts in details[index]["removed"].items():
+                    for text in texts:
+                        row = RemovedRow(sample_id=pair.sample_id, side=side, **text)
+                        yield row.model_dump(mode="json")
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -270,12 +270,10 @@ class EvaluationResult:
             counts["drawn_from"] = self.drawn_from
         if RADFACT in self.runs:
             result = self.runs[RADFACT].result
-            totals = dict(zip(_COUNTS, self._sentence_counts.sum(axis=0).tolist(), strict=True))
-            counts |= {name: totals[name] for name in _COUNTS[:-1]}
-            scored = [index for index in range(len(self.pairs)) if index not in result.failures]
+            counts |= {name: sum(row[name] for row in self._sentence_counts) for name in _COUNTS[:-1]}
+            scored = [row for index, row in enumerate(self._sentence_counts) if index not in result.failures]
             for side in PARTS:
-                column = self._sentence_counts[scored, _COUNTS.index(f"{side}_sentences")]
-                counts[f"{side}s_without_sentences"] = int((column == 0).sum())
+                counts[f"{side}s_without_sentences"] = sum(not row[f"{side}_sentences"] for row in scored)
             counts |= result.counts
         for run in self.runs.values():
             for name, number in run.result.counts.items():
@@ -283,10 +281,9 @@ class EvaluationResult:
         return counts
 
     @cached_property
-    def _sentence_counts(self) -> NDArray[np.int64]:
+    def _sentence_counts(self) -> list[dict[str, int]]:
         """Numbers of `_COUNTS` of each sample; kept, because each row of the details is decoded when it is read."""
-        rows = [[detail["counts"][name] for name in _COUNTS] for detail in self.runs[RADFACT].result.details]
-        return np.array(rows, dtype=np.int64).reshape(-1, len(_COUNTS))
+        return [{name: row["counts"][name] for name in _COUNTS} for row in self.runs[RADFACT].result.details]
 
     @cached_property
     def findings(self) -> dict[str, FindingTable]:
@@ -352,10 +349,6 @@ class EvaluationResult:
         records = [{**sample.scores, **sample.counts, "failure": sample.failure} for sample in self.samples]
         index = pandas.Index([sample.sample_id for sample in self.samples], name="sample_id")
         return pandas.DataFrame(records, index=index)
-
-
-def _sides(pair: Pair) -> list[tuple[Side, Report]]:
-    return [("candidate", pair.candidate), ("reference", pair.reference)]
 
 
 _COUNTS = (
