@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from radfact.findings.records import AttributeDifference, Finding
@@ -80,7 +80,9 @@ def _compare_attributes(
     if reference.degree:
         cost = costs.degree_missing
         if candidate.degree:
-            cost = min(1.0, costs.degree * _level_distance(candidate.degree, reference.degree))
+            own, other = candidate.degree, reference.degree
+            levels = max(min(own) - max(other), min(other) - max(own), 0)
+            cost = min(1.0, costs.degree * levels)
         yield AttributeDifference("degree", list(candidate.degree), list(reference.degree), cost)
     is_device = ontology.is_a(reference.concept, "device") or ontology.is_a(candidate.concept, "device")
     if reference.sizes and not is_device:
@@ -100,11 +102,6 @@ def _side_cost(candidate: Finding, reference: Finding, costs: Differences) -> fl
     if not sides:
         return costs.side_missing
     return costs.side_partly if sides & others else costs.side
-
-
-def _level_distance(candidate: Sequence[int], reference: Sequence[int]) -> int:
-    """Return the number of levels between two ranges of degrees; 0 if they overlap."""
-    return max(min(candidate) - max(reference), min(reference) - max(candidate), 0)
 
 
 def _size_distance(candidate: float, reference: float) -> float:

@@ -67,11 +67,12 @@ def group_findings(
         if not finding.is_positive or is_normal:
             continue
         unit = FindingUnit([index], finding, [(finding.concept, finding.status)], statements=statements)
-        same = next((other for other in units if _is_same(other.finding, finding, ontology)), None)
-        if same is None:
-            units.append(unit)
+        for other in units:
+            if other.finding.concept == finding.concept and _may_be_at_one_place(other.finding, finding, ontology):
+                other.absorb(unit, is_same=True)
+                break
         else:
-            same.absorb(unit, is_same=True)
+            units.append(unit)
     units = _join_general(units, ontology)
     units = _join_alternatives(units, significance, context)
     for unit in units:
@@ -86,10 +87,6 @@ def group_findings(
 def node_of(finding: Finding, ontology: Ontology) -> Node:
     """Return the entry of a finding in the ontology, an empty one if it has none."""
     return ontology.findings.get(finding.concept, _NO_NODE)
-
-
-def _is_same(first: Finding, second: Finding, ontology: Ontology) -> bool:
-    return first.concept == second.concept and _are_compatible(first.places, second.places, ontology)
 
 
 def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[FindingUnit]:
@@ -142,7 +139,7 @@ def _are_alternatives(first: Finding, second: Finding, significance: Significanc
     """Return whether a later finding is an alternative to an earlier one, or how the report interprets it."""
     if not (second.status == "uncertain" or second.is_conclusion) or not 0 <= second.sentence - first.sentence <= 1:
         return False
-    if not _are_compatible(first.places, second.places, significance.ontology):
+    if not _may_be_at_one_place(first, second, significance.ontology):
         return False
     is_same_sentence = first.sentence == second.sentence
     if first.status == "uncertain" or (not is_same_sentence and not second.places):
@@ -151,9 +148,10 @@ def _are_alternatives(first: Finding, second: Finding, significance: Significanc
     return distance is not None and distance.relation == "related" and distance.value <= _INTERPRETATION
 
 
-def _are_compatible(first: Sequence[FindingPlace], second: Sequence[FindingPlace], ontology: Ontology) -> bool:
-    """Return whether two findings may be at the same place."""
-    return not first or not second or any(_overlap(a, b, ontology) for a in first for b in second)
+def _may_be_at_one_place(first: Finding, second: Finding, ontology: Ontology) -> bool:
+    if not first.places or not second.places:
+        return True
+    return any(_overlap(a, b, ontology) for a in first.places for b in second.places)
 
 
 def is_covered(places: Sequence[FindingPlace], around: Sequence[FindingPlace], ontology: Ontology) -> bool:
@@ -203,17 +201,13 @@ def unconfirmed_changes(own: Sequence[Finding], others: Sequence[Finding], ontol
     """Yield, one per sentence, the statements of change without a positive finding that only this report makes."""
     sentences: set[int] = set()
     for index, finding in enumerate(own):
-        if finding.sentence in sentences or not _states_change(finding, ontology):
+        is_denied_change = not finding.is_positive and not _COMPARING.isdisjoint(finding.change)
+        states_change = finding.concept in ontology.structures or is_denied_change
+        if finding.sentence in sentences or not states_change:
             continue
         if not any(confirms_change(other, finding, ontology) for other in others):
             sentences.add(finding.sentence)
             yield index
-
-
-def _states_change(finding: Finding, ontology: Ontology) -> bool:
-    if finding.concept in ontology.structures:
-        return True
-    return not finding.is_positive and not _COMPARING.isdisjoint(finding.change)
 
 
 def confirms_change(other: Finding, finding: Finding, ontology: Ontology) -> bool:

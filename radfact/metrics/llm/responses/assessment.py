@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -218,7 +218,7 @@ def parse_errors(
 
 
 def _parse_errors(body: Any, title: str, complete: bool) -> Errors:
-    entries = list(_text_entries(body) if isinstance(body, str) else _json_entries(body))
+    entries = _text_entries(body) if isinstance(body, str) else _json_entries(body)
     if not entries:
         if states_none(body) if isinstance(body, str) else body in ({}, []) and not complete:
             return _complete({})
@@ -247,21 +247,17 @@ def _contains_category(text: str, letters: set[str]) -> bool:
     return has_name or any(letter not in letters for letter in _LETTER_IN_TEXT.findall(text))
 
 
-def _text_entries(body: str) -> Iterator[tuple[str, str]]:
-    """Yield the letter of each category of a section and the text that follows it."""
+def _text_entries(body: str) -> list[tuple[str, Any]]:
+    """Return the letter of each category of a section and the text that follows it."""
     lines = _INLINE_CATEGORY.sub("\n", body).splitlines()
     match_category = _match_letter if any(map(_LETTER.match, lines)) else _match_name
-    letter, entry = "", list[str]()
+    entries: list[tuple[str, list[str]]] = []
     for line in lines:
-        match = match_category(line)
-        if match is None:
-            entry.append(line)
-            continue
-        if letter:
-            yield letter, "\n".join(entry)
-        letter, entry = match[0], [match[1]]
-    if letter:
-        yield letter, "\n".join(entry)
+        if match := match_category(line):
+            entries.append((match[0], [match[1]]))
+        elif entries:
+            entries[-1][1].append(line)
+    return [(letter, "\n".join(entry)) for letter, entry in entries]
 
 
 def _match_letter(line: str) -> tuple[str, str] | None:
@@ -278,32 +274,35 @@ def _match_name(line: str) -> tuple[str, str] | None:
     return None
 
 
-def _json_entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the letter of each category of a JSON section and its value.
+def _json_entries(value: Any) -> list[tuple[str, Any]]:
+    """Return the letter of each category of a JSON section and its value.
 
     A list may hold categories with counts, or single errors with their categories; errors of a category are joined.
     """
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        entries: list[tuple[str, Any]] = [*_text_entries("\n".join(map(strip_markup, value)))]
+    if isinstance(value, dict):
+        return [(_letter_of(key), item) for key, item in value.items()]
+    if not isinstance(value, list):
+        return []
+    if all(isinstance(item, str) for item in value):
+        entries = _text_entries("\n".join(map(strip_markup, value)))
     else:
-        items = value.items() if isinstance(value, dict) else map(_json_item, value) if isinstance(value, list) else ()
-        entries = [(_letter_of(key), item) for key, item in items]
-    if not isinstance(value, list) or len(entries) != len(value) or not all(_is_error(*entry) for entry in entries):
-        yield from entries
-        return
-    for letter in dict.fromkeys(letter for letter, _ in entries):
-        yield letter, [_error_text(letter, error) for category, error in entries if category == letter]
+        entries = [(_letter_of(key), item) for key, item in map(_json_item, value)]
+    if len(entries) != len(value) or not all(_is_error(*entry) for entry in entries):
+        return entries
+    errors: dict[str, list[Any]] = {}
+    for letter, error in entries:
+        errors.setdefault(letter, []).append(_error_text(letter, error))
+    return list(errors.items())
 
 
 def _json_item(item: Any) -> tuple[Any, Any]:
     """Return the category of a list item and the rest of the item."""
-    if isinstance(item, dict):
-        for key in _CATEGORY_KEYS:
-            if key in item:
-                return item[key], {name: value for name, value in item.items() if name != key}
-        if len(item) == 1:
-            return next(iter(item.items()))
-    return item, None
+    if not isinstance(item, dict):
+        return item, None
+    for key in _CATEGORY_KEYS:
+        if key in item:
+            return item[key], {name: value for name, value in item.items() if name != key}
+    return next(iter(item.items())) if len(item) == 1 else (item, None)
 
 
 def _letter_of(key: Any) -> str:
