@@ -38,10 +38,9 @@ def run_command(app: Callable[[], Any], name: str) -> None:
         _exit(name, _INTERRUPTION, ExitCode.FAILURE)
     except KeyboardInterrupt:
         _exit(name, _INTERRUPTION, ExitCode.FAILURE)
-    except InputError as error:
-        _exit(name, f"{error} [{error.code}]", ExitCode.INVALID_INPUT)
-    except RunError as error:
-        _exit(name, f"{error} [{error.code}]", ExitCode.FAILURE)
+    except (InputError, RunError) as error:
+        is_input = isinstance(error, InputError)
+        _exit(name, f"{error} [{error.code}]", ExitCode.INVALID_INPUT if is_input else ExitCode.FAILURE)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("radfact", "encoders", "data", "maira"):
             raise

@@ -177,6 +177,7 @@ def _calls(usage: Mapping[str, int], price: Price | None) -> str:
 
 def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None:
     """Print the scores of a judge check, its errors, time and cost."""
+    from radfact.judges.check import FAILED
     from radfact.results.display import format_number
 
     say(console, f"Judge {check.judge} on {check.n} labeled judgments")
@@ -184,7 +185,10 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     console.print(text_table(names, [[format_number(getattr(check, name)) for name in names]]))
     console.print(_confusion_table("label", {label: {label: row} for label, row in check.confusion.items()}))
     if check.relations:
-        console.print(_relation_table(check.relations))
+        relations = ("entailment", "neutral", "contradiction", "not_entailment", FAILED)
+        headings = ["no relation" if name == "not_entailment" else name for name in relations]
+        rows = [[label, *(str(row.get(name, 0)) for name in relations)] for label, row in check.relations.items()]
+        console.print(text_table(["label", *headings], rows))
     if check.by_topic:
         console.print(_confusion_table("topic", check.by_topic))
     console.print(_confusion_table("set", check.by_set))
@@ -211,16 +215,6 @@ def _confusion_table(heading: str, confusions: Mapping[str, Confusion]) -> Table
         counts = [sum(row.get(outcome, 0) for row in confusion.values()) for outcome in outcomes]
         rows.append([name, str(sum(counts)), *map(str, counts), format_number(confusion_accuracy(confusion))])
     return text_table([heading, "n", *outcomes, "accuracy"], rows)
-
-
-def _relation_table(relations: Confusion) -> Table:
-    """Return the confusion matrix of label and relation as a table."""
-    from radfact.judges.check import FAILED
-
-    columns = {name: name for name in ("entailment", "neutral", "contradiction", "not_entailment", FAILED)}
-    columns["not_entailment"] = "no relation"
-    rows = [[label, *(str(row.get(name, 0)) for name in columns)] for label, row in relations.items()]
-    return text_table(["label", *columns.values()], rows)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import pytest
 from radfact.api import RadFact
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
-from radfact.io.outputs import RECORD
 from radfact.judges import CallableJudge, Verdict
 from radfact.metrics.radfact.scores import POLICY_SCORES, SCORES
 from radfact.records import Box, Mask, Sentence, digest
@@ -127,14 +126,6 @@ def test_run_json_has_input_options_judge_and_usage(folder: Path) -> None:
         "bootstrap": 500,
         "seed": 42,
     }
-
-
-def test_equal_results_give_equal_bytes(result: EvaluationResult, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        write_results(result, tmp_path / name, {"seed": 42})
-    files = sorted(path.name for path in (tmp_path / "first").iterdir() if path.name != RECORD)
-    assert files == ["run.json", "samples.jsonl", "scores.json", "sentences.jsonl"]
-    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes() for name in files)
 
 
 def test_sentence_rows_have_masks_and_prior_boxes(tmp_path: Path) -> None:
