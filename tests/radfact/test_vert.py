@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from green_responses import GreenResponse
 
 from radfact.errors import ErrorCode, InputError
@@ -21,6 +22,9 @@ PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_a
 RESPONSE = GreenResponse((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
 PAIR = TextPair("one", "Small effusion.", "No effusion.")
 SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
+
+
+SECTIONS: dict[Style, str] = yaml.safe_load(Path(__file__).with_name("vert_shots.yaml").read_text("utf-8"))
 
 
 def letters(text: str) -> str:
@@ -74,10 +78,6 @@ def test_examples_follow_the_filled_prompt(tmp_path: Path) -> None:
     write_json(path, [shot.model_dump()])
     Vert(ChatClient(model, {}), shots=path).score([PAIR])
     base = fill_prompt(load_prompt("vert"), reference=PAIR.reference, candidate=PAIR.candidate)
-    assert few_shot_section("random", [shot]) == (
-        "5. Examples:\n\n--- Example 1 ---\nReference Report:\nA {candidate} text.\n\n"
-        "Candidate Report:\nThe heart is normal.\n\n[Overall Accuracy Score]:\n0.40\n"
-    )
     assert model.calls == [(("user", f"{base}\n{few_shot_section('random', [shot])}"),)]
 
 
@@ -86,27 +86,15 @@ def test_a_score_follows_from_expert_counts(errors: int, score: str) -> None:
     assert few_shot_section("random", [SHOT.model_copy(update={"significant": {"a": errors}})]).endswith(f"\n{score}\n")
 
 
-@pytest.mark.parametrize("style", ["rad-err", "rate-err"])
-def test_error_type_examples_name_their_category(style: Style) -> None:
-    section = few_shot_section(style, [SHOT.model_copy(update={"explanation": "The heart is missed."})])
-    assert section.startswith(
-        "5. Examples:\n\n--- Example 1 (illustrating error category (b)) ---\nReference Report:\n"
-    )
-    assert "(b) Missing a finding present in the reference: 2.\n(c) Misidentification" in section
-    assert ("[Explanation]:\nThe heart is missed." in section) == (style == "rate-err")
-    assert section.endswith("[Overall accuracy Score]:\n0.70\n")
-
-
-@pytest.mark.parametrize("style", ["rad-err-10", "rate-err-10"])
-def test_full_assessments_come_after_illustrations(style: Style) -> None:
-    shots = [SHOT.model_copy(update={"explanation": "Missed.", "matched": "1. Lungs"})] * 10
-    section = few_shot_section(style, shots)
-    head, _, tail = section.partition("6. Full Assessment Examples:\n\n")
-    assert head.startswith("5. Error Type Illustrations:\n\n--- Error type (a): False report of a finding")
-    assert re.findall(r"--- Error type \((.)\)", head) == list("abcdef")
-    assert head.count("\n→ ") == 6
-    assert tail.count("--- Example ") == 10
-    assert ("[Matched Findings]: 1. Lungs" in tail) == ("[Explanation]: Missed." in tail) == (style == "rate-err-10")
+@pytest.mark.parametrize("style", SECTIONS)
+def test_examples_have_the_layout_of_the_paper(style: Style) -> None:
+    shot = SHOT.model_copy(update={"explanation": "The heart is missed.", "matched": "1. Clear lungs."})
+    section = few_shot_section(style, [shot, SHOT] if style == "random" else [shot])
+    head, mark, examples = section.partition("6. Full Assessment Examples:\n\n")
+    assert (examples if mark else head) == SECTIONS[style]
+    if mark:
+        assert head.startswith("5. Error Type Illustrations:\n\n--- Error type (a): False report of a finding")
+        assert re.findall(r"--- Error type \((.)\)", head) == list("abcdef")
 
 
 def test_the_seed_determines_the_drawn_examples() -> None:
