@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_text
-from radfact.judges.llm_splitter import PromptedModel, load_llm_splitter
+from radfact.judges.llm_splitter import PARAMETERS as SPLITTER_PARAMETERS
+from radfact.judges.llm_splitter import LLMSplitter, PromptedModel, load_split_examples
 from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.judges.options import JudgeOptions
 from radfact.judges.prompt import (
@@ -29,7 +29,7 @@ from radfact.judges.prompt import (
 )
 from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
 from radfact.judges.response import parse_report_response, parse_response
-from radfact.llm import ChatClient, ChatRequest, PromptPrefix, load_chat_client, parse_model_args
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.protocol import IncompleteResponseError
 
@@ -186,15 +186,16 @@ class LLMJudge(PromptedModel):
 
 def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
     """Load the judge of the paper with the model PROVIDER:MODEL or vllm:PATH."""
-    report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if options.batch == "report" else {}
-    parameters = {**PARAMETERS, **report_parameters, **parse_model_args(options.judge_args)}
     prompt = judge_prompt(options.few_shots, answer_format=options.answer_format, batch=options.batch)
     if options.system is not None:
         prompt = replace(prompt, system=_system_message(options.system), system_from=options.system.name)
-    shared = {**options.model_dump(include={"base_url", "concurrency", "max_invalid"}), "cache": cache}
-    client = load_chat_client(name, parameters=parameters, **shared)
-    # The splitter has a client of its own, with another limit of tokens and a separate usage.
-    make_splitter = partial(load_llm_splitter, name, splitter_args=options.judge_args, **shared)
+    report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if options.batch == "report" else {}
+    client = options.load_client({**PARAMETERS, **report_parameters}, cache)
+
+    def make_splitter() -> LLMSplitter:
+        # With a client of its own, which has another limit of tokens and a separate usage.
+        return LLMSplitter(name, options.load_client(SPLITTER_PARAMETERS, cache), load_split_examples())
+
     return LLMJudge(name, client, prompt, make_splitter)
 
 

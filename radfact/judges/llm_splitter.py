@@ -14,10 +14,9 @@ from pydantic import BaseModel, Field
 from radfact.errors import Failure
 from radfact.judges.prompt import Sentence, read_examples
 from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
-from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix, load_chat_client, parse_model_args
+from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
-from radfact.options import rename_fields
 
 # Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines.
 SYSTEM_MESSAGE = """\
@@ -224,15 +223,3 @@ class LLMSplitter(PromptedModel, ExplainingSplitter):
             for narrative in narratives
             if narrative.strip()
         }
-
-
-def load_llm_splitter(
-    name: str, *, splitter_args: Mapping[str, Any] | None = None, few_shots: Path | None = None, **options: Any
-) -> LLMSplitter:
-    """Load the splitter of MAIRA-2. See `load_splitter` for the arguments."""
-    parameters = {**PARAMETERS, **parse_model_args(splitter_args, field="splitter_args")}
-    examples = load_split_examples(few_shots or DEFAULT_FEW_SHOTS)
-    # The client names the options of a judge.
-    with rename_fields({"judge": "splitter", "judge_args": "splitter_args"}):
-        client = load_chat_client(name, parameters=parameters, **options)
-    return LLMSplitter(name, client, examples, **({} if few_shots is None else {"examples_from": few_shots.name}))

@@ -11,6 +11,7 @@ from radfact.judges.callables import load_custom_judge
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
 from radfact.llm.call_errors import option_error
+from radfact.options import rename_fields
 
 MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")
 """Options that only a language model has."""
@@ -49,9 +50,6 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
         from radfact.llm import parse_model_args
 
         return load_custom_judge(path, parse_model_args(judge_args))
-    if not (kind and path):
-        known = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
-        raise option_error(f"expected {known}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_judge import load_llm_judge
 
     return load_llm_judge(name, judge_options, cache)
@@ -95,14 +93,18 @@ def load_splitter(
             raise option_error(message, "splitter_args.keep_interpretations")
         ontology = _ontology_argument(arguments, "splitter_args")
         return OfflineSplitter(ontology, keep_interpretations=keep in (True, "true"))
-    provider, _, model = name.partition(":")
-    if not (provider and model) or provider == "python":
+    if name.startswith("python:"):
         message = f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'"
         raise option_error(message, "splitter", ErrorCode.UNKNOWN_NAME)
-    from radfact.judges.llm_splitter import load_llm_splitter
+    from radfact.judges.llm_splitter import PARAMETERS, LLMSplitter, load_split_examples
 
-    shared = {"base_url": base_url, "concurrency": concurrency, "max_invalid": max_invalid, "cache": cache}
-    return load_llm_splitter(name, splitter_args=splitter_args, few_shots=few_shots, **shared)
+    with rename_fields({"judge": "splitter", "judge_args": "splitter_args"}):
+        model: dict[str, Any] = {"base_url": base_url, "concurrency": concurrency, "max_invalid": max_invalid}
+        options = JudgeOptions(judge=name, judge_args=splitter_args or {}, **model)
+        client = options.load_client(PARAMETERS, cache)
+    if few_shots is None:
+        return LLMSplitter(name, client, load_split_examples())
+    return LLMSplitter(name, client, load_split_examples(few_shots), examples_from=few_shots.name)
 
 
 def default_splitter(judge: Judge) -> Splitter:

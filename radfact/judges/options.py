@@ -14,6 +14,7 @@ from radfact.options import Option, Options, rename_fields
 
 if TYPE_CHECKING:
     from radfact.judges.protocol import Judge, Splitter
+    from radfact.llm import ChatClient
 
 VARIABLE = "RADFACT_JUDGE"
 """Environment variable that names the judge where no option does."""
@@ -118,6 +119,19 @@ class JudgeOptions(Options):
             choice = f"choose 'offline' or PROVIDER:MODEL (for example openai:MODEL), or set {VARIABLE}"
             raise InputError(f"expected a judge, found none; {choice}", code=ErrorCode.MISSING_OPTION, field="judge")
         return self.judge
+
+    def load_client(self, parameters: Mapping[str, Any], cache: Path | None = None, *, name: str = "") -> ChatClient:
+        """Load the client of a language model, by default the judge; the judge's arguments replace parameters."""
+        from radfact.llm import load_chat_client, parse_model_args
+
+        return load_chat_client(
+            name or self.required_judge,
+            base_url=self.base_url,
+            parameters={**parameters, **parse_model_args(self.judge_args)},
+            concurrency=self.concurrency,
+            max_invalid=self.max_invalid,
+            cache=cache,
+        )
 
     def load(self, cache: Path | None = None) -> Judge:
         """Load the judge, with a folder for the response cache of a model."""

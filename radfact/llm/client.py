@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -200,12 +200,16 @@ class ChatClient:
 
         try:
             while len(results) < len(requests):
-                await _run_all(map(work, range(min(self.concurrency, len(requests) - len(results)))))
+                async with asyncio.TaskGroup() as group:
+                    for number in range(min(self.concurrency, len(requests) - len(results))):
+                        group.create_task(work(number))
                 # Only after the calls in flight have ended: one response shows that others are possible.
                 if reason := self._stop_reason():
                     self._failed.clear()
                     self._invalid = 0
                     raise RunError(reason, code=ErrorCode.JUDGE_FAILED)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         finally:
             if self._disk is not None:
                 await self._disk.settle()
@@ -349,17 +353,6 @@ class ChatClient:
                 if count >= MAX_FAILED_REQUESTS[kind]:
                     return f"{reason}; {count} requests failed this way and none succeeded"
         return ""
-
-
-async def _run_all(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Wait for all coroutines or for the first that fails; then, and on cancellation, cancel the others."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # Result of a canceled call: requests that share it send it again.

@@ -1,16 +1,13 @@
-"""Distribute items over workers of a Ray cluster with Ray Data, for models in process on many machines."""
+"""Distribute items over workers of a Ray cluster, for models in process on many machines."""
 
 from __future__ import annotations
 
 import logging
 import os
-import pickle
-import threading
-import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
@@ -27,7 +24,7 @@ from radfact.progress import ServerActivity
 CHUNKS_PER_WORKER = 4
 """Chunks per worker, so that all workers finish at about the same time."""
 MAX_ATTEMPTS = 3
-"""Attempts at one chunk before the run fails: Ray itself retries forever when workers die."""
+"""Attempts at one chunk before the run fails."""
 
 _OWN_CLUSTER = {
     # A cluster of this process listens only on the loopback address: Ray has no authentication.
@@ -36,9 +33,6 @@ _OWN_CLUSTER = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 _OBJECT_STORE_BYTES = 512 * 1024**2
-_DATA_THREAD = "StreamingExecutor"
-"""Beginning of the name of Ray Data's thread that uses the cluster."""
-_MAX_JOIN_SECONDS = 60.0
 
 
 @dataclass
@@ -92,13 +86,14 @@ class RayWorkers:
             return
         with connect_cluster(self.workers) as resources:
             workers, gpus = self._plan_workers(resources)
-            chunks = list(_split_chunks(items, group_key, self._chunk_size(len(items), workers)))
+            chunks = list(split_chunks(items, group_key, self._chunk_size(len(items), workers)))
             starts = [0, *accumulate(map(len, chunks))]
-            for chunk, results in self._map(chunks, workers, gpus):
-                self.done += len(results)
-                for failure in (result for result in results if isinstance(result, Failure)):
-                    self._activity.fail(failure.reason)
-                yield from enumerate(results, starts[chunk])
+            with closing(self._map(chunks, workers, gpus)) as finished:
+                for chunk, results in finished:
+                    self.done += len(results)
+                    for failure in (result for result in results if isinstance(result, Failure)):
+                        self._activity.fail(failure.reason)
+                    yield from enumerate(results, starts[chunk])
 
     def usage(self) -> dict[str, int]:
         """Return the sum of the workers' usage, with the items `planned` and `done`."""
@@ -120,46 +115,59 @@ class RayWorkers:
         share, size = -(-items // workers), -(-items // (workers * CHUNKS_PER_WORKER))
         return min(-(-size // self.batch) * self.batch, share, self.max_chunk)
 
-    def _map(self, chunks: Sequence[Sequence[Any]], workers: int, gpus: int) -> Iterator[tuple[int, list[Any]]]:
-        import ray.data
-        from ray.exceptions import RayError
+    def _map(
+        self, chunks: Sequence[list[Any]], workers: int, gpus: int
+    ) -> Generator[tuple[int, list[Any]], None, None]:
+        """Yield the number and the results of each chunk; a chunk whose worker died goes to another worker."""
+        import ray
+        from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
-        attempts = ray.remote(num_cpus=0)(_Attempts).remote()
-        rows = [{"chunk": index, "items": pickle.dumps(list(chunk))} for index, chunk in enumerate(chunks)]
         cache = {} if self.cache is None else {"cache": _ActorCache(self.cache)}
         load = partial(self.load, self.name, **self.options, **cache)
-        dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            _Worker,
-            fn_constructor_args=(load, self.method, self.name, attempts, current_repeat()),
-            compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
-            batch_size=1,
-            num_cpus=1,
-            num_gpus=gpus,
-        )
+        actor: Any = ray.remote(_Worker)
+        waiting, deaths, left = deque(range(len(chunks))), Counter[int | None](), len(chunks)
+        running: dict[Any, tuple[Any, int | None]] = {}
+
+        def start() -> None:
+            worker = actor.options(num_cpus=1, num_gpus=gpus).remote(load, self.method, self.name, current_repeat())
+            # It gets its first chunk when the cluster has found a place for it.
+            running[worker.usage.remote()] = worker, None
+
         try:
-            for row in dataset.iter_rows():
-                worker, usage, results = pickle.loads(row["outcome"])
-                if isinstance(results, Exception):
-                    raise results
-                # Chunks of a worker can return in another order; its counts only grow.
-                before = self._usage_by_worker.get(worker, {})
-                self._usage_by_worker[worker] = {name: max(n, before.get(name, 0)) for name, n in usage.items()}
-                yield int(row["chunk"]), results
+            for _ in range(min(workers, left)):
+                start()
+            while left:
+                (task,), _ = ray.wait(list(running))
+                worker, chunk = running.pop(task)
+                try:
+                    outcome = ray.get(task)
+                except (RayActorError, OutOfMemoryError):
+                    deaths[chunk] += 1
+                    if deaths[chunk] < MAX_ATTEMPTS:
+                        waiting.extendleft([] if chunk is None else [chunk])
+                        start()
+                        continue
+                    if chunk is None:
+                        raise
+                    message = f"a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk"
+                    raise RunError(f"{self.name}: {message}; it may have run out of memory") from None
+                if isinstance(outcome, Exception):
+                    raise outcome
+                # Before the results are used, so that the worker goes on.
+                if waiting:
+                    following = waiting.popleft()
+                    running[worker.process.remote(chunks[following])] = worker, following
+                if chunk is not None:
+                    name, usage, results = outcome
+                    self._usage_by_worker[name] = usage
+                    left -= 1
+                    yield chunk, results
         except RayError as error:
             lines = str(error).strip().splitlines()
             raise RunError(f"{self.name}: the Ray cluster failed: {lines[-1] if lines else ''}") from None
-
-
-class _Attempts:
-    """Ray actor that outlives workers and counts the attempts at each chunk."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter()
-
-    def begin(self, chunk: int) -> int:
-        """Return the number of this attempt at a chunk, from 1."""
-        self.counts[chunk] += 1
-        return self.counts[chunk]
+        finally:
+            for worker, _ in running.values():
+                ray.kill(worker)
 
 
 class _ActorCache(ResponseCache):
@@ -199,42 +207,34 @@ class _ActorCache(ResponseCache):
 class _Worker:
     """Ray actor that loads the object with its first chunk."""
 
-    def __init__(self, load: Callable[[], Any], method: str, name: str, attempts: Any, repeat: int) -> None:
+    def __init__(self, load: Callable[[], Any], method: str, name: str, repeat: int) -> None:
         self.id = uuid.uuid4().hex
-        self.load, self.method, self.name, self.attempts, self.repeat = load, method, name, attempts, repeat
+        self.load, self.method, self.name, self.repeat = load, method, name, repeat
         self.loaded: Any = None
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        chunks = zip(batch["chunk"], batch["items"], strict=True)
-        return {
-            "chunk": batch["chunk"],
-            "outcome": [pickle.dumps(self.process(int(chunk), items)) for chunk, items in chunks],
-        }
+    def usage(self) -> Mapping[str, int]:
+        """Return the usage so far."""
+        return {} if self.loaded is None else self.loaded.usage()
 
-    def process(self, chunk: int, items: bytes) -> tuple[str, Mapping[str, int], list[Any] | Exception]:
-        """Return the worker, its usage so far, and the results of a chunk or the error that ends the run.
+    def process(self, items: list[Any]) -> tuple[str, Mapping[str, int], list[Any]] | Exception:
+        """Return the worker, its usage so far, and the results of a chunk; or the error that ends the run.
 
         Errors are values, since not every exception can be pickled.
         """
-        import ray
-
         try:
-            if ray.get(self.attempts.begin.remote(chunk)) > MAX_ATTEMPTS:
-                message = f"a worker of the Ray cluster died {MAX_ATTEMPTS} times at the same chunk"
-                raise RunError(f"{self.name}: {message}; it may have run out of memory")
             if self.loaded is None:
                 self.loaded = self.load()
             with use_repeat(self.repeat):
-                results = getattr(self.loaded, self.method)(pickle.loads(items))
+                results = getattr(self.loaded, self.method)(items)
         except (InputError, RunError) as error:
-            return self.id, {}, error
+            return error
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
-            return self.id, {}, RunError(f"{self.name}: a worker of the Ray cluster failed: {reason}")
-        return self.id, self.loaded.usage(), results
+            return RunError(f"{self.name}: a worker of the Ray cluster failed: {reason}")
+        return self.id, self.usage(), results
 
 
-def _split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:
+def split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, size: int) -> Iterator[list[Any]]:
     """Yield consecutive items, about `size` at a time; groups stay together."""
     chunk: list[Any] = []
     groups = ([item] for item in items) if group_key is None else (group for _, group in groupby(items, group_key))
@@ -259,13 +259,9 @@ def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]
             for name, value in _OWN_CLUSTER.items():
                 os.environ.setdefault(name, value)
         import ray
-        import ray.data
     except ImportError:
         message = '--engine ray needs Ray: pip install "maira-radfact[ray]"'
         raise option_error(message, "engine", ErrorCode.MISSING_REQUIREMENT) from None
-    # Errors are raised as one line; Ray's own log would repeat them.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    ray.data.DataContext.get_current().enable_progress_bars = False
     is_own = not ray.is_initialized()
     if is_own:
         _init_ray(workers)
@@ -275,12 +271,6 @@ def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]
         yield resources()
     finally:
         if is_own:
-            # If a thread of Ray Data still uses the cluster, `ray.shutdown` ends the whole process. Ray Data itself
-            # waits for two seconds, which is too short on a busy machine.
-            deadline = time.monotonic() + _MAX_JOIN_SECONDS
-            for thread in threading.enumerate():
-                if thread.name.startswith(_DATA_THREAD):
-                    thread.join(max(0.0, deadline - time.monotonic()))
             ray.shutdown()
 
 

@@ -145,7 +145,7 @@ class MetricResources:
             MissingRequirementError: no model is named.
             InputError: a package or a key is missing, or an option does not fit.
         """
-        from radfact.llm import ChatClient, load_chat_client, parse_model_args
+        from radfact.llm import ChatClient
 
         model = self._model
         if isinstance(model, ChatClient):
@@ -154,16 +154,7 @@ class MetricResources:
         if model is None or not _is_model(model):
             instead = "" if model is None else f" instead of {model}"
             raise MissingRequirementError("needs a language model", f"--judge PROVIDER:MODEL{instead}")
-        options = self._judge_options
-        parameters = {**parameters, **parse_model_args(options.judge_args)}
-        client = load_chat_client(
-            model,
-            parameters=parameters,
-            base_url=options.base_url,
-            concurrency=options.concurrency,
-            max_invalid=options.max_invalid,
-            cache=self._cache,
-        )
+        client = self._judge_options.load_client(parameters, self._cache, name=model)
         self._clients.append(client)
         self.usage_by_role[name] = client.usage_counter.as_dict
         return client

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,10 @@ from maira.generate.ray_engine import RayEngine
 from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import connect_cluster
 
-pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
+pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = [
     pytest.mark.server,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),
 ]
 
 ONE_WORKER, TWO_WORKERS = (EngineOptions(engine="ray", batch_size=1, workers=workers) for workers in (1, 2))
@@ -96,49 +93,3 @@ def test_a_checkpoint_that_no_worker_can_load_is_an_input_error(
 def test_one_gpu_for_all_workers_is_refused(checkpoint: Path) -> None:
     with raises_code(ErrorCode.CONFLICTING_OPTIONS, field="device"):
         RayEngine(checkpoint, EngineOptions(engine="ray", device="cuda:1"))
-
-
-_FAILED_RUN = """
-import time
-import ray.data._internal.execution.streaming_executor as streaming
-from radfact.errors import RunError
-from radfact.llm.ray_cluster import RayWorkers, connect_cluster
-
-step = streaming.StreamingExecutor._scheduling_loop_step
-join = streaming.StreamingExecutor.join
-
-def slow_step(*args):
-    time.sleep(0.3)
-    return step(*args)
-
-# A busy machine: the loop takes longer than the two seconds that Ray Data waits for it.
-streaming.StreamingExecutor._scheduling_loop_step = slow_step
-streaming.StreamingExecutor.join = lambda self, timeout=None: timeout == 2.0 or join(self, timeout)
-
-class Worker:
-    def __init__(self, name):
-        pass
-
-    def run(self, items):
-        time.sleep(0.2)
-        if 7 in items:
-            raise RunError("no memory")
-        return items
-
-    def usage(self):
-        return {}
-
-with connect_cluster(2):
-    try:
-        list(RayWorkers(Worker, "run", "worker", {}, workers=2, batch=1, max_chunk=2).stream(range(40)))
-    except RunError as error:
-        print(error)
-print("alive")
-"""
-
-
-def test_a_failed_run_on_a_busy_machine_does_not_end_the_process() -> None:
-    result = subprocess.run([sys.executable, "-c", _FAILED_RUN], capture_output=True, text=True, check=False)
-    # Ray can print other lines at any time.
-    printed = [line for line in result.stdout.splitlines() if line in ("no memory", "alive")]
-    assert (result.returncode, printed) == (0, ["no memory", "alive"]), result.stdout + result.stderr

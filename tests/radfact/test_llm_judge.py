@@ -89,12 +89,7 @@ def test_the_published_file_gives_67_shots_19_entailed() -> None:
     shots = load_few_shots(PUBLISHED)
     assert (len(shots), sum(shot.status == "entailment" for shot in shots)) == (67, 19)
     assert len(few_shot_messages(shots, SYSTEM_MESSAGE, "yaml", "sentence")) == 135
-
-
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
-def test_no_published_example_is_among_the_defaults() -> None:
-    published = {(shot.reference, shot.phrase) for shot in load_few_shots(PUBLISHED)}
-    assert published.isdisjoint((shot.reference, shot.phrase) for shot in load_few_shots())
+    assert {shot.query for shot in shots}.isdisjoint(shot.query for shot in load_few_shots())
 
 
 @pytest.mark.parametrize(
@@ -153,13 +148,18 @@ def test_queries_are_formatted_as_published(serve: Any) -> None:
     )
 
 
-def test_queries_with_the_same_premises_are_adjacent(serve: Any) -> None:
-    server = serve(yes)
-    judge_of(server, concurrency=1).judge(
-        [EntailmentQuery((premise,), f"H{i}.") for i in range(3) for premise in ("A.", "B.")]
-    )
-    premises = [yaml.safe_load(last(body))["reference"][0] for body in server.requests]
-    assert premises == ["A."] * 3 + ["B."] * 3
+@pytest.mark.parametrize(
+    ("batch", "requests"), [("sentence", ["A.", "A.", "A.", "B.", "B.", "B."]), ("report", ["A.", "B."])]
+)
+def test_distinct_queries_with_the_same_premises_are_sent_together(serve: Any, batch: str, requests: list[str]) -> None:
+    server = serve(yes if batch == "sentence" else all_entailed)
+    queries = [
+        EntailmentQuery((premise,), hypothesis)
+        for hypothesis in (*HYPOTHESES, HYPOTHESES[0])
+        for premise in ("A.", "B.")
+    ]
+    assert judge_of(server, batch=batch, concurrency=1).judge(queries) == [YES] * len(queries)
+    assert [yaml.safe_load(last(body))["reference"][0] for body in server.requests] == requests
 
 
 def schema_of(body: dict[str, Any]) -> dict[str, Any]:
@@ -235,14 +235,6 @@ def all_entailed(body: dict[str, Any], _: int) -> Reply:
 QUERIES = [EntailmentQuery(PREMISES, hypothesis) for hypothesis in HYPOTHESES]
 
 
-def test_shuffled_queries_of_a_report_are_one_request(serve: Any) -> None:
-    server = serve(all_entailed)
-    judge_of(server, batch="report").judge(
-        [EntailmentQuery((premise,), h) for h in (*HYPOTHESES, HYPOTHESES[0]) for premise in ("A.", "B.")]
-    )
-    assert len(server.requests) == 2
-
-
 def test_examples_are_regrouped_by_report() -> None:
     messages = few_shot_messages(load_few_shots(), SYSTEM_MESSAGE, "yaml", "report")
     assert len(messages) == 1 + 2 * 20  # ten examples, each in both directions
@@ -296,18 +288,6 @@ def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
     answers = schema_of(server.requests[0])["properties"]["answers"]
     assert (answers["minItems"], answers["maxItems"]) == (3, 3)
     assert answers["items"]["required"] == ["number", "phrase", "evidence", "status"]
-
-
-@pytest.mark.parametrize("options", [{"answer_format": "schema"}, {"batch": "report"}, {"judge_args": {"seed": "1"}}])
-def test_options_are_part_of_the_cache_key(serve: Any, tmp_path: Path, options: dict[str, Any]) -> None:
-    server = serve(lambda body, n: all_entailed(body, n) if options.get("batch") and n > 1 else yes(body, n))
-    query = [EntailmentQuery(PREMISES, "Enlarged heart.")]
-    first = judge_of(server, cache=tmp_path)
-    first.judge(query)
-    other = judge_of(server, cache=tmp_path, **options)
-    other.judge(query)
-    assert other.usage()["cached"] == 0
-    assert other.describe() != first.describe()
 
 
 @pytest.mark.parametrize("batch", ["sentence", "report"])

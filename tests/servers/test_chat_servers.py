@@ -1,4 +1,4 @@
-"""Judging, splitting and resuming with the servers of llama.cpp and vLLM.
+"""Judging and splitting with the servers of llama.cpp and vLLM.
 
 The model is no better than chance as a judge, so verdicts are not compared with labels.
 """
@@ -6,25 +6,19 @@ The model is no better than chance as a judge, so verdicts are not compared with
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import signal
-import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import FEW_SHOTS, PAIRS, RADFACT, SPLITTER_FEW_SHOTS, Server, run_radfact
+from real_servers import FEW_SHOTS, SPLITTER_FEW_SHOTS, Server, run_radfact
 
 from radfact.errors import ExitCode, Failure, RunError
-from radfact.findings import LLMFindingExtractor
-from radfact.judges import EntailmentQuery, load_judge, load_splitter
+from radfact.judges import EntailmentQuery, load_judge
 from radfact.judges.prompt import query_message, verdict_schema
 from radfact.llm import CachedResponse, ChatBackend, ChatRequest, PromptPrefix, load_chat_client
 from radfact.llm.http import HttpBackend
 from radfact.llm.langchain import LangChainBackend, load_chat_model
-from radfact.records import NO_CONTEXT
 
 SHORT = {"max_tokens": "48"}  # Most responses of the model reach the token limit.
 QUERIES = [
@@ -59,17 +53,6 @@ def _complete_in_sequence(backend: ChatBackend) -> list[CachedResponse]:
     return asyncio.run(complete())
 
 
-def test_every_query_has_a_verdict_or_a_reason(server: Server) -> None:
-    judge = load_judge(server.judge, base_url=server.base_url, judge_args=SHORT, few_shots=FEW_SHOTS, concurrency=4)
-    verdicts = judge.judge(QUERIES)
-    usage = judge.usage()
-    reasons = [verdict.reason for verdict in verdicts if isinstance(verdict, Failure)]
-    assert all("no valid answer after 2 repairs" in reason for reason in reasons)
-    assert usage["failures"] == len(reasons)
-    assert usage["done"] == usage["planned"] == len(QUERIES)
-    assert usage["tokens_in"] > usage["calls"] > 0 < usage["tokens_out"] <= 48 * usage["calls"]
-
-
 def test_http_and_langchain_return_the_same_responses(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = {"temperature": 0, "top_p": 1, "max_tokens": 24}
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -101,38 +84,6 @@ def test_responses_follow_a_json_schema(server: Server) -> None:
         assert response["status"] in ("entailment", "not_entailment")
 
 
-def test_batching_by_report_makes_one_call_per_report(server: Server) -> None:
-    judge = load_judge(
-        server.judge,
-        base_url=server.base_url,
-        judge_args={"max_tokens": "400"},
-        few_shots=FEW_SHOTS,
-        answer_format="schema",
-        batch="report",
-        concurrency=4,
-    )
-    verdicts = judge.judge(QUERIES)
-    usage = judge.usage()
-    assert len(verdicts) == len(QUERIES)
-    # Two reports with at most two repairs each, then one call with at most two repairs for each remaining query.
-    assert 2 <= usage["calls"] <= 2 + 2 * 2 + 3 * len(QUERIES)
-
-
-def test_every_narrative_is_split_or_has_a_reason(server: Server) -> None:
-    splitter = load_splitter(
-        server.judge,
-        base_url=server.base_url,
-        splitter_args={"max_tokens": "96"},
-        few_shots=SPLITTER_FEW_SHOTS,
-        concurrency=4,
-    )
-    narratives = ["Heart size is normal and the lungs are clear.", "Small left effusion. No pneumothorax."]
-    results = splitter.split(narratives)
-    assert len(results) == len(narratives)
-    assert all(result.reason if isinstance(result, Failure) else all(map(str.strip, result)) for result in results)
-    assert splitter.usage()["done"] == len(narratives)
-
-
 def test_an_unknown_model_stops_the_run(vllm_server: Server) -> None:
     judge = load_judge("openai:another", base_url=vllm_server.base_url, few_shots=FEW_SHOTS)
     with pytest.raises(RunError, match=r"no such model or address.*HTTP 404"):
@@ -160,48 +111,3 @@ def test_the_command_splits_and_judges(server: Server, tmp_path: Path) -> None:
     assert [sentence["text"] for sentence in sentences] == 2 * ["Heart size is normal.", "The lungs are clear."]
     run = json.loads((out / "run.json").read_text())
     assert (run["usage"]["splitter"]["calls"], run["usage"]["judge"]["calls"]) == (1, 2)
-
-
-def _cached_responses(out: Path) -> dict[str, str]:
-    """Return the text of each cached response by its key."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{out}/cache/answers.sqlite?mode=ro", uri=True)) as database:
-            return dict(database.execute("SELECT key, text FROM answers").fetchall())
-    except sqlite3.OperationalError:
-        return {}
-
-
-def test_a_killed_run_resumes_without_repeated_calls(server: Server, tmp_path: Path) -> None:
-    arguments = ["score", str(PAIRS), "--judge", server.judge, "--base-url", server.base_url, "--format", "schema"]
-    arguments += ["--judge-arg", "max_tokens=200", "--few-shots", str(FEW_SHOTS), "--concurrency", "1", "--out"]
-    out, complete = tmp_path / "killed", tmp_path / "complete"
-    process = subprocess.Popen([RADFACT, *arguments, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(_cached_responses(out)) < 2 and process.poll() is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    before = _cached_responses(out)
-    assert run_radfact(*arguments, out).returncode == ExitCode.SUCCESS
-    after = _cached_responses(out)
-    assert before.items() <= after.items()
-    # A server may round another run differently, so the uninterrupted run reads the cached responses.
-    assert run_radfact(*arguments, complete, "--cache", out / "cache").returncode == ExitCode.SUCCESS
-    calls = [json.loads((folder / "run.json").read_text())["calls"] for folder in (out, complete)]
-    assert calls == [len(after) - len(before), 0]
-    for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):
-        assert (out / name).read_text() == (complete / name).read_text()
-
-
-def test_findings_are_extracted_or_have_a_reason(llama_cpp: Server) -> None:
-    parameters = {"temperature": 0, "max_tokens": 100}
-    with load_chat_client(llama_cpp.judge, base_url=llama_cpp.base_url, parameters=parameters) as client:
-        extractions = LLMFindingExtractor(client).extract(["Small left effusion.", ""], [NO_CONTEXT] * 2)
-        usage = client.usage_counter
-    assert (usage.planned, usage.done) == (1, 1)
-    assert 0 < usage.tokens_out <= 100 * usage.calls
-    assert extractions[1] == ()
-    if isinstance(extractions[0], Failure):
-        assert "no valid answer after 2 repairs" in extractions[0].reason
-    else:
-        assert all(finding.sentence == 0 and finding.concept for finding in extractions[0])

@@ -16,7 +16,7 @@ from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
-from radfact.llm import ChatClient, load_chat_client, parse_model_args
+from radfact.llm import ChatClient
 from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction, compute_scores, load_scores
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics
@@ -92,14 +92,7 @@ class Scoring:
 def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
     """Return the client of a language model that an option names."""
     with rename_fields({"judge": option}):
-        return load_chat_client(
-            name,
-            base_url=judge.base_url,
-            parameters={**parameters, **parse_model_args(judge.judge_args)},
-            concurrency=judge.concurrency,
-            max_invalid=judge.max_invalid,
-            cache=cache,
-        )
+        return judge.load_client(parameters, cache, name=name)
 
 
 def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scoring: Scoring, out: Path) -> ScoreColumns:
