@@ -71,7 +71,7 @@ def judge_check(
         with ProgressDisplay(new_console(stderr=True), {"judging": loaded.usage}, token_price):
             check = check_judge(loaded, queries)
         show_check(console, check, token_price)
-        record = {**check.as_dict(), "judge_settings": loaded.describe()}
+        record = {**asdict(check), "judge_settings": loaded.describe()}
     elif labeled is None:
         record = _check_comparisons(console, judge, token_price, cache)
     else:

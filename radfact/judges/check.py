@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.prompt import Example, load_few_shots
@@ -65,10 +65,6 @@ class JudgeCheck:
     tokens_in: int
     tokens_out: int
     agreement: Agreement | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
-        return asdict(self)
 
 
 def load_labeled_queries(path: Path | str | None = None) -> list[Example]:
