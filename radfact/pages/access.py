@@ -48,7 +48,7 @@ class Access:
 
         Any address is accepted if the server listens on more than the loopback interface.
         """
-        name = _host_name(host)
+        name, _ = _name_and_port(host)
         names = {"localhost", "127.0.0.1", "::1", self.host.lower()}
         if is_loopback(self.host):
             return name in names
@@ -75,11 +75,7 @@ class Access:
 
     def _cookie_name(self, host: str) -> str:
         """Return the cookie name of a port: cookies are shared across ports, and a machine may serve several pages."""
-        try:
-            port = urlsplit(f"//{host}").port
-        except ValueError:
-            port = None
-        return f"{self.cookie_prefix}_{port or 80}"
+        return f"{self.cookie_prefix}_{_name_and_port(host)[1]}"
 
 
 def read_token(path: Path) -> str:
@@ -122,12 +118,13 @@ def page_url(host: str, port: int, token: str | None) -> str:
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={quote(token, safe='')}")
 
 
-def _host_name(host: str) -> str:
-    """Return the name in a Host header without port and brackets."""
+def _name_and_port(host: str) -> tuple[str, int]:
+    """Return name and port in a Host header; one that is not valid has no name."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        parts = urlsplit(f"//{host}")
+        return parts.hostname or "", parts.port or 80
     except ValueError:
-        return ""
+        return "", 80
 
 
 def _as_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -21,9 +21,8 @@ REFERENCES = {
     "empty": [Sentence(text="No pneumothorax.")],
 }
 FIRST = {
-    "effusion": [Sentence(text="Left pleural effusion.", boxes=(LEFT,)), Sentence(text="The heart is normal.")],
+    **REFERENCES,
     "clear": [Sentence(text="Right pneumothorax.")],
-    "empty": [Sentence(text="No pneumothorax.")],
     "alone": [Sentence(text="The lungs are clear.")],
 }
 SECOND = {

@@ -51,8 +51,7 @@ const Radiograph = (() => {
       this.image = image;
       this.size = image ?? { width: 4, height: 3 };
       if (!this.#settings.has(name)) this.#settings.set(name, { zoom: 1, x: 0, y: 0, ...FULL_WINDOW });
-      this.viewer.setImage(image ? { ...image, alt }
-        : { width: 4, height: 3, message: alt });
+      this.viewer.setImage(image ? { ...image, alt } : { ...this.size, message: alt });
       this.viewer.frame.append(this.overlay);
       this.root.setAttribute("aria-label", alt);
       this.detailed = false;
@@ -241,14 +240,14 @@ const Radiograph = (() => {
         if (toGray) this.setGray({ width: start.view.width + x, level: start.view.level + y / 2 });
         else this.moveBy(start.view.x + x - this.view.x, start.view.y + y - this.view.y);
       };
+      const held = new AbortController();
       const end = () => {
-        this.root.removeEventListener("pointermove", move);
-        for (const name of ["pointerup", "pointercancel"]) window.removeEventListener(name, end);
+        held.abort();
         this.root.classList.remove("held");
       };
       this.root.classList.add("held");
-      this.root.addEventListener("pointermove", move);
-      for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, end);
+      this.root.addEventListener("pointermove", move, held);
+      for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, end, held);
     }
 
     #key(event) {

@@ -222,11 +222,10 @@ const Study = (() => {
     return element("span", { class: `tag ${kind} ${name}`, text: words }, hidden ? element("span", { class: "visually-hidden", text: hidden }) : null);
   }
 
-  /** The share of a sentence's boxes inside those of its evidence, which the score compares with its threshold. */
-  function spatialTag(verdict, premises) {
-    const { overlap, spatial } = verdict;
-    if (spatial === "not_entailed" && verdict.status === "not_entailment") return tag(NO_EVIDENCE, "spatial");
-    if (spatial === "not_entailed" && !verdict.evidence.some((at) => isLocated(premises[at]))) return tag(NO_EVIDENCE_BOXES, "spatial");
+  /** The spatial verdict, with the share of the boxes inside those of the evidence, which the score compares. */
+  function spatialTag({ overlap, spatial, status, evidence }, premises) {
+    const isOpen = spatial === "not_entailed" && (status === "not_entailment" || !evidence.some((at) => isLocated(premises[at])));
+    if (isOpen) return tag(status === "not_entailment" ? NO_EVIDENCE : NO_EVIDENCE_BOXES, "spatial");
     const [kind, words, hidden] = SPATIAL[spatial] ?? ["none", spatial, ""];
     if (overlap === undefined) return tag([kind, words, hidden], "spatial");
     const { threshold, strict } = data.overlap ?? {};
@@ -283,19 +282,14 @@ const Study = (() => {
 
   /** What the splitter removed from a report: struck through in the narrative, or listed if it was not located there. */
   function removedParts({ narrative, unlocated }, side) {
-    const spelled = ({ text, reason, removed = true }) => (removed
-      ? [element("del", { text }), element("span", { class: "reason", text: ` [removed${reason ? `: ${reason}` : ""}]` })]
-      : [element("span", { text })]);
-    const blocks = [];
-    if (narrative.length) {
-      blocks.push(element("h5", { text: "Original narrative" }), element("p", { class: "narrative" },
-        ...narrative.flatMap((part) => spelled({ removed: false, ...part }))));
-    }
-    if (unlocated.length) {
-      blocks.push(element("ul", { class: "removed", "aria-label": `Removed from the report: ${sideName(side)}` },
-        ...unlocated.map((part) => element("li", {}, ...spelled(part)))));
-    }
-    return blocks;
+    const struck = ({ text, reason }) => [element("del", { text }),
+      element("span", { class: "reason", text: ` [removed${reason ? `: ${reason}` : ""}]` })];
+    const parts = narrative.flatMap((part) => (part.removed ? struck(part) : [element("span", { text: part.text })]));
+    return [
+      ...(parts.length ? [element("h5", { text: "Original narrative" }), element("p", { class: "narrative" }, ...parts)] : []),
+      ...(unlocated.length ? [element("ul", { class: "removed", "aria-label": `Removed from the report: ${sideName(side)}` },
+        ...unlocated.map((part) => element("li", {}, ...struck(part))))] : []),
+    ];
   }
 
   function cardHead(study) {
