@@ -1,5 +1,5 @@
-(() => {
-  const { IMAGES, element, titleCase, openLarge, describedImage, connect, listStudies } = Cards;
+await (async () => {
+  const { IMAGES, readData, element, titleCase, openLarge, describedImage, connect, listStudies } = Cards;
   // Findings have the color of references; phrases to locate have the other color.
   const GROUPS = {
     findings: { name: "Grounded findings", letter: "F", side: "reference" },
@@ -19,9 +19,7 @@
     missing: ["With an image that cannot be shown", (study) => Object.values(study.images).some((image) => image?.message)],
   };
 
-  const source = document.getElementById("page-data");
-  const studies = JSON.parse(source.textContent).studies;
-  source.remove();
+  const { studies } = await readData();
   const regions = (sentence) => [...(sentence.boxes ?? []), ...(sentence.masks ?? []), ...(sentence.prior_boxes ?? [])];
   const located = Object.keys(GROUPS).filter((group) => studies.some((study) => study[group].some((s) => regions(s).length)));
   const shownGroups = new Set();
