@@ -169,18 +169,10 @@ PREFERENCE_HEADER = ["id", "reference", "candidate_1", "candidate_2", "confidenc
 
 
 def test_preferences_by_scores(tmp_path: Path) -> None:
-    path = write_table(
-        tmp_path / "p.csv",
-        [*PREFERENCE_HEADER, "expert_b"],
-        [
-            ["1", "r", "good", "bad", 9, "first", "first"],
-            ["2", "r", "bad", "good", 5, "second", "2"],
-            ["3", "r", "x", "y", 5, "first", "second"],
-            ["4", "r", "x", "y", 1, "equal", "equal"],
-            ["5", "r", "worse", "fine", 2, "second", ""],
-        ],
-    )
-    preferences = read_preferences(path)
+    cells = [("good", "bad", 9, "first", "first"), ("bad", "good", 5, "second", "2"), ("x", "y", 5, "first", "second")]
+    cells += [("x", "y", 1, "equal", "equal"), ("worse", "fine", 2, "second", "")]
+    rows = [[str(number), "r", *row] for number, row in enumerate(cells, 1)]
+    preferences = read_preferences(write_table(tmp_path / "p.csv", [*PREFERENCE_HEADER, "expert_b"], rows))
     assert preferences.expert == ["first", "second", None, None, "second"]
     # The second score differs only where the experts prefer none.
     values = {"ec": [0, 3, 0, 0, 1, 2, 1, 0, 0, 1], "b": [1, 1, 0, 1, 1, 1, 1, 2, 0, 1]}
@@ -190,17 +182,11 @@ def test_preferences_by_scores(tmp_path: Path) -> None:
 
 
 def test_a_majority_of_the_experts_may_decide(tmp_path: Path) -> None:
-    labels = {
-        "all": ("first", "first", "first"),
-        "two of three": ("second", "first", "second"),
-        "two and a tie": ("first", "equal", "first"),
-        "half": ("first", "second", ""),
-        "ties": ("equal", "equal", "first"),
-        "no label": ("", "", ""),
-        "three ways": ("first", "second", "equal"),
-    }
+    labels = [("first", "first", "first"), ("second", "first", "second"), ("first", "equal", "first")]
+    # Half of the labels, two ties, no label, and three different labels decide nothing.
+    labels += [("first", "second", ""), ("equal", "equal", "first"), ("", "", ""), ("first", "second", "equal")]
     header = ["id", "reference", "candidate_1", "candidate_2", "expert_a", "expert_b", "expert_c"]
-    path = write_table(tmp_path / "p.csv", header, [[name, "r", "x", "y", *row] for name, row in labels.items()])
+    path = write_table(tmp_path / "p.csv", header, [[key, "r", "x", "y", *row] for key, row in enumerate(labels)])
     unanimous, majority = read_preferences(path), read_preferences(path, consensus="majority")
     assert unanimous.expert == ["first", *[None] * 6]
     assert majority.expert == ["first", "second", "first", *[None] * 4]

@@ -145,15 +145,12 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, serve: Callable[
 
 
 def test_a_report_without_a_response_is_excluded(
-    tmp_path: Path,
-    serve: Callable[..., ChatServer],
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, serve: Callable[..., ChatServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reply(request: dict[str, Any], number: int) -> Reply:
         return (200, {}, "I cannot.") if "[1]" not in last(request) else corrector(request, number)
 
-    table = write_table(tmp_path / "v0.csv", V0, ROWS)
-    out = tmp_path / "out"
+    table, out = write_table(tmp_path / "v0.csv", V0, ROWS), tmp_path / "out"
     assert corrections(serve(reply), table, out, "--layout", "refisco-v0") == 3
     assert "1 reports excluded" in capsys.readouterr().out
     assert list(read_json(out / "corrections.json")["excluded"]) == ["8_MIMIC-CXR_r1"]

@@ -32,6 +32,7 @@ PAPERS = {
 }
 REPORT = "The heart is normal. Lungs are clear."
 SOURCE = SiteReport("s", "", REPORT)
+ABOUT = {"modality": "X-ray", "region": "chest"}
 CHANGED = "The heart is normal. There is a left effusion."
 REFUSAL = "I'm sorry, but I can't assist with that."
 
@@ -65,7 +66,7 @@ def test_a_plausible_error_is_accepted() -> None:
         queries.append(text)
         return '{"plausible": true, "reason": "ok"}' if "Modifications:" in text else response()
 
-    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "a", 1)
+    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "a", 1, **ABOUT)
     assert isinstance(candidate, InjectedReport)
     assert (candidate.candidate, candidate.sample_id, candidate.by) == (CHANGED, "s_a1", "mock:model")
     (change,) = candidate.changes
@@ -84,7 +85,7 @@ def test_implausible_errors_are_requested_up_to_five_times() -> None:
         injections.append(text)
         return response()
 
-    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "b", 1)
+    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "b", 1, **ABOUT)
     assert isinstance(candidate, Failure)
     assert (len(injections), "no such anatomy" in injections[1]) == (5, True)
 
@@ -102,14 +103,14 @@ def test_only_reports_with_implausible_errors_are_requested_again() -> None:
         return json.dumps({"plausible": key == "good" or verdicts[key] == 2, "reason": "odd"})
 
     sources = [SiteReport(key, "", f"A {key} one. Lungs are clear.") for key in ("good", "bad")]
-    candidates = inject_with_model(mock_client(model), sources, "a", 1)
+    candidates = inject_with_model(mock_client(model), sources, "a", 1, **ABOUT)
     assert all(isinstance(candidate, InjectedReport) for candidate in candidates)
     assert verdicts == {"good": 1, "bad": 2}
 
 
 def test_a_category_without_instructions_is_refused() -> None:
     with pytest.raises(ValueError, match="'c'"):
-        inject_with_model(mock_client(str), [], "c", 1)
+        inject_with_model(mock_client(str), [], "c", 1, **ABOUT)
 
 
 def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:

@@ -31,31 +31,26 @@ from radfact.meta.robustness.style_effects import (
 )
 from radfact.meta.scores import ScoreColumns
 from radfact.records import Pair
+from radfact.statistics.bootstrap import Direction
 
 SITES = ["x"] * 4 + ["y"] * 3
 
 
 def test_t_is_standardized_minus_original_and_negative_where_style_is_rewarded() -> None:
-    # Higher is better, and scores are higher with the standardized references.
-    original = ScoreColumns({"m": [1, 2, 3, 4, 5, 5, 5]}, {"m": "higher"})
-    standardized = ScoreColumns({"m": [2, 4, 4, 6, 5, 5, 5]}, {"m": "higher"})
-    x, y = style_tests(original, standardized, SITES)
+    # `m`: higher is better, and scores are higher with the standardized references; `errors`: lower is better.
+    values: dict[str, list[float]] = {"m": [1, 2, 3, 4, 5, 5, 5], "errors": [1, 2, 4, math.nan, 0, 0, 0]}
+    directions: dict[str, Direction] = {"m": "higher", "errors": "lower"}
+    styled: dict[str, list[float]] = {"m": [2, 4, 4, 6, 5, 5, 5], "errors": [0, 2, 1, 7, 0, 0, 1]}
+    tests = style_tests(ScoreColumns(values, directions), ScoreColumns(styled, directions), SITES)
+    x, y, errors, _ = tests
     expected = stats.ttest_rel([-2, -4, -4, -6], [-1, -2, -3, -4])
+    assert expected.statistic < 0
     assert (x.t, x.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
-    assert x.t is not None
-    assert x.t < 0
     assert (x.mean_difference, x.n) == (-1.5, 4)
     # Style changes nothing at the second site: no t.
     assert (y.t, y.p, y.mean_difference, y.n) == (None, None, 0.0, 3)
+    assert (errors.t, errors.n) == (pytest.approx(stats.ttest_rel([0, 2, 1], [1, 2, 4]).statistic), 3)
     assert significance_level([x, y]) == 0.025
-
-
-def test_a_score_that_is_better_when_lower_keeps_its_sign() -> None:
-    original = ScoreColumns({"m": [1.0, 2, 4, math.nan, 0, 0, 0]}, {"m": "lower"})
-    standardized = ScoreColumns({"m": [0.0, 2, 1, 7, 0, 0, 1]}, {"m": "lower"})
-    first = style_tests(original, standardized, SITES)[0]
-    assert first.t == pytest.approx(stats.ttest_rel([0, 2, 1], [1, 2, 4]).statistic)
-    assert first.n == 3
 
 
 def test_table_2_counts_sites_below_the_corrected_level() -> None:
@@ -111,9 +106,8 @@ def test_invalid_reports_are_refused(
     rows: list[dict[str, object]], line: int, field: str, code: ErrorCode, tmp_path: Path
 ) -> None:
     write_jsonl(tmp_path / "r.jsonl", rows)
-    with pytest.raises(InputError) as error:
+    with raises_code(code, line=line, field=field):
         read_reports(tmp_path / "r.jsonl", default_site="")
-    assert (error.value.line, error.value.field, error.value.code) == (line, field, code)
 
 
 def test_a_site_is_required_without_a_default(tmp_path: Path) -> None:
@@ -238,31 +232,18 @@ def test_an_interrupted_run_resumes_and_a_step_runs_once_for_the_same_reports(tm
     assert styler.calls == 2
 
 
-def test_expert_counts_replace_labels(tmp_path: Path) -> None:
+def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tmp_path: Path) -> None:
     run(REPORTS, tmp_path)
     lines = (tmp_path / "for_experts.csv").read_text().splitlines()
-    assert lines[0] == "id,site,reference,candidate,errors"
-    assert len(lines) == 9
-    table = write_table(tmp_path / "c.csv", ["id", "errors"], [[one.sample_id, i % 3] for i, one in enumerate(REPORTS)])
-    assert run(REPORTS, tmp_path, counts=read_counts(table)).experts == "experts"
-    page = (tmp_path / "rexamine.html").read_text()
-    assert "No expert" not in page
-    assert "without an expert count" not in page
-    score = WordOverlap()
-    with raises_code(ErrorCode.MISMATCH, field="counts"):
-        run(REPORTS, tmp_path, counts={"other": 1}, score=score)
-    assert score.calls == []
-
-
-def test_candidates_without_a_count_and_counts_without_a_candidate_are_named(tmp_path: Path) -> None:
+    assert (lines[0], len(lines)) == ("id,site,reference,candidate,errors", 9)
     first, second, *_ = [report.sample_id for report in REPORTS]
     rows = [[report.sample_id, i % 3] for i, report in enumerate(REPORTS)]
     table = write_table(tmp_path / "c.csv", ["id", "errors"], [[first, " "], ["typo", 2], *rows[2:]])
     result = run(REPORTS, tmp_path, counts=read_counts(table))
     uncounted, unknown = result.notes[-2:]
-    assert f"2 of {len(REPORTS)} (" in uncounted
-    assert "1 (typo)" in unknown
-    assert all(note in (tmp_path / "rexamine.html").read_text() for note in (uncounted, unknown))
+    assert (result.experts, f"2 of {len(REPORTS)} (" in uncounted, "1 (typo)" in unknown) == ("experts", True, True)
+    page = (tmp_path / "rexamine.html").read_text()
+    assert ("No expert" in page, uncounted in page, unknown in page) == (False, True, True)
     record = read_json(tmp_path / "rexamine.json")
     assert (set(record["uncounted"]), record["unknown_counts"]) == ({first, second}, ["typo"])
     site = REPORTS[0].site
@@ -270,6 +251,10 @@ def test_candidates_without_a_count_and_counts_without_a_candidate_are_named(tmp
     assert counted == sum(report.site == site for report in REPORTS) - 2
     header, row, *_ = (tmp_path / "table_c.csv").read_text().splitlines()
     assert dict(zip(header.split(","), row.split(","), strict=True))[f"{site} n"] == str(counted)
+    score = WordOverlap()
+    with raises_code(ErrorCode.MISMATCH, field="counts"):
+        run(REPORTS, tmp_path, counts={"other": 1}, score=score)
+    assert score.calls == []
 
 
 def test_reports_are_drawn_by_seed_and_site(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def compare_metrics(
     return [replace(contrast, p_holm=p) for contrast, p in zip(contrasts, adjusted, strict=True)]
 
 
-def find_disagreements(ratings: RatingSet, scores: ScoreColumns, *, listed: int = LISTED) -> list[Disagreement]:
+def find_disagreements(ratings: RatingSet, scores: ScoreColumns) -> list[Disagreement]:
     """Return the reports whose ranks by a score and by the experts differ most, by score, the largest first."""
     target = ratings.means(ratings.target)
     expert = np.array(orient(target, ratings.better[ratings.target]))
@@ -86,7 +86,7 @@ def find_disagreements(ratings: RatingSet, scores: ScoreColumns, *, listed: int 
             continue
         theirs, ours = (_relative_ranks(np.array(side)[known].tolist()) for side in (expert, column))
         rows = sorted(zip(known.tolist(), theirs, ours, strict=True), key=lambda row: -round(abs(row[2] - row[1]), 9))
-        for index, *ranks in rows[:listed]:
+        for index, *ranks in rows[:LISTED]:
             if ranks[0] != ranks[1]:
                 sample_id, value = ratings.samples[index].pair.sample_id, scores.values[name][index]
                 results.append(Disagreement(name, sample_id, target[index], value, *ranks))

@@ -40,11 +40,12 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
         rows = ((row.line, row.cells) for row in csv_rows)
     reports, seen = [], dict[str, int]()
     for line, row in rows:
-        id_field, sample_id = _first_text(row, ("id", "sample_id"), path, line)
+        place = {"file": path, "line": line}
+        id_field, sample_id = _first_text(row, ("id", "sample_id"), place)
         if "findings" in row and all(row.get(name) is None for name in _REPORTS):
             continue
-        text = _report_text(row, path, line)
-        _, site = _first_text(row, ("site",), path, line, default_site)
+        text = _report_text(row, place)
+        _, site = _first_text(row, ("site",), place, default_site)
         check_unique_id(seen, sample_id, line, file=path, field=id_field)
         reports.append(SiteReport(sample_id, site, text))
     if not reports:
@@ -52,25 +53,24 @@ def read_reports(path: Path | str, *, default_site: str | None = None) -> list[S
     return reports
 
 
-def _report_text(row: Mapping[str, Any], path: Path, line: int) -> str:
+def _report_text(row: Mapping[str, Any], place: dict[str, Any]) -> str:
     if not any(row.get(name) for name in _REPORTS[:2]) and (grounded := row.get(_REPORTS[2])):
-        return narrative(parse_sentences(grounded, file=path, line=line, field=_REPORTS[2]))
-    return _first_text(row, _REPORTS[:2], path, line)[1]
+        return narrative(parse_sentences(grounded, field=_REPORTS[2], **place))
+    return _first_text(row, _REPORTS[:2], place)[1]
 
 
 def _first_text(
-    row: Mapping[str, Any], names: Sequence[str], path: Path, line: int, default: str | None = None
+    row: Mapping[str, Any], names: Sequence[str], place: dict[str, Any], default: str | None = None
 ) -> tuple[str, str]:
     """Return the first field with text: its name and its stripped text."""
     for name in names:
         value = row.get(name)
         if not isinstance(value, str | None):
-            raise InputError(f"expected text, found {describe(value)}", file=path, line=line, field=name)
+            raise InputError(f"expected text, found {describe(value)}", field=name, **place)
         if value and value.strip():
             return name, value.strip()
     if default is None:
-        message = "expected text, found nothing"
-        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field=names[0])
+        raise InputError("expected text, found nothing", code=ErrorCode.MISSING_FIELD, field=names[0], **place)
     return names[0], default
 
 

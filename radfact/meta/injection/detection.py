@@ -167,19 +167,20 @@ def detection_table(result: DetectionResult) -> Table:
 
 
 def _table_by_category(result: DetectionResult, categories: Sequence[str], attribute: str) -> Table:
-    values = {(row.score, row.category): getattr(row, attribute) for row in result.detections}
-    names = dict.fromkeys(row.score for row in result.detections)
-    rows = [[name, *(values.get((name, category)) for category in categories)] for name in names]
-    return Table(["score", *categories], rows)
+    cells = {(row.score, row.category): getattr(row, attribute) for row in result.detections}
+    return _pivot(["score"], cells, categories)
 
 
 def _curve_table(result: DetectionResult) -> Table:
-    curved = [row for row in result.detections if row.curve]
-    numbers = sorted({number for row in curved for number in row.curve})
-    rows = [
-        [row.score, row.category, *(row.curve[n].value if n in row.curve else None for n in numbers)] for row in curved
-    ]
-    return Table(["score", "category", *map(str, numbers)], rows)
+    cells = {(row.score, row.category, n): mean.value for row in result.detections for n, mean in row.curve.items()}
+    return _pivot(["score", "category"], cells, sorted({number for *_, number in cells}))
+
+
+def _pivot(headings: Sequence[str], cells: Mapping[tuple[Any, ...], Any], columns: Sequence[Any]) -> Table:
+    """Return a table with a column for each last part of the keys, and a row for each rest."""
+    keys = dict.fromkeys(key[:-1] for key in cells)
+    rows = [[*key, *(cells.get((*key, column)) for column in columns)] for key in keys]
+    return Table([*headings, *map(str, columns)], rows)
 
 
 def _plots(result: DetectionResult, report: AnalysisReport) -> list[Plot]:

@@ -24,8 +24,6 @@ from radfact.metrics.llm.responses.report_text import parse_report
 TRIES = 5
 """Requests for plausible errors in one report (VERT, section 4.2)."""
 
-MODALITY, REGION = "X-ray", "chest"
-
 _PACKAGE = "radfact.meta.injection"
 _SUBTLE = "Aim for subtlety, adjusting only one word where feasible."
 _OPERATION = "changed by a model"
@@ -101,9 +99,8 @@ def inject_with_model(
     category: CategoryLetter,
     count: int,
     *,
-    modality: str = MODALITY,
-    region: str = REGION,
-    tries: int = TRIES,
+    modality: str,
+    region: str,
 ) -> list[InjectedReport | Failure]:
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
@@ -126,7 +123,7 @@ def inject_with_model(
         return ChatRequest(turns[index], parse, prefix=prefix)
 
     results: dict[int, InjectedReport | Failure] = {}
-    for _ in range(tries):
+    for _ in range(TRIES):
         indices = [index for index in range(len(reports)) if index not in results]
         modified: dict[int, tuple[str, InjectedReport]] = {}
         for index, response in zip(indices, client.complete_all([request(index) for index in indices]), strict=True):
@@ -143,7 +140,7 @@ def inject_with_model(
             else:
                 refusal = f"These changes are not plausible: {check.reason}. Inject other errors instead."
                 turns[index] = (*turns[index], ("assistant", text), ("user", refusal))
-    return [results.get(index, Failure(f"no plausible error in {tries} tries")) for index in range(len(reports))]
+    return [results.get(index, Failure(f"no plausible error in {TRIES} tries")) for index in range(len(reports))]
 
 
 def _plausibility_request(modified: InjectedReport, modality: str, region: str) -> ChatRequest[Plausibility]:
