@@ -33,9 +33,7 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 REXVAL_REPORTS = "50_samples_gt_and_candidates.csv"
 REXVAL_RATINGS = "6_valid_raters_per_rater_error_categories.csv"
-_REXVAL_COLUMNS = (
-    *("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant", "num_errors"),
-)
+_REXVAL_KEYS = ("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant")
 _MAX_RATER = 99
 _REXVAL_OTHERS = ("study_id", "gt_report")
 """Columns of the reports that hold no candidate."""
@@ -143,7 +141,7 @@ def _read_rexval(path: Path) -> RatingSet:
     counts: dict[tuple[int, str], dict[Count, float]] = {}
     lines: dict[tuple[int, str, Count], int] = {}
     letters = list(ERROR_CATEGORIES)
-    for row in read_rows(folder / REXVAL_RATINGS, _REXVAL_COLUMNS)[1]:
+    for row in read_rows(folder / REXVAL_RATINGS, (*_REXVAL_KEYS, "num_errors"))[1]:
         study = row.whole_number("study_number", 0, len(reports) - 1)
         method = row.id("candidate_type")
         if method not in reports[study].cells or method in _REXVAL_OTHERS:
@@ -321,19 +319,17 @@ def _read_radeval(path: Path) -> RatingSet:
         for number in (1, 2, 3):
             candidate = row.text(f"prediction{number}")
             if not candidate:
-                error = row.error(
-                    "expected a report, found an empty cell", f"prediction{number}", ErrorCode.MISSING_FIELD
-                )
-                notes.append(f"{error}; the candidate is skipped.")
+                problem = row.error("expected a report, found an empty cell", f"prediction{number}")
+                notes.append(f"{problem}; the candidate is skipped.")
                 continue
             try:
                 counts = parse_annotation(row.cells[f"annotation{number}"])
                 missing = [f"{kind} ({letter})" for (kind, letter), count in counts.items() if math.isnan(count)]
-                problem = f"expected the number of errors: {', '.join(missing)}" if missing else ""
+                reason = f"expected the number of errors: {', '.join(missing)}" if missing else ""
             except ValueError as invalid:
-                problem, counts = str(invalid), dict.fromkeys(product(COUNTS[1:], _CATEGORIES), math.nan)
-            if problem:
-                notes.append(f"{row.error(problem, f'annotation{number}')}; these counts are missing.")
+                reason, counts = str(invalid), dict.fromkeys(product(COUNTS[1:], _CATEGORIES), math.nan)
+            if reason:
+                notes.append(f"{row.error(reason, f'annotation{number}')}; these counts are missing.")
             of_rater = {(kind, letter, rater): count for (kind, letter), count in counts.items()}
             pair = Pair(f"{index}_{number}", candidate, row.text("ground_truth"), str(index))
             samples.append(RatedReport(pair, count_quantities(of_rater), {"type": row.text("type")}))
