@@ -67,28 +67,7 @@ __all__ = [
     "write_results",
 ]
 
-_MODULES = {
-    "errors": ("ExitCode", "Failure", "InputError", "RunError"),
-    "pages.page": ("write_page",),
-    "io.pairs": ("read_candidates_and_references", "read_pairs"),
-    "judges": (
-        "EntailmentQuery",
-        "Judge",
-        "Splitter",
-        "Verdict",
-        "load_judge",
-        "load_splitter",
-        "split_narrative",
-    ),
-    "judges.options": ("JudgeOptions",),
-    "metrics.protocol": ("Metric", "MetricResult", "PooledScore", "Requirements", "Score"),
-    "api": ("RadFact", "evaluate"),
-    "records": ("Box", "Mask", "Pair", "Pairs", "PatientContext", "Report", "Sentence", "TextPair"),
-    "results.evaluation": ("EvaluationResult",),
-    "results.writer": ("write_results",),
-    "statistics.bootstrap": ("Summary",),
-}
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__ = lazy_names(__name__)
 
 
 def __dir__() -> list[str]:

@@ -23,12 +23,4 @@ __all__ = [
     "Tier",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "llm": ("LLMFindingExtractor",),
-        "offline": ("OfflineFindingExtractor",),
-        "records": ("Extraction", "Finding", "FindingExtractor", "Status", "Tier"),
-        "significance": ("Significance",),
-    },
-)
+__getattr__ = lazy_names(__name__)

@@ -41,21 +41,4 @@ __all__ = [
     "split_narrative",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "callables": ("CallableJudge", "CallableSplitter", "MockJudge"),
-        "loading": ("default_splitter", "load_judge", "load_splitter"),
-        "offline_splitter": ("split_narrative",),
-        "protocol": (
-            "EntailmentQuery",
-            "ExplainingSplitter",
-            "Judge",
-            "SplitSentence",
-            "Splitter",
-            "Status",
-            "Verdict",
-            "query_judge",
-        ),
-    },
-)
+__getattr__ = lazy_names(__name__)

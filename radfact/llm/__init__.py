@@ -31,14 +31,4 @@ __all__ = [
     "structured_request",
 ]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "cache": ("ResponseCache",),
-        "call_errors": ("CallError",),
-        "client": ("ChatClient", "UsageCounter"),
-        "loading": ("load_chat_client", "parse_model_args", "structured_request"),
-        "mock": ("MockChatModel", "mock_client"),
-        "protocol": ("CachedResponse", "ChatBackend", "ChatRequest", "Message", "PromptPrefix"),
-    },
-)
+__getattr__ = lazy_names(__name__)
