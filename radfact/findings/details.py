@@ -65,15 +65,12 @@ class FindingDetails(BaseModel):
         outcomes: dict[str, FindingOutcome] = {}
         for side in PARTS:
             for finding in getattr(self, side):
-                is_unmatched = finding.verdict in ("unsupported", "contradicted")
-                if not finding.is_scored or finding.verdict is None or not (side == "reference" or is_unmatched):
-                    continue
-                outcome = outcomes.setdefault(finding.concept, FindingOutcome(finding.name))
-                if side == "reference":
-                    outcome.reference = _worse(outcome.reference, finding.verdict)
-                    outcome.is_side_error |= "side" in finding.attributes
-                else:
-                    outcome.candidate = _worse(outcome.candidate, finding.verdict)
+                # Of the candidate, those that match nothing.
+                counted = _SEVERITY if side == "reference" else ("unsupported", "contradicted")
+                if finding.is_scored and finding.verdict in counted:
+                    outcome = outcomes.setdefault(finding.concept, FindingOutcome(finding.name))
+                    setattr(outcome, side, _worse(getattr(outcome, side), finding.verdict))
+                    outcome.is_side_error |= side == "reference" and "side" in finding.attributes
         return outcomes
 
 

@@ -54,22 +54,19 @@ def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
 
 
 def _parse_list(body: str, kind: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    pairs: list[tuple[str, int]] = []
     position = 0
     while match := _PAIR.match(body, position):
-        letter = match["letter"].lower()
-        if letter not in ERROR_CATEGORIES or letter in counts:
-            problem = "twice" if letter in counts else "which is not one of A to F"
-            raise ValueError(f"the list of clinically {kind} errors has {letter.upper()} {problem}")
-        counts[letter] = int(match["count"])
+        pairs.append((match["letter"].lower(), int(match["count"])))
         position = match.end()
-    missing = [letter.upper() for letter in ERROR_CATEGORIES if letter not in counts]
-    if missing:
+    letters = sorted(letter for letter, _ in pairs)
+    if letters != sorted(ERROR_CATEGORIES):
+        found = ", ".join(letters).upper() or "none"
         raise ValueError(
-            f"the list of clinically {kind} errors has no count of {', '.join(missing)}; "
+            f"expected one count of each of A to F in the list of clinically {kind} errors, found counts of {found}; "
             "write it as [(A, n_A), (B, n_B), (C, n_C), (D, n_D), (E, n_E), (F, n_F)]"
         )
     rest = body[position:].partition("Explanation")[0]
     if not _END_OF_LIST.match(rest) or _PAIR_IN_TEXT.search(rest):
         raise ValueError(f"expected the list of clinically {kind} errors alone, found more text after it")
-    return counts
+    return dict(pairs)
