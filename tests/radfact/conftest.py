@@ -72,14 +72,26 @@ def run_radfact(
 
 
 @pytest.fixture
-def page(browser: Browser, report: Path) -> Iterator[Page]:
-    """The page `report` of a module, without a network; whatever the browser complains of fails the test."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900}, offline=True)
-    page = context.new_page()
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages from disk, without a network, or of a server; whatever the browser complains of fails the test."""
     complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(report.as_uri())
-    yield page
-    context.close()
+    contexts = []
+
+    def opened(address: str, *, offline: bool = True) -> Page:
+        contexts.append(browser.new_context(viewport={"width": 1400, "height": 900}, offline=offline))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def page(open_page: Callable[..., Page], report: Path) -> Page:
+    """The page `report` of a module."""
+    return open_page(report.as_uri())

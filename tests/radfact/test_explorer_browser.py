@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -13,7 +13,7 @@ from results_folder import HOSTILE
 from radfact import Pair, evaluate
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
 
@@ -36,18 +36,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedExplorer]
 
 
 @pytest.fixture
-def page(browser: Browser, served: ServedExplorer) -> Iterator[Page]:
-    """A browser that has the token; whatever it complains of fails the test."""
-    context = browser.new_context(viewport={"width": 1366, "height": 768})
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(f"{served.address}/?token={TOKEN}")
+def page(open_page: Callable[..., Page], served: ServedExplorer) -> Page:
+    """A browser that has the token."""
+    page = open_page(f"{served.address}/?token={TOKEN}", offline=False)
     assert page.url == f"{served.address}/"
-    yield page
-    context.close()
-    assert complaints == []
+    return page
 
 
 def card(page: Page, sample_id: str) -> Locator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +20,9 @@ from radfact.pages.page import write_page
 from radfact.results.schema import VERSION
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
+
+OpenPage = Callable[..., "Page"]
 
 pytestmark = pytest.mark.browser
 
@@ -162,7 +164,7 @@ def test_the_address_names_the_study_and_the_selected_sentence(page: Page, repor
     [(0.62, "✓ boxes: 62% inside"), (0.498, "✗ boxes: 49.8% inside"), (0.5, "✗ boxes: 50% inside")],
 )
 def test_the_share_that_the_score_compares_is_shown(
-    browser: Browser, tmp_path: Path, overlap: float, shown: str
+    open_page: OpenPage, tmp_path: Path, overlap: float, shown: str
 ) -> None:
     own = Box(x_min=0, y_min=0, x_max=1, y_max=1)
     other = Box(x_min=0, y_min=0, x_max=overlap, y_max=1)
@@ -170,11 +172,9 @@ def test_the_share_that_the_score_compares_is_shown(
     # A hundredth of a pixel of the 224-pixel grid would change the shares.
     options = {"compat": "exact"} if overlap != 0.5 else {}
     evaluate([Pair("a", *reports)], "radfact", judge="offline", bootstrap=0, out=tmp_path, **options)
-    page = browser.new_page()
-    page.goto((tmp_path / "report.html").as_uri())
+    page = open_page((tmp_path / "report.html").as_uri())
     assert page.locator(".report.candidate .spatial").inner_text().startswith(shown)
     assert page.locator(".report.reference .spatial").inner_text().startswith("✓ boxes: 100% inside")
-    page.close()
 
 
 @pytest.mark.parametrize("width", [1400, 420])
@@ -250,18 +250,18 @@ def test_texts_are_shown_as_they_are_and_details_on_demand(page: Page) -> None:
     assert page.locator("#unscored .verdict").count() == 0
 
 
-def test_a_scrollable_table_shows_its_hidden_side(browser: Browser, tmp_path: Path) -> None:
+def test_a_scrollable_table_shows_its_hidden_side(open_page: OpenPage, tmp_path: Path) -> None:
     table = Table(["figure", *(f"column {number}" for number in range(9))], [["one", *map(str, range(9))]])
     write_meta_page(tmp_path / "wide.html", "Wide", [], [Section("Wide", [table])])
-    page = browser.new_page(viewport={"width": 400, "height": 700}, color_scheme="light")
-    page.goto((tmp_path / "wide.html").as_uri())
+    page = open_page((tmp_path / "wide.html").as_uri())
+    page.set_viewport_size({"width": 400, "height": 700})
+    page.emulate_media(color_scheme="light")
     panel = page.locator(".panel")
     for scroll, shaded in (("0", [False, True]), ("200", [True, True]), ("node.scrollWidth", [True, False])):
         panel.evaluate(f"node => node.scrollTo({scroll}, 0)")
         picture = Image.open(BytesIO(panel.screenshot())).convert("L")
         # The left and the right edge, in the padding above the table.
         assert [int(str(picture.getpixel((x, 12)))) < 240 for x in (3, picture.width - 4)] == shaded
-    page.close()
 
 
 def write_set(
@@ -277,7 +277,7 @@ def write_set(
 
 
 @pytest.fixture
-def many_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
+def many_page(open_page: OpenPage, tmp_path: Path) -> Page:
     """Twenty studies with logical F1 of 0.00, 0.05 ... 0.95, the fourth with a mask in both of its encodings."""
     # The same runs as in `ring`, compressed by pycocotools 2.0.
     compressed = {"size": [8, 8], "counts": "b044MN020N023>"}
@@ -285,23 +285,19 @@ def many_page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
         sentence("s03", "candidate", 0, "Mass.", masks=[ring()], spatial="not_entailed"),
         sentence("s03", "reference", 0, "Lesion.", masks=[compressed], status="entailment", evidence=[0]),
     ]
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(write_set(tmp_path, {f"s{number:02d}": number / 20 for number in range(20)}, sentences).as_uri())
-    yield page
-    page.close()
+    page = write_set(tmp_path, {f"s{number:02d}": number / 20 for number in range(20)}, sentences)
+    return open_page(page.as_uri())
 
 
-def test_prior_boxes_are_drawn_on_the_prior_image(browser: Browser, tmp_path: Path) -> None:
+def test_prior_boxes_are_drawn_on_the_prior_image(open_page: OpenPage, tmp_path: Path) -> None:
     write_image(tmp_path / "prior.png", 100, 100)
     manifest = write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "a", "prior_frontal": "prior.png"})
     corner = {"x_min": 0, "y_min": 0, "x_max": 0.5, "y_max": 0.5}
     sentences = [sentence("a", "reference", 0, "Unchanged.", prior_boxes=[corner])]
-    page = browser.new_page()
-    page.goto(write_set(tmp_path, {"a": None}, sentences, manifest=manifest).as_uri())
+    page = open_page(write_set(tmp_path, {"a": None}, sentences, manifest=manifest).as_uri())
     page.get_by_role("button", name="Prior frontal: enlarge").click()
     assert page.locator("dialog .box-viewer-label").all_text_contents() == ["R1"]
     assert drawn(page, "a") == []
-    page.close()
 
 
 def test_a_mask_is_drawn_where_its_pixels_are_and_has_a_hole(many_page: Page) -> None:
@@ -334,13 +330,12 @@ def test_a_selected_bar_of_a_histogram_lists_its_studies(many_page: Page) -> Non
     assert cards(many_page) == ["s01"]
 
 
-def test_only_studies_near_the_viewport_or_in_use_are_rendered(browser: Browser, tmp_path: Path) -> None:
+def test_only_studies_near_the_viewport_or_in_use_are_rendered(open_page: OpenPage, tmp_path: Path) -> None:
     names = [f"s{number:03d}" for number in range(300)]
     sentences = [
         sentence(name, side, 0, f"Finding of {name}.") for name in names for side in ("candidate", "reference")
     ]
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(write_set(tmp_path, dict.fromkeys(names), sentences).as_uri())
+    page = open_page(write_set(tmp_path, dict.fromkeys(names), sentences).as_uri())
     card(page, "s000").get_by_role("button", name="C1 Finding").click()
     places = page.locator("#study-list .place")
     assert places.count() == 300
@@ -353,28 +348,24 @@ def test_only_studies_near_the_viewport_or_in_use_are_rendered(browser: Browser,
     # Printing renders every study; counted in the same task, since the page later removes cards far from the viewport.
     count = "document.querySelectorAll('#study-list article').length"
     assert page.evaluate(f"() => {{ window.dispatchEvent(new Event('beforeprint')); return {count}; }}") == 300
-    page.close()
 
 
-def test_an_empty_report_is_worst_and_a_neutral_score_has_no_worst(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_report_is_worst_and_a_neutral_score_has_no_worst(open_page: OpenPage, tmp_path: Path) -> None:
     candidates = {"good": "The heart is large.", "empty": "", "bad": "Right effusion.", "none": ""}
     pairs = [Pair(key, text, "The heart is large.") for key, text in candidates.items()]
     evaluate(pairs, ["radfact", "lateral_mentions"], judge="offline", bootstrap=0, out=tmp_path)
-    page = browser.new_page()
-    page.goto((tmp_path / "report.html").as_uri())
+    page = open_page((tmp_path / "report.html").as_uri())
     assert cards(page) == ["empty", "none", "bad", "good"]
     options = page.get_by_label("Order").locator("option").all_inner_texts()
     assert [text for text in options if text.startswith("Lateral mentions,")] == ["Lateral mentions, greatest first"]
     page.get_by_label("Order").select_option(label="Logical F1, best first")
     assert cards(page) == ["good", "bad", "empty", "none"]
-    page.close()
 
 
-def test_scores_of_two_metrics_are_in_a_table_and_a_plot(browser: Browser, tmp_path: Path) -> None:
+def test_scores_of_two_metrics_are_in_a_table_and_a_plot(open_page: OpenPage, tmp_path: Path) -> None:
     texts = {"a": "Clear lungs.", "b": "Clear lungs and heart.", "c": HOSTILE, "d": "Clear as day today."}
     evaluate([Pair(key, text, "Clear lungs.") for key, text in texts.items()], ["rouge_l", "bleu_1"], out=tmp_path)
-    page = browser.new_page(viewport={"width": 1200, "height": 900})
-    page.goto((tmp_path / "report.html").as_uri())
+    page = open_page((tmp_path / "report.html").as_uri())
     shown = card(page, "c")
     assert HOSTILE in shown.inner_text()
     # Neither metric is RadFact, so there are no verdicts.
@@ -396,4 +387,3 @@ def test_scores_of_two_metrics_are_in_a_table_and_a_plot(browser: Browser, tmp_p
     page.wait_for_url("**/report.html#study=d")
     page.get_by_text("1 of 4 studies").wait_for()
     assert cards(page) == ["d"]
-    page.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from radfact.pages.page import write_page
 from radfact.results.writer import write_results
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 SENTENCES = [
     "Two views of the chest.",
@@ -136,10 +137,11 @@ def test_positions_outside_of_the_narrative_or_of_another_part_are_refused(
 
 
 @pytest.mark.browser
-def test_removed_text_is_struck_through_in_the_narrative_or_listed(browser: Browser, tmp_path: Path) -> None:
+def test_removed_text_is_struck_through_in_the_narrative_or_listed(
+    open_page: Callable[..., Page], tmp_path: Path
+) -> None:
     candidate = f"No effusion. \U0001f600 PA view. {HOSTILE}. CT is recommended."
-    page = browser.new_page()
-    page.goto(write_page(results(tmp_path / "rules", candidate)).as_uri())
+    page = open_page(write_page(results(tmp_path / "rules", candidate)).as_uri())
     narrative = page.locator(".report.candidate .narrative")
     assert narrative.locator("del").all_text_contents() == ["PA view.", "CT is recommended."]
     shown = candidate.replace("view.", "view. [removed: technique]") + " [removed: recommendation]"
@@ -149,4 +151,3 @@ def test_removed_text_is_struck_through_in_the_narrative_or_listed(browser: Brow
     page.goto(write_page(results(tmp_path / "rewritten", "Two views. No effusion.", RewritingSplitter())).as_uri())
     assert narrative.text_content() == "Two views. No effusion."
     assert page.locator(".report.candidate .removed li").all_text_contents() == ["Two radiographs [removed]"]
-    page.close()
