@@ -83,7 +83,7 @@ class ParsedSentence:
 class SentenceParser(ModifierAttacher):
     """Converts the finding mentions of one sentence and their modifiers into facts."""
 
-    def _describes_the_past(self) -> bool:
+    def _is_about_the_past(self) -> bool:
         """Return whether it is about an earlier examination: "there was an effusion on the prior study"."""
         if self.heads.isdisjoint(("was", "were")) or self.not_before or self.kinds["change"]:
             return False
@@ -97,7 +97,7 @@ class SentenceParser(ModifierAttacher):
     def facts(self) -> tuple[tuple[Fact, ...], ...]:
         """Return the facts, with alternatives ("scarring or atelectasis") in one group."""
         groups: list[list[Fact]] = []
-        self._is_past = self._describes_the_past()
+        self._is_past = self._is_about_the_past()
         doubted_modifiers = self.find_doubted_modifiers() if self.doubting else set()
         for index, mention in enumerate(self.mentions):
             stated = [m for m in mention.modifiers if m not in doubted_modifiers]
@@ -116,10 +116,9 @@ class SentenceParser(ModifierAttacher):
                 larger = max(facts, key=lambda fact: max(fact.severity))
                 details = {f"{larger.places[0][0]}_dominant"} if larger.places else set()
                 facts = [replace(fact, details=fact.details | details) for fact in facts]
-            previous = self.mentions[index - 1] if index else None
             if not facts:
                 continue
-            doubt = self._doubt_of_alternatives(previous, mention) if previous is not None else CERTAIN
+            doubt = self._doubt_of_alternatives(self.mentions[index - 1], mention) if index else CERTAIN
             if groups and facts[0].present and doubt > CERTAIN:
                 groups[-1] = [replace(fact, doubt=max(fact.doubt, doubt)) for fact in (*groups[-1], *facts)]
             else:
@@ -141,11 +140,9 @@ class SentenceParser(ModifierAttacher):
         return CONCLUDED if all(self.tokens[i - 1].words == ("and",) for i in joints) else POSSIBLE
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
-        tokens = (self.tokens[m] for m in modifiers)
+        meanings = (self.tokens[m].meanings for m in modifiers)
         return {
-            token.meanings["change"]
-            for token in tokens
-            if "change" in token.meanings and not (self.has_advice and "removal" in token.meanings)
+            kinds["change"] for kinds in meanings if "change" in kinds and not (self.has_advice and "removal" in kinds)
         }
 
     def _modifiers_by_side(self, modifiers: Sequence[int]) -> Iterator[list[int]]:
@@ -154,12 +151,9 @@ class SentenceParser(ModifierAttacher):
         sides = [m for m in modifiers if self.tokens[m].meanings.get("side") in ("left", "right")]
         for kind in ("severity", "change"):
             graded = [m for m in modifiers if kind in self.tokens[m].meanings]
-            is_different = len({self.tokens[m].meanings[kind] for m in graded}) > 1
-            if (
-                is_different
-                and len(graded) == len(sides) == 2
-                and len({self.tokens[m].meanings["side"] for m in sides}) == 2
-            ):
+            pairs = ((kind, graded), ("side", sides))
+            # Two degrees or changes that differ, and two sides.
+            if all(len(pair) == len({self.tokens[m].meanings[name] for m in pair}) == 2 for name, pair in pairs):
                 both = [m for m in modifiers if self.tokens[m].meanings.get("side") == "both"]
                 rest = [m for m in modifiers if m not in (*graded, *sides, *both)]
                 yield from (sorted([*rest, grade, side]) for grade, side in zip(graded, sides, strict=True))
@@ -205,7 +199,7 @@ class SentenceParser(ModifierAttacher):
         places = self._places(modifiers)
         if node.midline:
             places = tuple(dict.fromkeys((side, None) for side, _ in places if side in ("left", "right")))
-        measures = tuple(self.tokens[m].measure or 0.0 for m in modifiers if "measure" in self.tokens[m].meanings)
+        measures = tuple(size for m in modifiers if (size := self.tokens[m].measure) is not None)
         # A device is in good position at its target, or 20 to 70 mm above the carina.
         is_fitting = "above_carina" not in details or (measures and all(20 <= size <= 70 for size in measures))
         if is_fitting and "malpositioned" not in details and not node.good_position.isdisjoint(details):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from radfact.reader.doubts import DoubtReader
-from radfact.reader.exchanges import is_artificial, mark_exchanged
 from radfact.reader.ontology import Ontology
 from radfact.reader.qualifiers import EXCLUSIONS, find_compared_places
 from radfact.reader.scope import read_scope
@@ -19,6 +18,14 @@ _NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
 _DETERMINERS = frozenset({"the", "this", "these", "those"})
 _NOUNS = ("finding", "process", "disease", "change", "injury")
 _PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
+
+_EXCHANGE_VERBS = frozenset({"exchanged", "replaced", "swapped", "substituted", "converted", "upgraded"})
+_EXCHANGE_NOUNS = frozenset({"exchange", "replacement", "conversion", "substitution", "upgrade"})
+_EXCHANGES = _EXCHANGE_VERBS | _EXCHANGE_NOUNS | {"instead", "place"}
+_GIVEN = frozenset({"gave", "given"})
+_INCOMPLETE = frozenset({"not", "never", "partially", "partly", "incompletely"})
+_BEFORE_NEW = frozenset({"for", "by", "with", "to"})
+"""Words before the device that replaces another."""
 
 
 @dataclass(slots=True)
@@ -124,13 +131,13 @@ class MentionFinder(DoubtReader):
             mention
             for mention in sorted(self.mentions, key=lambda mention: mention.anchor)
             if mention.anchor not in scope.unasserted
-            and (mention.anchor not in scope.historical or is_artificial(mention.concept, self.ontology))
+            and (mention.anchor not in scope.historical or _is_artificial(mention.concept, self.ontology))
         ]
         for mention in self.mentions:
             if mention.anchor in scope.uncertain:
                 mention.doubt = POSSIBLE
         self._resolve_cleared()
-        mark_exchanged(self.mentions, self.tokens, self.ontology)
+        _mark_exchanged(self.mentions, self.tokens, self.ontology)
         # "The endotracheal tube is low; the tube should be withdrawn" has one device.
         devices = [mention for mention in self.mentions if self.ontology.is_a(mention.concept, "device")]
         concepts = self.ontology.concepts
@@ -249,20 +256,18 @@ class MentionFinder(DoubtReader):
 
     def _resolve_state(self, i: int, pending: Sequence[int], subject: Sequence[int]) -> bool:
         targets = [s for s in pending if self._state_of(i, s)]
-        following = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
-        if (
-            targets
-            and following is not None
-            and "severity" in self.tokens[i].meanings
-            and "state" in following.meanings
-        ):
+        is_before_state = any("state" in following.meanings for following in self.tokens[i + 1 : i + 2])
+        if targets and is_before_state and "severity" in self.tokens[i].meanings:
             return False  # "borderline enlarged": a degree, not a state
         is_before = False  # whether the state precedes its structures
-        if targets and self._begins_phrase(i, targets[-1]):
-            targets = []
-        if not targets:
-            targets = [s for s in self._structures_after(i) if self._state_of(i, s)]
-            is_before = bool(targets)
+        between = self.tokens[targets[-1] + 1 : i] if targets else ()
+        is_next = between and between[-1].joins and not any("copula" in token.meanings for token in between)
+        if is_next or not targets:
+            following = self._structures_after(i)
+            stated = [s for s in following if self._state_of(i, s)]
+            # The state begins the next phrase of a list: "stable heart size, ENLARGED aorta".
+            if not targets or (stated and following[0] <= i + 3):
+                targets, is_before = stated, bool(stated)
         if not targets:
             targets = [s for s in subject if self._state_of(i, s)]
         for s in targets:
@@ -275,14 +280,6 @@ class MentionFinder(DoubtReader):
             if is_before:
                 self.consumed.update(targets)
         return bool(targets)
-
-    def _begins_phrase(self, i: int, before: int) -> bool:
-        """Return whether a state begins the next phrase of a list: "stable heart size, ENLARGED aorta"."""
-        between = self.tokens[before + 1 : i]
-        if not between or not between[-1].joins or any("copula" in token.meanings for token in between):
-            return False
-        following = self._structures_after(i)
-        return bool(following) and any(self._state_of(i, s) for s in following) and following[0] <= i + 3
 
     def _structures_after(self, i: int) -> list[int]:
         """Return the structures after a state: "enlarged heart", "elevation of the right hemidiaphragm"."""
@@ -332,9 +329,7 @@ class MentionFinder(DoubtReader):
         return self._is_denied_after(last)
 
     def _add_finding(self, i: int, pending: Sequence[int]) -> None:
-        concepts = [(self.tokens[i].meanings["finding"], i)]
-        if divided := self._divided_name(i):
-            concepts = [(divided, i)]
+        concepts = [(self._divided_name(i) or self.tokens[i].meanings["finding"], i)]
         # "hilar or mediastinal adenopathy", "endotracheal and enteric tubes": the first adjective shares the noun.
         if i >= 2 and "joining" in self.tokens[i - 1].meanings:
             adjective = self.tokens[i - 2]
@@ -363,7 +358,7 @@ class MentionFinder(DoubtReader):
         return finding
 
     def _is_negated_before(self, i: int, device: bool = False) -> bool:
-        for j in range(i - 1, -1, -1):
+        for j in range(i - 1, -1, -1) if self.denials else ():
             token = self.tokens[j]
             if token.ends_clause or token.words == ("with",):
                 return False
@@ -378,17 +373,14 @@ class MentionFinder(DoubtReader):
 
     def _is_stated_normal(self, i: int) -> bool:
         """Return whether a verb calls a finding normal: "heart size and vascular ENGORGEMENT are normal"."""
-        verbs = takewhile(
-            lambda j: self.tokens[j].meanings.keys() & {"copula", "filler"} and "normal" not in self.tokens[j].words,
-            range(i + 1, len(self.tokens)),
-        )
-        end = max(verbs, default=i) + 1
-        return (
-            i + 1 < end < len(self.tokens)
-            and "copula" in self.tokens[i + 1].meanings
-            and "normal" in self.tokens[end].words
-            and self._ends_phrase(end + 1)
-        )
+        if not any("copula" in following.meanings for following in self.tokens[i + 1 : i + 2]):
+            return False
+        end = i + 1
+        while end < len(self.tokens) and "normal" not in self.tokens[end].words:
+            if not self.tokens[end].meanings.keys() & {"copula", "filler"}:
+                return False
+            end += 1
+        return i + 1 < end < len(self.tokens) and self._ends_phrase(end + 1)
 
     def _starts_new_claim(self, joint: int) -> bool:
         """Return whether a new claim begins after `joint`: "no effusion, stable cardiomegaly"."""
@@ -396,10 +388,12 @@ class MentionFinder(DoubtReader):
         if following.words == ("there",) or following.meanings.get("change") in ("unchanged", "persistent"):
             return True
         article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
-        own = article or ("severity" in following.meanings and self.tokens[joint].words == ("and",))
-        return own and all(i < joint for i in self._ors[-1:])
+        is_graded = "severity" in following.meanings and self.tokens[joint].words == ("and",)
+        return (article or is_graded) and all(i < joint for i in self._ors[-1:])
 
     def _is_denied_after(self, i: int) -> bool:
+        if "not" not in self.heads and not self.kinds["negation_after"]:
+            return False
         for j in range(i - 1, -1, -1):
             if "part" in self.tokens[j].meanings and not self.tokens[j].joins:
                 return False  # "the tip of the tube is not seen": the tube is present
@@ -420,8 +414,46 @@ class MentionFinder(DoubtReader):
 
     def is_unused_negation(self, i: int) -> bool:
         """Return whether a token is a "no" or "not" that denies no mention: "is not stable"."""
-        return (
-            0 <= i < len(self.tokens)
-            and self.tokens[i].words in (("no",), ("not",))
-            and i not in (self.used_denials | self.limited | self.not_before)
-        )
+        is_used = i in self.used_denials or i in self.limited or i in self.not_before
+        return i >= 0 and self.tokens[i].words in (("no",), ("not",)) and not is_used
+
+
+def _is_artificial(concept: str, ontology: Ontology) -> bool:
+    """Return whether a concept is a device or the result of an operation."""
+    return ontology.is_a(concept, "device") or ontology.is_a(concept, "postoperative_change")
+
+
+def _mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], ontology: Ontology) -> None:
+    """Mark findings that "gave way to" others, and devices exchanged for another kind, as absent."""
+    devices = [mention for mention in mentions if mention.present and _is_artificial(mention.concept, ontology)]
+    for i, token in enumerate(tokens):
+        if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVEN:
+            _mark_replaced(mentions, tokens, i)
+        if token.words[-1] not in _EXCHANGES or "finding" in token.meanings:
+            continue
+        before = [mention for mention in devices if mention.anchor < i]
+        after = [mention for mention in devices if mention.anchor > i]
+        words = [other.words[0] for other in tokens[i + 1 : i + 3]]
+        old = new = None
+        if token.words[-1] in _EXCHANGE_VERBS and before and after:
+            is_passive = not _BEFORE_NEW.isdisjoint(words[:1])
+            old, new = (before[-1], after[0]) if is_passive else (after[0], before[-1])
+        elif token.words[-1] in _EXCHANGE_NOUNS and words[:1] == ["of"] and len(after) > 1:
+            between = {other.words[0] for other in tokens[after[0].anchor : after[1].anchor]}
+            old, new = (after[0], after[1]) if between & _BEFORE_NEW else (None, None)
+        elif token.words[-1] in ("place", "instead") and words[:1] == ["of"] and before and after:
+            old, new = after[0], before[-1]  # "takes the place of", "instead of"
+        if old is not None and new is not None and old.concept != new.concept:
+            old.present = False
+
+
+def _mark_replaced(mentions: Sequence[Mention], tokens: Sequence[Token], way: int) -> None:
+    """Mark the subject of "has given way to" as absent, unless the same finding follows, of another degree."""
+    first = max((j + 1 for j in range(way) if tokens[j].ends_clause or tokens[j].words == (",",)), default=0)
+    subject = [mention for mention in mentions if first <= mention.anchor < way]
+    following = {mention.concept for mention in mentions if mention.anchor > way}
+    words = {word for token in tokens[first:way] for word in token.words}
+    if words & _INCOMPLETE or any(mention.concept in following for mention in subject):
+        return
+    for mention in subject:
+        mention.present = False

@@ -171,17 +171,17 @@ class ModifierAttacher(MentionFinder):
                 token.meanings.keys() & {"side", "zone", "place"} for token in between[1:]
             )
             if "change" not in own and is_listed_by_place:
-                # "resolution of the edema and basal opacities"
-                second.modifiers.extend(m for m in leading if m < first.anchor and self._has_object(m))
+                # "resolution of the edema and basal opacities": the change is a noun with objects
+                second.modifiers.extend(
+                    m
+                    for m in leading
+                    if m < first.anchor and "change" in self.tokens[m].meanings
+                    if not {"of", "in"}.isdisjoint((*self.tokens[m].words, *self.tokens[m + 1].words)[-2:])
+                )
             second.modifiers.extend(m for m in leading if self._slots(m) & slots and not self._slots(m) & own)
             if in_one_lung and not any(self.tokens[m].meanings.keys() & {"side", "place"} for m in second.modifiers):
                 # "left effusion with basal atelectasis"
                 second.modifiers.extend(m for m in leading if "side" in self.tokens[m].meanings)
-
-    def _has_object(self, m: int) -> bool:
-        """Return whether a change is a noun with objects: "RESOLUTION of"."""
-        words = (*self.tokens[m].words, *self.tokens[m + 1].words)[-2:]
-        return "change" in self.tokens[m].meanings and not {"of", "in"}.isdisjoint(words)
 
     def _are_in_one_lung(self, first: Mention, second: Mention, between: Sequence[Token]) -> bool:
         """Return whether findings of lung and pleura are listed with only a degree, or after "with" an adjective."""

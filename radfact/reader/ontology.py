@@ -202,10 +202,6 @@ class Ontology:
     """Findings, structures and the lexicon.
 
     Attributes:
-        version: version of the file.
-        sha256: hash of the file.
-        findings: findings by name.
-        structures: structures by name.
         concepts: findings by name, and a finding without attributes for each structure, whose change may be stated.
         ancestors: each concept with all more general findings.
         entailed: what the presence of each finding entails.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
-from radfact.reader.ontology import Detail, Finding, Modifier, Node, Ontology, OntologyFile, phrase_lemmas
+from radfact.reader.ontology import Detail, Finding, Node, Ontology, OntologyFile, phrase_lemmas
 from radfact.records import validate_model
 
 DEFAULT_PATH = Path(__file__).with_name("ontology.yaml")
@@ -163,24 +163,22 @@ def _named_entries(file: OntologyFile) -> Iterator[tuple[str, str, Sequence[str]
         yield "state", name, structure.normal_words, f"structures.{name}.normal_words"
         for state, words in structure.states.items():
             yield "state", name, words, f"structures.{name}.states.{state}"
-    yield "normal", "normal", file.normal_words, "normal_words"
-    yield "clear", "clear", file.clear_words, "clear_words"
-    yield "abnormal", "abnormal", file.abnormal_words, "abnormal_words"
+    for kind in ("normal", "clear", "abnormal", "dominance"):
+        yield kind, kind, getattr(file, f"{kind}_words"), f"{kind}_words"
     for side, names in file.sides.items():
         yield "side", side, names, f"sides.{side}"
     for index, place in enumerate(file.places):
         yield "place", f"place_{index}", place.names, f"places[{index}].names"
-    sections: Sequence[tuple[str, str, Mapping[str, Modifier]]] = (
-        ("zones", "zone", file.zones),
-        ("severity", "severity", file.severity),
-        ("change", "change", file.change),
-        ("descriptors", "detail", file.descriptors),
-        ("positions", "detail", file.positions),
-    )
-    for section, kind, nodes in sections:
-        for name, node in nodes.items():
+    kinds = {
+        "zones": "zone",
+        "severity": "severity",
+        "change": "change",
+        "descriptors": "detail",
+        "positions": "detail",
+    }
+    for section, kind in kinds.items():
+        for name, node in getattr(file, section).items():
             yield kind, name, node.names, f"{section}.{name}.names"
-    yield "dominance", "dominance", file.dominance_words, "dominance_words"
     for cue, names in file.cues.items():
         yield cue, cue, names, f"cues.{cue}"
     yield "filler", "filler", file.filler, "filler"

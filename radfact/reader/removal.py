@@ -41,13 +41,13 @@ _CIRCUMSTANCE = re.compile(
     r"^(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ){0,5}[\w'/-]+ ?,\s+", re.IGNORECASE
 )
 _RECOMMENDATION = re.compile(
-    r"\brecommend|\badvis(?:e|ed|able)\b"
-    r"|\bsuggest(?:ed)? (?:an? )?(?:repeat|follow|further|lateral|ct\b|chest ct|clinical|correlat)"
-    r"|\bshould be (?:obtained|considered|performed|repeated)"
-    r"|\b(?:may|might|would) be (?:necessary|helpful|useful|of value)"
-    r"|\bfollow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
-    r"|^correlat|\bcorrelat(?:e|ion) (?:clinically|is|with)\b|\bis (?:indicated|warranted)\b"
-    r"|\bclinical(?:ly)? (?:correlat|indicated)",
+    r"^correlat|\b(?=[acfimrsw])(?:recommend|advis(?:e|ed|able)\b"
+    r"|suggest(?:ed)? (?:an? )?(?:repeat|follow|further|lateral|ct\b|chest ct|clinical|correlat)"
+    r"|should be (?:obtained|considered|performed|repeated)"
+    r"|(?:may|might|would) be (?:necessary|helpful|useful|of value)"
+    r"|follow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
+    r"|correlat(?:e|ion) (?:clinically|is|with)\b|is (?:indicated|warranted)\b"
+    r"|clinical(?:ly)? (?:correlat|indicated))",
     re.IGNORECASE,
 )
 _TECHNIQUE = re.compile(
@@ -84,6 +84,7 @@ _RESUMED = (
     r"|bases?|ape?x|apices|lungs?|hil\w+|retrocardiac|lingula|heart)\b(?! clinical| setting| context)"
 )
 _INTERPRETATION = re.compile(
+    r"(?:(?=[ ,])|(?<=[ys]))"  # where it can begin, which saves most of the time
     r"(?:,? in the (?:correct|appropriate|proper|right) (?:clinical )?(?:setting|context),?(?: this| these)?)?"
     rf",?(?: {_HEDGE})*(?: X{{2,}}(?= represent| indicat| due))?(?:"
     r" (?:represent(?:s|ing|ative of)?|reflect(?:s|ing)?|suggest(?:s|ing|ive of)?|be indicative of|indicative of)"
@@ -156,7 +157,9 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
             continue
         if _APPOSED.match(cut) and not _may_be_same(reader.named_findings(before), reader.named_findings(cut), reader):
             continue  # "left rib fracture, possible pneumothorax": two findings
-        if not _keep_places(remainder, sentence, reader):
+        placed = {(fact.concept, fact.places) for fact in reader.facts_in(sentence)}
+        remaining = {(fact.concept, fact.places) for fact in reader.facts_in(remainder)}
+        if {concept for concept, _ in remaining - placed} & {concept for concept, places in placed if places}:
             continue  # "opacity in the left base, possible nodule at the right apex"
         if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS | SEPARATORS:
             return remainder
@@ -170,14 +173,6 @@ def _may_be_same(certain: Collection[str], uncertain: Collection[str], reader: F
         or any(reader.ontology.common_ancestor((concept, other)) is not None for other in certain)
         for concept in uncertain
     )
-
-
-def _keep_places(remainder: str, sentence: str, reader: FactReader) -> bool:
-    """Return whether the findings that remain have the same places as in the sentence."""
-    before = {(fact.concept, fact.places) for fact in reader.facts_in(sentence)}
-    placed = {concept for concept, places in before if places}
-    after = {(fact.concept, fact.places) for fact in reader.facts_in(remainder) if fact.concept in placed}
-    return after <= before
 
 
 def remove_recommendation(sentence: str, reader: FactReader) -> str:

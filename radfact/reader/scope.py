@@ -26,15 +26,15 @@ _HARDLY = r"(?:cannot|can not|could not|unable to|difficult to|hard to|impossibl
 _CONNECTED = r"(?:(?:is|was|were|been|has|have|performed|obtained|done|ordered|made|taken|requested|repeated) )*"
 
 _ASSESSMENTS = re.compile(
-    r"\b(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance|screening"
+    r"\b(?:(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance|screening"
     r"|workup|work up|search|investigation)(?: \w+){0,2}? (?:of|for)\b"
-    r"|\b(?:limited|nondiagnostic|inadequate|insufficient|suboptimal|degraded|poor) for\b"
-    r"|\b(?:insensitive|blind) (?:to|for)\b"
-    r"|\bnot (?:\w+ly )?(?:optimal|adequate|sufficient|suitable|ideal|sensitive) for\b"
-    rf"|\b(?:{_HARDLY}|ability to|inability to) {_ADVERBS}(?:assess|evaluate|detect|determine|see|identify|diagnose)\b"
-    rf"|\b(?:to|help|please) {_ADVERBS}{_EXAMINE}\b(?: for\b)?"
+    r"|(?:limited|nondiagnostic|inadequate|insufficient|suboptimal|degraded|poor) for\b"
+    r"|(?:insensitive|blind) (?:to|for)\b"
+    r"|not (?:\w+ly )?(?:optimal|adequate|sufficient|suitable|ideal|sensitive) for\b"
+    rf"|(?:{_HARDLY}|ability to|inability to) {_ADVERBS}(?:assess|evaluate|detect|determine|see|identify|diagnose)\b"
+    rf"|(?:to|help|please) {_ADVERBS}{_EXAMINE}\b(?: for\b)?"
+    rf"|(?:for|in|when) {_ADVERBS}{_EXAMINING}\b(?: for\b)?)"
     rf"|(?:^|[:;.,] ){_EXAMINE}\b(?: for\b)?"
-    rf"|\b(?:for|in|when) {_ADVERBS}{_EXAMINING}\b(?: for\b)?"
 )
 """What was assessed is not asserted, unless it is definite: "evaluation of THE nodule"."""
 _HISTORIES = re.compile(
@@ -95,48 +95,48 @@ class Scope:
 
 def read_scope(tokens: Sequence[Token]) -> Scope:
     """Find the tokens of a sentence that do not assert a finding, or only as possible."""
-    text = " ".join(word for token in tokens for word in token.words)
-    # The index of the token of each character.
-    owners = [i for i, token in enumerate(tokens) for word in token.words for _ in range(len(word) + 1)]
-    uncertain = {i for span in _spans(_DOUBTS, text, owners, tokens) for i in span}
+    text = " ".join([word for token in tokens for word in token.words])
+    owners = [i for i, token in enumerate(tokens) for _ in token.words]
+
+    def owner(position: int) -> int:
+        """Return the index of the token of a character."""
+        return owners[text.count(" ", 0, position)]
+
+    def spans(pattern: re.Pattern[str], *, ends_at_comma: bool = False) -> list[range]:
+        """Return the tokens after each match, up to the end of its phrase; matches inside a phrase are ignored."""
+        found, end = [], 0
+        for match in pattern.finditer(text):
+            trigger = owner(match.end() - 1)
+            if trigger >= end:
+                end = _end_of_phrase(tokens, trigger, ends_at_comma=ends_at_comma)
+                found.append(range(trigger + 1, end))
+        return found
+
+    uncertain = {i for span in spans(_DOUBTS) for i in span}
     uncertain.update(_questioned(tokens) if "?" in text else ())
     for match in _SUSPECTED.finditer(text):
-        span = _span_before(tokens, owners[match.start()], 0)
+        span = _span_before(tokens, owner(match.start()), 0)
         if not any(_EXAMINATION_WORDS.intersection(tokens[i].words) for i in span):
             uncertain.update(span)
-    historical = {i for span in _spans(_PAST, text, owners, tokens) for i in span}
+    historical = {i for span in spans(_PAST) for i in span}
     unasserted = set(range(len(tokens))) if _HEADINGS.match(text) else set()
-    earlier = _spans(_EARLIER_STUDIES, text, owners, tokens)
+    earlier = spans(_EARLIER_STUDIES)
     if earlier and any("change" in token.meanings for token in tokens):
         earlier = []
-    conditions = _spans(_CONDITIONS, text, owners, tokens, ends_at_comma=True)
-    for span in (*_spans(_HISTORIES, text, owners, tokens), *earlier, *conditions):
+    for span in (*spans(_HISTORIES), *earlier, *spans(_CONDITIONS, ends_at_comma=True)):
         unasserted.update(span)
-    for span in _spans(_ASSESSMENTS, text, owners, tokens):
+    for span in spans(_ASSESSMENTS):
         unasserted.update(_indefinite(tokens, span))
     last = 0
     for match in _UNASSESSED.finditer(text):
-        trigger = owners[match.start()]
+        trigger = owner(match.start())
         unasserted.update(_indefinite(tokens, _span_before(tokens, trigger, last)))
         last = trigger
     for match in _UNSEEN.finditer(text):
-        span = _span_before(tokens, owners[match.start()], 0)
+        span = _span_before(tokens, owner(match.start()), 0)
         if not any("part" in tokens[i].meanings for i in span):  # "the tip of the tube cannot be seen"
             unasserted.update(span)
     return Scope(frozenset(unasserted - uncertain), frozenset(historical), frozenset(uncertain))
-
-
-def _spans(
-    pattern: re.Pattern[str], text: str, owners: Sequence[int], tokens: Sequence[Token], *, ends_at_comma: bool = False
-) -> list[range]:
-    """Return the tokens after each match, up to the end of its phrase; matches inside a phrase are ignored."""
-    spans, end = [], 0
-    for match in pattern.finditer(text):
-        trigger = owners[match.end() - 1]
-        if trigger >= end:
-            end = _end_of_phrase(tokens, trigger, ends_at_comma=ends_at_comma)
-            spans.append(range(trigger + 1, end))
-    return spans
 
 
 def _end_of_phrase(tokens: Sequence[Token], trigger: int, *, ends_at_comma: bool) -> int:
@@ -183,7 +183,9 @@ def _questioned(tokens: Sequence[Token]) -> Iterator[int]:
     begin = comma = 0  # where the clause begins, and its part after the last comma
     for i, token in enumerate(tokens):
         if token.words == ("?",):
-            if begin == i or _precedes(tokens, i):
+            is_attached = any(following.begin == token.end for following in tokens[i + 1 : i + 2])
+            # The mark precedes what is asked: "opacity, ?pneumonia".
+            if begin == i or (is_attached and (i == 0 or tokens[i - 1].end < token.begin)):
                 ends = (j for j in range(i + 1, len(tokens)) if tokens[j].ends_clause or tokens[j].joins)
                 yield from range(i + 1, next(ends, len(tokens)))
             else:
@@ -194,9 +196,3 @@ def _questioned(tokens: Sequence[Token]) -> Iterator[int]:
             token.words == ("(",) and tokens[i + 1 : i + 2] and tokens[i + 1].words == ("?",)
         ):
             begin = i + 1
-
-
-def _precedes(tokens: Sequence[Token], i: int) -> bool:
-    """Return whether a question mark is written before what is asked: "opacity, ?pneumonia"."""
-    is_attached = tokens[i + 1 : i + 2] and tokens[i + 1].begin == tokens[i].end
-    return bool(is_attached) and (i == 0 or tokens[i - 1].end < tokens[i].begin)

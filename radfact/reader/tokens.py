@@ -20,7 +20,7 @@ _SIDE_LETTER = re.compile(
     r"|\b[LR](?= and [LR]\b)|(?<=\b[LR] and )[LR]\b"
 )
 """A side abbreviated to one letter; "lt" and "rt" are in the lexicon."""
-_ABBREVIATED = re.compile(r"[LR<>]|[lr][tT]")
+_ABBREVIATED = re.compile(r"[LR<>]|(?<![a-zA-Z])[lr][tT](?![a-zA-Z])")
 _CONTINUED = re.compile(r"\s*(?:[a-z]|[A-Z]{2})")
 """What follows "Lt." within a sentence."""
 _SIDES = frozenset({"left", "right", "lt", "rt"})
