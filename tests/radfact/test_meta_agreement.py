@@ -272,30 +272,6 @@ def test_the_command_writes_tables_plots_and_a_page(
     assert "in no plot: Same (fewer than three values" in page
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "name"),
-    [
-        (("--better", "lower"), ErrorCode.MISSING_OPTION, "--metrics"),
-        (("--metrics", "bleu_1"), ErrorCode.MISSING_OPTION, "--better"),
-        (("--better", "lower", "--metrics", "m", "--group", "modality"), ErrorCode.UNKNOWN_NAME, "--group"),
-        (("--better", "lower", "--metrics", "m", "--target", "severity"), ErrorCode.UNKNOWN_NAME, "--target"),
-        (("--ask", "--better", "lower"), ErrorCode.CONFLICTING_OPTIONS, "--ask"),
-    ],
-)
-def test_wrong_options_are_refused(
-    arguments: tuple[str, ...],
-    code: ErrorCode,
-    name: str,
-    tmp_path: Path,
-    ratings: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    error_code, line = refuse_meta(capsys, "agreement", ratings, *arguments, "--out", tmp_path / "out")
-    assert error_code is code
-    assert name in line
-    assert not (tmp_path / "out").exists()
-
-
 def test_tables_are_written_without_matplotlib(
     tmp_path: Path, ratings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer, Reply, last
-from meta_run import refuse_meta, run_meta, write_table
+from meta_run import run_meta, write_table
 
-from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS
 
@@ -154,30 +153,3 @@ def test_a_report_without_a_response_is_excluded(
     assert corrections(serve(reply), table, out, "--layout", "refisco-v0") == 3
     assert "1 reports excluded" in capsys.readouterr().out
     assert list(read_json(out / "corrections.json")["excluded"]) == ["8_MIMIC-CXR_r1"]
-
-
-@pytest.mark.parametrize(
-    ("more", "option", "code"),
-    [
-        (("--layout", "refisco-v0", "--judge", "offline"), "--judge", None),
-        (("--layout", "refisco-v0", "--metrics", "blue"), "--metrics", None),
-        (("--layout", "refisco-v0", "--judge", ""), "--judge", ErrorCode.MISSING_OPTION),
-        (("--layout", "plain"), "--layout", ErrorCode.INVALID_OPTION),
-        (("--layout", "preferences"), "--layout", ErrorCode.INVALID_OPTION),
-    ],
-)
-def test_wrong_options_are_refused_before_the_model_is_queried(
-    more: tuple[str, ...],
-    option: str,
-    code: ErrorCode | None,
-    tmp_path: Path,
-    serve: Callable[..., ChatServer],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    table = write_table(tmp_path / "t.csv", [*V0, "reference", "candidate", "expert"], [[*ROWS[0], "r", "c", 1]])
-    server = serve(corrector)
-    model = ("--judge", "openai:m", "--base-url", server.base_url, "--metrics", "bleu_2")
-    error_code, line = refuse_meta(capsys, "corrections", table, *model, "--out", tmp_path / "out", *more)
-    assert option in line
-    assert code in (None, error_code)
-    assert not server.requests

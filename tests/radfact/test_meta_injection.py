@@ -123,16 +123,6 @@ def test_unreadable_reports_are_counted_and_get_no_errors(tmp_path: Path, capsys
     assert "1 of 1 reports get no errors" in line
 
 
-@pytest.mark.parametrize("arguments", [("--types", "g"), ("--errors", "0"), ("--errors", "one")])
-def test_invalid_categories_and_numbers_are_refused(
-    arguments: tuple[str, str], tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, line = refuse_meta(capsys, "inject", table, *arguments, "--out", tmp_path / "i.jsonl")
-    assert code is ErrorCode.INVALID_OPTION
-    assert arguments[0] in line
-    assert not (tmp_path / "i.jsonl").exists()
-
-
 def test_reports_that_a_model_fails_on_are_excluded(
     tmp_path: Path, serve: Callable[..., ChatServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,5 +141,3 @@ def test_reports_that_a_model_fails_on_are_excluded(
     assert run_meta(*command, "--types", "a", "--errors", 1) == 3
     assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
     assert "excluded: 2_a1" in capsys.readouterr().out
-    code, _ = refuse_meta(capsys, *command, "--overwrite", "--types", "a,c")
-    assert code is ErrorCode.CONFLICTING_OPTIONS
