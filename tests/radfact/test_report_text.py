@@ -1,10 +1,9 @@
-"""The parser of rewritten reports removes remarks around a report, and refuses what is not a report."""
+"""Properties of the parser of rewritten reports; `responses.yaml` has responses that are kept or refused."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,48 +40,6 @@ AFTER = [
 @given(st.sampled_from(BEFORE), st.sampled_from([REPORT, SOURCE, f"**{REPORT}**"]), st.sampled_from(AFTER))
 def test_remarks_around_a_report_are_removed(before: str, report: str, after: str) -> None:
     assert parse_report(before + report + after, SOURCE) == report.strip("*")
-
-
-@pytest.mark.parametrize(
-    "report",
-    [
-        "[Findings]: Heart normal. [Impression]: Lungs clear.",
-        "NOTE: The lungs are clear. The heart is normal.",
-        "This is a normal chest radiograph. Heart normal, lungs clear.",
-        "Here the heart is normal. Lungs: clear.",
-        "Lungs clear. If you have concern for pleural effusion, repeat.",
-        "The heart is normal. I cannot exclude a small effusion.",
-        "The report is as before: heart normal, lungs clear.",
-    ],
-)
-def test_words_of_the_report_are_kept(report: str) -> None:
-    assert parse_report(report, SOURCE) == report
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        "",
-        "<think>The heart is normal.</think>",
-        "Here is the report:",
-        "I'm sorry, but I can't assist with that request.",
-        "I am unable to alter the report: a normal heart and clear lungs are what it says.",
-        "I cannot do that.",
-        "As an AI language model, I do not see the heart or the lungs.",
-        "Please provide the notes on heart and lungs.",
-        "Clear.",
-        "Die Leber ist vergr\u00f6\u00dfert, die Milz ebenso.",
-    ],
-)
-def test_other_responses_are_refused(response: str) -> None:
-    with pytest.raises(ValueError, match="report"):
-        parse_report(response, SOURCE)
-
-
-def test_a_paraphrase_of_a_line_may_share_no_words() -> None:
-    assert parse_report("Enlarged heart.", "Cardiomegaly.", requires_overlap=False) == "Enlarged heart."
-    with pytest.raises(ValueError, match="refuses"):
-        parse_report("I'm sorry, I can't help with that.", "Cardiomegaly.", requires_overlap=False)
 
 
 @settings(deadline=None, max_examples=150)

@@ -27,6 +27,7 @@ from radfact.metrics.llm.responses.corrections import parse_corrections
 from radfact.metrics.llm.responses.counts import parse_count
 from radfact.metrics.llm.responses.error_lists import parse_error_lists
 from radfact.metrics.llm.responses.finding_errors import FindingErrors
+from radfact.metrics.llm.responses.report_text import parse_report
 
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
 PREMISES = (
@@ -34,6 +35,7 @@ PREMISES = (
     *("Status: after sternotomy.", "A b.", "A b."),
 )
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
+REPORT = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 GROUPS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("responses.yaml").read_text("utf-8"))
 
 
@@ -95,6 +97,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "crimson": crimson,
     "query": query,
     "report": report,
+    "rewritten": lambda text: parse_report(text, REPORT),
+    "paraphrase": lambda text: parse_report(text, "Cardiomegaly.", requires_overlap=False),
     "data": read_data,
     "reasoning": lambda text: strip_reasoning(text).strip(),
     "list": read_list,
