@@ -93,7 +93,7 @@ def load_splitter(
             raise option_error(message, "splitter_args.keep_interpretations")
         ontology = _ontology_argument(arguments, "splitter_args")
         return OfflineSplitter(ontology, keep_interpretations=keep in (True, "true"))
-    if name.startswith("python:"):
+    if ":" not in name or name.startswith("python:"):
         message = f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'"
         raise option_error(message, "splitter", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_splitter import PARAMETERS, LLMSplitter, load_split_examples

@@ -141,6 +141,7 @@ def test_a_request_may_set_its_number_of_repairs(serve: Any) -> None:
         "no valid answer after 0 repairs",
     ]
     assert len(server.requests) == 7
+    assert sum("'seven'" in last(body) for body in server.requests) == 5
 
 
 def test_the_usage_grows_during_the_run(serve: Any) -> None:
