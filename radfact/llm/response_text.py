@@ -90,7 +90,10 @@ def parse_json(text: str, model: type[ModelT]) -> ModelT:
 
     ValueError: no JSON, a key twice, or the field that does not fit the model, and why.
     """
-    *_, body = bodies(text)
+    *fenced, body = bodies(text)
+    # The text around the only fenced object may have braces, too.
+    if len(objects := [part for part in fenced if part.startswith("{")]) == 1:
+        body = objects[0]
     start, end = body.find("{"), body.rfind("}")
     if start < 0:
         raise ValueError("expected a JSON object, found none")
