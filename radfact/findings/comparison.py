@@ -218,27 +218,20 @@ class _Comparer:
         self, side: Side, matches: Sequence[FindingMatch], errors: Sequence[FindingError]
     ) -> list[JudgedFinding]:
         """Return the findings of a report with their verdicts; a match wins over an error."""
-        links: dict[int, tuple[FindingMatch | FindingError, float]] = {}
-        for error in errors:
-            links |= dict.fromkeys(getattr(error, side), (error, error.cost))
-        for match in matches:
-            links |= dict.fromkeys(getattr(match, side), (match, match.weight))
+        unmatched = {"verdict": None, "tier": "expected", "weight": 0.0, "attributes": (), "reason": ""}
+        verdicts: dict[int, dict[str, Any]] = {}
+        links: list[FindingMatch | FindingError] = [*errors, *matches]
+        for link in links:
+            weight = link.weight if isinstance(link, FindingMatch) else link.cost
+            verdict = {"verdict": link.verdict, "tier": link.tier, "weight": weight}
+            verdict |= {"attributes": link.differing, "reason": link.reason}
+            verdicts |= dict.fromkeys(getattr(link, side), verdict)
         scored = {index for unit in self.units[side] for index in unit.indices}
         judged = []
         for index, finding in enumerate(self.findings[side]):
-            verdict: dict[str, Any] = {
-                "verdict": None,
-                "tier": "expected",
-                "weight": 0.0,
-                "attributes": (),
-                "reason": "",
-            }
-            if index in links:
-                link, weight = links[index]
-                verdict = {"verdict": link.verdict, "tier": link.tier, "weight": weight}
-                verdict |= {"attributes": link.differing, "reason": link.reason}
-            elif self._is_confirmed(side, finding):
-                verdict |= {"verdict": "correct", "reason": f"The {OTHER[side]} states it, too."}
+            verdict = verdicts.get(index, unmatched)
+            if index not in verdicts and self._is_confirmed(side, finding):
+                verdict = unmatched | {"verdict": "correct", "reason": f"The {OTHER[side]} states it, too."}
             judged.append(
                 JudgedFinding(
                     **dict(finding) | verdict,
