@@ -218,12 +218,12 @@ class _Comparer:
         self, side: Side, matches: Sequence[FindingMatch], errors: Sequence[FindingError]
     ) -> list[JudgedFinding]:
         """Return the findings of a report with their verdicts; a match wins over an error."""
-        unmatched = {"verdict": None, "tier": "expected", "weight": 0.0, "attributes": (), "reason": ""}
+        unmatched: dict[str, Any] = {"verdict": None, "tier": "expected", "weight": 0.0, "attributes": (), "reason": ""}
         verdicts: dict[int, dict[str, Any]] = {}
         links: list[FindingMatch | FindingError] = [*errors, *matches]
         for link in links:
             weight = link.weight if isinstance(link, FindingMatch) else link.cost
-            verdict = {"verdict": link.verdict, "tier": link.tier, "weight": weight}
+            verdict: dict[str, Any] = {"verdict": link.verdict, "tier": link.tier, "weight": weight}
             verdict |= {"attributes": link.differing, "reason": link.reason}
             verdicts |= dict.fromkeys(getattr(link, side), verdict)
         scored = {index for unit in self.units[side] for index in unit.indices}
