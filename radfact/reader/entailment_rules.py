@@ -122,7 +122,7 @@ class EntailmentChecker:
         if "previous" in fact.change and "persistent" not in fact.change and fact.present:
             is_known = not {"persistent", "resolved", "previous"}.isdisjoint(premise.change)
             return is_known and ontology.is_a(premise.concept, fact.concept)
-        if _is_only_previous(premise):
+        if "previous" in premise.change and _is_only_previous(premise):
             return False  # A finding of an earlier examination may be gone.
         if fact.concept in ontology.structures:
             return ontology.concerns(premise.concept, fact.concept) or premise.concept == "chest"

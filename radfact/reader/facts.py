@@ -130,14 +130,13 @@ class SentenceParser(ModifierAttacher):
 
         "A and/or B" is read as "A/B": each counts as stated, although one entails it.
         """
-        if not first.present or min(first.doubt, second.doubt) > CONCLUDED:
-            return CERTAIN  # "may be scarring or atelectasis": both may be
-        if "unchanged" in self._changes(first.modifiers):
-            return CERTAIN  # "no change in pneumothorax or effusion" has both
-        joints = [i for i in range(first.anchor + 1, second.anchor) if not ALTERNATIVE.isdisjoint(self.tokens[i].words)]
-        if not joints:
+        # "May be scarring or atelectasis": both may be; "no change in pneumothorax or effusion" has both.
+        are_doubtful = min(first.doubt, second.doubt) > CONCLUDED
+        if not first.present or are_doubtful or "unchanged" in self._changes(first.modifiers):
             return CERTAIN
-        return CONCLUDED if all(self.tokens[i - 1].words == ("and",) for i in joints) else POSSIBLE
+        joints = [i for i in range(first.anchor + 1, second.anchor) if not ALTERNATIVE.isdisjoint(self.tokens[i].words)]
+        is_and_or = all(self.tokens[i - 1].words == ("and",) for i in joints)
+        return CERTAIN if not joints else CONCLUDED if is_and_or else POSSIBLE
 
     def _changes(self, modifiers: Sequence[int]) -> set[str]:
         meanings = (self.tokens[m].meanings for m in modifiers)

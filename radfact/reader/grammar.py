@@ -122,16 +122,16 @@ def _starts_clause(clause: Clause, i: int, after: int) -> bool:
     if word == ";":
         return True
     before = [v for v in clause.verbs if v < i]
-    if not _is_statement(clause, i, bool(before)):
-        return False
     verb = next((v for v in clause.verbs if v >= after), None)
     if following == "no":
-        return bool(before) or verb is None  # "No A and no B is seen" has one verb for both.
-    if following == "there" or _starts_verbless_clause(clause, after):
-        return True
-    if verb is None or verb == after or following in PREPOSITIONS:
+        is_complete = bool(before) or verb is None  # "No A and no B is seen" has one verb for both.
+    elif following == "there" or _starts_verbless_clause(clause, after):
+        is_complete = True
+    elif verb is None or verb == after or following in PREPOSITIONS:
         return False
-    return _is_subject(clause, i, after, verb, before)
+    else:
+        is_complete = _is_subject(clause, i, after, verb, before)
+    return is_complete and _is_statement(clause, i, bool(before))
 
 
 def _starts_verbless_clause(clause: Clause, first: int) -> bool:

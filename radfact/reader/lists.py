@@ -163,13 +163,11 @@ class FindingList:
             return []
         if not self.negative and joins & {"or", "and/or", "nor"}:
             return []  # "Scarring or atelectasis": one finding of unknown nature.
-        members = self._join_without_noun(self._member_ranges())
+        members = self._join_without_noun(self._member_ranges(cuts))
         return members if all(self._is_independent(i, members) for i in range(len(members))) else []
 
-    def _member_ranges(self) -> list[tuple[int, int]]:
+    def _member_ranges(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
         """Return the ranges of words between separators, joined if a range continues the previous member."""
-        clause = self.clause
-        cuts = [s for s in clause.separators if self.lead <= s < self.tail]
         ranges: list[tuple[int, int]] = []
         first = self.lead
         for cut in [*cuts, self.tail]:

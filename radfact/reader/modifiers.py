@@ -44,14 +44,11 @@ class ModifierAttacher(MentionFinder):
         one opacity, and so has "left opacity COMPARED TO THE RIGHT".
         """
         compared = find_compared_places(self.tokens)
-        contrasted = find_compared_places(self.tokens, CONTRASTS) if compared else compared
+        contrasted = find_compared_places(self.tokens, CONTRASTS)
         for mention in self.mentions if compared else ():
-            if contrasted:
-                mention.modifiers = [m for m in mention.modifiers if m not in contrasted]
+            mention.modifiers = [m for m in mention.modifiers if m not in contrasted]
             if mention.has_state or mention.concept in self.ontology.structures:
-                comparatives = {
-                    m for m in mention.modifiers if "change" in self.tokens[m].meanings and m + 1 in compared
-                }
+                comparatives = {m - 1 for m in compared if "change" in self.tokens[m - 1].meanings}
                 mention.modifiers = [m for m in mention.modifiers if m not in compared | comparatives]
 
     def _attach_modifier(self, m: int) -> None:

@@ -155,7 +155,12 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
         hedged = _UNSURE.search(cut) is not None and not re.search(r",|\band\b|\bwith\b", cut.strip(" ,"))
         if lost and not (hedged and lost <= reader.named_findings(cut)):
             continue
-        if _APPOSED.match(cut) and not _may_be_same(reader.named_findings(before), reader.named_findings(cut), reader):
+        # An opacity may be a nodule, not a pneumothorax.
+        if _APPOSED.match(cut) and not all(
+            _is_diagnosis(doubted)
+            or any(reader.ontology.common_ancestor((doubted, stated)) for stated in reader.named_findings(before))
+            for doubted in reader.named_findings(cut)
+        ):
             continue  # "left rib fracture, possible pneumothorax": two findings
         placed = {(fact.concept, fact.places) for fact in reader.facts_in(sentence)}
         remaining = {(fact.concept, fact.places) for fact in reader.facts_in(remainder)}
@@ -164,15 +169,6 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
         if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS | SEPARATORS:
             return remainder
     return sentence
-
-
-def _may_be_same(certain: Collection[str], uncertain: Collection[str], reader: FactReader) -> bool:
-    """Return whether uncertain findings may be the certain ones: an opacity may be a nodule, not a pneumothorax."""
-    return all(
-        _is_diagnosis(concept)
-        or any(reader.ontology.common_ancestor((concept, other)) is not None for other in certain)
-        for concept in uncertain
-    )
 
 
 def remove_recommendation(sentence: str, reader: FactReader) -> str:
