@@ -171,14 +171,14 @@ class Meter:
 
 
 def describe_usage(usage: UsageCounts, price: Price | None) -> str:
-    """Return a usage as text: tokens, cost, and responses that are cached, repaired, failed or repeated."""
-    parts = []
+    """Return a usage as text: responses that are cached, repaired, failed or repeated, tokens and cost."""
+    labels = {"cached": "cached", "repairs": "repaired", "failures": "failed", "retries": "retries"}
+    parts = [f"{usage[key]} {label}" for key, label in labels.items() if usage.get(key)]
     if usage.get("tokens_in"):
         parts.append(f"tokens {format_count(usage['tokens_in'])} in, {format_count(usage.get('tokens_out', 0))} out")
     if price is not None:
         parts.append(f"cost {price.format_cost(usage)}")
-    labels = {"cached": "cached", "repairs": "repaired", "failures": "failed", "retries": "retries"}
-    return ", ".join([*parts, *(f"{usage[key]} {label}" for key, label in labels.items() if usage.get(key))])
+    return ", ".join(parts)
 
 
 def format_count(number: int) -> str:

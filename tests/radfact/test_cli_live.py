@@ -44,7 +44,7 @@ def test_cached_responses_do_not_shorten_the_time_left() -> None:
 def test_tokens_cost_failures_and_retries_are_shown() -> None:
     usage = {"planned": 9, "done": 5, "tokens_in": 2_000_000, "tokens_out": 1500, "failures": 1, "retries": 3}
     meter = metered((0, usage), price=Price(0.5, 100))
-    assert meter.status == "tokens 2M in, 1.5k out, cost 1.15, 1 failed, 3 retries"
+    assert meter.status == "1 failed, 3 retries, tokens 2M in, 1.5k out, cost 1.15"
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (999, "999"), (1000, "1k"), (123456, "123k"), (2e9, "2G")])
