@@ -136,17 +136,17 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 33946, "radfact/*": 2067, "radfact/cli": 3059, "radfact/findings": 2099,
-    "radfact/io": 2029, "radfact/judges": 2463, "radfact/llm": 2400, "radfact/meta": 4393, "radfact/metrics": 5852,
-    "radfact/pages": 2479, "radfact/reader": 4184, "radfact/results": 1890, "radfact/statistics": 1031,
-    "radfact pages": 2924, "maira": 28107, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
+    "radfact": 31869, "radfact/*": 2002, "radfact/cli": 2968, "radfact/findings": 1910,
+    "radfact/io": 1900, "radfact/judges": 2350, "radfact/llm": 2340, "radfact/meta": 3939, "radfact/metrics": 5647,
+    "radfact/pages": 2265, "radfact/reader": 3805, "radfact/results": 1781, "radfact/statistics": 962,
+    "radfact pages": 2706, "maira": 28107, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
     "maira/generate": 2541, "maira/grounding": 734, "maira/judge": 1809, "maira/model": 2617, "maira/publish": 614,
-    "maira/review": 5702, "maira/runtime": 510, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 57344,
-    "tests/radfact": 20153,
+    "maira/review": 5702, "maira/runtime": 510, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 54350,
+    "tests/radfact": 17213,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages of radfact. Changes may lower these numbers, never raise them."""
-MOST_LONG_LINES = 24
+MOST_LONG_LINES = 10
 
 
 @cache

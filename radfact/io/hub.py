@@ -62,13 +62,14 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
     """Turn errors of huggingface_hub into errors of one line."""
     from huggingface_hub import errors
 
+    network = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError)  # type: ignore[attr-defined]
     try:
         yield
     except (InputError, RunError):
         raise
     except errors.HFValidationError as error:
         raise InputError(f"'{name}': {_first_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError, RuntimeError) as error:  # type: ignore[attr-defined]
+    except (*network, RuntimeError) as error:
         # An upload wraps its error, and hf_xet raises nothing narrower.
         wrapped = None if getattr(error, "response", None) is not None else error.__cause__
         raise _network_error(wrapped or error, name, field) from None

@@ -51,8 +51,10 @@ _RECOMMENDATION = re.compile(
     re.IGNORECASE,
 )
 _TECHNIQUE = re.compile(
-    r"\b(?:views?|techniques?|projections?|ap|pa|upright|supine|portable|rotat(?:ed|ion)|lordotic|exposures?|penetrat\w+|"
-    r"inspir\w+|examination|exam|study|studies|radiographs?|x-?rays?|films?|images?|motion|artifacts?|artefacts?|dictated|"
+    r"\b(?:views?|techniques?|projections?|ap|pa|upright|supine|portable|rotat(?:ed|ion)|lordotic|exposures?"
+    r"|penetrat\w+|"
+    r"inspir\w+|examination|exam|study|studies|radiographs?|x-?rays?|films?|images?|motion|artifacts?"
+    r"|artefacts?|dictated|"
     r"discussed|communicated|telephoned|notified|year[- ]old|overlying soft tissues?)\b|^(?:clinical )?history\b",
     re.IGNORECASE,
 )
@@ -99,12 +101,14 @@ _INTERPRETATION = re.compile(
 )
 _APPOSED = re.compile(r",? (?:probable|possible|presumed|likely|possibly|probably|presumably|perhaps)\b", re.IGNORECASE)
 _DIAGNOSIS = re.compile(
-    r"\b(?:aspirat\w+|infect\w+|pneumoni\w+|malignan\w+|neoplas\w+|metasta\w+|tubercul\w+|sarcoid\w+|lymphoma|carcinoma|cancer"
+    r"\b(?:aspirat\w+|infect\w+|pneumoni\w+|malignan\w+|neoplas\w+|metasta\w+|tubercul\w+|sarcoid\w+|lymphoma"
+    r"|carcinoma|cancer"
     r"|heart failure|chf|asthma|contusion|infarct\w*|hypertension)\b",
     re.IGNORECASE,
 )
 _UNSURE = re.compile(
-    r"\b(?:possib\w+|probab\w+|likely|may|might|could|suspect\w*|suspicio\w+|question\w*|presum\w+|consider\w*|differential"
+    r"\b(?:possib\w+|probab\w+|likely|may|might|could|suspect\w*|suspicio\w+|question\w*|presum\w+|consider\w*"
+    r"|differential"
     r"|cannot|can not|not (?:entirely |completely )?(?:be )?excluded|concern\w*|suggest\w*)\b",
     re.IGNORECASE,
 )

@@ -26,7 +26,8 @@ _HARDLY = r"(?:cannot|can not|could not|unable to|difficult to|hard to|impossibl
 _CONNECTED = r"(?:(?:is|was|were|been|has|have|performed|obtained|done|ordered|made|taken|requested|repeated) )*"
 
 _ASSESSMENTS = re.compile(
-    r"\b(?:(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance|screening"
+    r"\b(?:(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance"
+    r"|screening"
     r"|workup|work up|search|investigation)(?: \w+){0,2}? (?:of|for)\b"
     r"|(?:limited|nondiagnostic|inadequate|insufficient|suboptimal|degraded|poor) for\b"
     r"|(?:insensitive|blind) (?:to|for)\b"

@@ -12,7 +12,8 @@ _BULLET = re.compile(r"(?:^|(?<=[.!?:;\n]))\s*(?:\(?\d{1,2}[.)](?=\s)|[-*•](?=
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]+[\"')\]]*(?=\s+\S)|(?<=[a-z]{3})\.(?=[A-Z][a-z])")
 _MISSING_STOP = re.compile(r"(?<=[a-z)]) (?=(?:The|There|No) [a-z])")
 _OPEN_END = re.compile(
-    r"(?:[,]|\b(?:the|a|an|no|of|in|at|on|with|without|and|or|is|are|was|were|has|have|to|for|from|by|left|right|new|small"
+    r"(?:[,]|\b(?:the|a|an|no|of|in|at|on|with|without|and|or|is|are|was|were|has|have|to|for|from|by|left"
+    r"|right|new|small"
     r"|mild|moderate|large|stable|unchanged|pleural|bilateral|than|which|that))$",
     re.IGNORECASE,
 )

@@ -107,7 +107,8 @@ _IRREGULAR_PLURALS = word_set(
 )
 _QUANTITIES = word_set("multiple several numerous many few both two three four")
 _ADJECTIVE = re.compile(
-    r"(?:al|ar|ic|ous|ary|ive|able|ible|ed|ular|less|ish)$|^(?:patchy|hazy|streaky|bony|wavy|linear|monitoring|support)$"
+    r"(?:al|ar|ic|ous|ary|ive|able|ible|ed|ular|less|ish)$|^(?:patchy|hazy|streaky|bony|wavy|linear|monitoring"
+    r"|support)$"
 )
 _SINGULAR = {"are": "is", "were": "was", "have": "has", "appear": "appears", "remain": "remains", "show": "shows"}
 _SINGULAR |= {"demonstrate": "demonstrates", "persist": "persists", "seem": "seems", "do": "does", "look": "looks"}

@@ -22,7 +22,8 @@ _SWAPPED_LABEL = re.compile(r"\bassistant 2 is (better than|worse than|equal to)
 _SWAPPED: Mapping[Preference, Preference] = {"first": "second", "second": "first", "equal": "equal"}
 _NO_LETTERS = re.compile(r"[\W_]")
 _AROUND_LABEL = re.compile(
-    r"(?:label|final|answer|verdict|conclusion|decision|judge?ment|preference|result|output|overall|last|line|in|the|my|"
+    r"(?:label|final|answer|verdict|conclusion|decision|judge?ment|preference|result|output|overall|last|line"
+    r"|in|the|my|"
     r"is|so|thus|hence|therefore| )*"
 )
 """Words that may surround the label in its line; any other word may negate it."""

@@ -302,7 +302,8 @@ _NO_SIGNIFICANCE = re.compile(
     r"|\b(?:no|without|lacking) (?:(?:of|any|clinical) )*(?=significance))signific(?:ant|ance)"
 )
 _DOUBT = re.compile(
-    r"\b(?:no|non|not|without|lacking|little|low|less|minor|unclear|unknown|uncertain|possibly|potentially|perhaps|maybe|"
+    r"\b(?:no|non|not|without|lacking|little|low|less|minor|unclear|unknown|uncertain|possibly|potentially"
+    r"|perhaps|maybe|"
     r"questionabl[ey]|borderline)\b"
 )
 """Words that make a heading ambiguous."""

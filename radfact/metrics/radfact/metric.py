@@ -98,10 +98,10 @@ class RadFactMetric(Metric):
                 plans["splitting"], splits = splitter.plan(unsplit)
             else:
                 plans["splitting"] = RequestPlan(splitter.name, len(unsplit))
-        reports = dict(zip(unsplit, splits, strict=True))
-        unknown = [report for report, split in reports.items() if split is None]
-        estimates = dict(zip(unknown, offline.split(unknown), strict=True))
-        queries = _collect_queries([_split_pair(pair, {**reports, **estimates}) for pair in pairs])  # type: ignore[dict-item]
+        reports = {report: split for report, split in zip(unsplit, splits, strict=True) if split is not None}
+        unknown = [report for report in unsplit if report not in reports]
+        reports |= zip(unknown, offline.split(unknown), strict=True)
+        queries = _collect_queries([_split_pair(pair, reports) for pair in pairs])
         if isinstance(self.judge, LLMJudge):
             plans["judging"] = replace(self.judge.plan(queries), is_exact=not unknown)
         elif self.judge.name != OfflineJudge.name:
