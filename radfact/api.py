@@ -1,6 +1,6 @@
 """Scoring: pairs of reports in, an `EvaluationResult` and a results folder out.
 
-Commands, Python and the jobs of `maira` all call `evaluate`.
+Commands, Python and the jobs of `maira` call `evaluate`. `RadFact` and rewards score alike, and write no files.
 """
 
 from __future__ import annotations

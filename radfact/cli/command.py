@@ -23,7 +23,7 @@ from radfact.options import Options, Subset, as_text, flag_of, option_of, parse_
 T = TypeVar("T")
 
 
-def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., None]:
+def with_options(command: Callable[..., None], **subsets: Subset) -> Callable[..., None]:
     """Turn every parameter that is an option model into one flag per field, and add `--config`.
 
     The command receives checked instances of the models. A parameter annotated with
@@ -32,17 +32,14 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
 
     A parameter annotated with an `Output` is locked while the command runs; all other paths are inputs. Unless the
     command resumes its output, `--overwrite` is added. Of the processes of a launcher, only rank 0 locks the output.
-    `fixed` sets parameters that are no options of this command; a `Subset` replaces that of the annotation.
+    `subsets` replace those of the annotations.
     """
     own = list(signature(command, eval_str=True).parameters.values())
     parameters: list[Parameter] = []
     models: dict[str, tuple[type[Options], list[str], Mapping[str, Any]]] = {}
     for parameter in own:
         model, subset = _annotated_type(parameter.annotation), _metadata(parameter.annotation, Subset) or Subset()
-        if isinstance(fixed.get(parameter.name), Subset):
-            subset = fixed.pop(parameter.name)
-        elif parameter.name in fixed:
-            continue
+        subset = subsets.get(parameter.name, subset)
         if not (isinstance(model, type) and issubclass(model, Options)):
             parameters.append(parameter)
             continue
@@ -85,7 +82,7 @@ def with_options(command: Callable[..., None], **fixed: Any) -> Callable[..., No
                         content = output.content or words.removeprefix(context.find_root().command_path).strip()
                         arguments = {"command": words, "inputs": inputs, "overwrite": overwrite}
                         stack.enter_context(lock_output(values[name], replace(output, content=content), **arguments))
-            command(**values, **instances, **fixed)
+            command(**values, **instances)
 
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]

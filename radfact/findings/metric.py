@@ -86,7 +86,6 @@ class FindingsBase(Metric):
     """
 
     name = "findings"
-    display_name = "Findings"
     measures = "findings right, wrong, missing and invented, weighted by clinical significance"
     scores: Mapping[str, Score] = _named("findings", _SCORES)
     reads = "sentences"
@@ -182,7 +181,6 @@ class FindingsLLM(FindingsBase):
     """
 
     name = "findings_llm"
-    display_name = "Findings, language model"
     measures = "as findings, read by a language model"
     scores: Mapping[str, Score] = _named("findings_llm", _SCORES)
     requirements = Requirements(packages=("scipy",), judge="model")

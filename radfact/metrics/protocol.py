@@ -152,7 +152,6 @@ class Metric(ABC):
 
     Attributes:
         name: name on the command line and in results.
-        display_name: name shown to users, as in the paper; default: `name`.
         measures: what it measures, in a few words.
         scores: every score with its direction and what it measures; a direction alone suffices.
         main_scores: scores that the metric's name selects where a metric is one row of a table, one test or one
@@ -175,7 +174,6 @@ class Metric(ABC):
     """
 
     name: str = ""
-    display_name: str = ""
     measures: str = ""
     scores: Mapping[str, Score | Direction] = {}
     main_scores: Sequence[str] = ()

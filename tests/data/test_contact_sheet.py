@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from error_checks import raises
 from PIL import Image
-from results_folder import page_data
+from results_folder import await_script, page_data
 
 from data.contact_sheet import write_contact_sheet
 from data.manifest import write_manifest
@@ -76,6 +76,7 @@ def _opened(browser: Browser, sheet: Path) -> Iterator[Page]:
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(sheet.as_uri())
+    await_script(page)
     yield page
     context.close()
     assert complaints == []
@@ -125,7 +126,9 @@ def test_box_groups_can_be_toggled(page: Page) -> None:
 
 
 def test_boxes_are_drawn_at_their_position(page: Page) -> None:
-    image = card(page).locator("[data-kind=frontal] .box-viewer-image").bounding_box()
+    frontal = card(page).locator("[data-kind=frontal] .box-viewer-image")
+    frontal.evaluate("node => node.decode()")
+    image = frontal.bounding_box()
     box = card(page).locator("[data-kind=frontal] .box-viewer-box[data-id=findings-0]").bounding_box()
     assert image is not None
     assert box is not None

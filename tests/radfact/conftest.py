@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from chat_server import ChatServer, Reply
 from llm_client import SECRET, Waits
+from results_folder import await_script
 
 from radfact.llm import ChatClient, load_chat_client
 
@@ -83,6 +84,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address)
+        await_script(page)
         return page
 
     yield opened

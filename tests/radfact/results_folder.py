@@ -6,13 +6,16 @@ import base64
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.results.schema import VERSION
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title='taken'\">"
 
@@ -101,3 +104,8 @@ def page_data(path: Path) -> dict[str, Any]:
     packed = path.read_text("utf-8").split('id="page-data">')[1].split("</script>")[0]
     data: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
     return data
+
+
+def await_script(page: Page) -> None:
+    """Wait until the script of a page has read its data, and with it has drawn the page."""
+    page.wait_for_function("() => !document.getElementById('page-data') || !document.scripts[1].textContent")

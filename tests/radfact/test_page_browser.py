@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from accessibility import serious_violations
 from PIL import Image
-from results_folder import HOSTILE, ring, sentence, write_folder, write_image, write_manifest
+from results_folder import HOSTILE, await_script, ring, sentence, write_folder, write_image, write_manifest
 
 from radfact import Box, Pair, Sentence, evaluate
 from radfact.io.jsonl import write_json, write_jsonl
@@ -148,6 +148,7 @@ def test_the_address_names_the_study_and_the_selected_sentence(page: Page, repor
     # What a colleague sees at this address.
     page.goto("about:blank")
     page.goto(f"{report.as_uri()}#study=good&sentence=candidate-1")
+    await_script(page)
     assert cards(page) == ["good"]
     assert card(page).locator("[aria-pressed=true] .number").all_text_contents() == ["C2"]
     assert drawn(page) == ["C2", "R1"]

@@ -11,7 +11,7 @@ import pytest
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from results_folder import HOSTILE
+from results_folder import HOSTILE, await_script
 
 from radfact.api import RadFact
 from radfact.errors import Failure
@@ -149,5 +149,6 @@ def test_removed_text_is_struck_through_in_the_narrative_or_listed(
     assert page.title() != "taken"
     assert page.locator(".report.reference .narrative").count() == 0
     page.goto(write_page(results(tmp_path / "rewritten", "Two views. No effusion.", RewritingSplitter())).as_uri())
+    await_script(page)
     assert narrative.text_content() == "Two views. No effusion."
     assert page.locator(".report.candidate .removed li").all_text_contents() == ["Two radiographs [removed]"]

@@ -28,7 +28,6 @@ class BertScore(Metric):
     """
 
     name = "bertscore"
-    display_name = "BERTScore"
     measures = "similarity of words in the embeddings of a language model"
     scores: Mapping[str, Score] = {"bertscore": Score("higher", "F1, rescaled with the baseline")}
     requirements = Requirements(packages=("bert_score", "torch", "transformers"), weights=WEIGHTS)

@@ -121,7 +121,6 @@ class CheXbert(Metric):
     """
 
     name = "chexbert"
-    display_name = "CheXbert"
     measures = "agreement on 14 findings, and similarity of their embeddings"
     scores: Mapping[str, Score] = {
         **{name: Score("higher", "agreement on findings") for name in _POOLED if name not in _PLUS},

@@ -16,7 +16,6 @@ class Meteor(Metric):
     """METEOR with stems and synonyms (alpha 0.9, beta 3, gamma 0.5) on lower-case tokens of `wordpunct_tokenize`."""
 
     name = "meteor"
-    display_name = "METEOR"
     measures = "words matched by form, stem and synonym"
     scores: Mapping[str, Score] = {"meteor": Score("higher", "METEOR")}
     requirements = Requirements(

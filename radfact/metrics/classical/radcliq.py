@@ -59,7 +59,6 @@ class RadCliQ(Metric):
     """
 
     name = "radcliq"
-    display_name = "RadCliQ"
     measures = "errors that radiologists would count, predicted from four metrics"
     scores: Mapping[str, Score] = {
         "radcliq_v0": Score("lower", "version 0", "unbounded"),

@@ -101,7 +101,6 @@ class RadGraph(Metric):
     """RadGraph-F1 and the rewards of the package radgraph, on texts in lower case."""
 
     name = "radgraph"
-    display_name = "RadGraph"
     measures = "agreement on entities and their relations"
     scores: Mapping[str, Score] = {name: Score("higher", "F1 of entities and relations") for name in _SCORES}
     main_scores = ("radgraph_f1",)

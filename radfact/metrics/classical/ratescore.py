@@ -128,7 +128,6 @@ class RaTEScore(Metric):
     """
 
     name = "ratescore"
-    display_name = "RaTEScore"
     measures = "similarity of medical entities by type, with a penalty for opposite findings"
     scores: Mapping[str, Score] = {"ratescore": Score("higher", "harmonic mean of both directions")}
     requirements = Requirements(packages=("torch", "transformers"), weights=WEIGHTS)

@@ -15,7 +15,6 @@ class RougeL(Metric):
     """F1 of the longest common subsequence of words, in lower case and without stemming."""
 
     name = "rouge_l"
-    display_name = "ROUGE-L"
     measures = "longest common subsequence of words"
     scores: Mapping[str, Score] = {"rouge_l": Score("higher", "F1 of the longest common subsequence")}
     cost = "nothing"

@@ -63,7 +63,6 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     """
 
     name = "chexprompt"
-    display_name = "CheXprompt"
     measures = "errors per report, and the fraction of reports without errors"
     scores: Mapping[str, Score] = _scores("chexprompt")
     main_scores = ("chexprompt_errors",)
@@ -98,7 +97,6 @@ class CheXpromptJson(CheXprompt):
     """
 
     name = "chexprompt_json"
-    display_name = "CheXprompt, JSON"
     measures = "errors per report as in CheXprompt, with a prompt of this project"
     scores: Mapping[str, Score] = _scores("chexprompt_json")
     main_scores = ("chexprompt_json_errors",)

@@ -110,7 +110,6 @@ class Crimson(LLMMetric[FindingErrors]):
     """
 
     name = "crimson"
-    display_name = "CRIMSON"
     measures = "abnormal findings and their errors, weighted by clinical significance"
     scores: Mapping[str, Score] = {
         "crimson": Score("higher", "weighted findings and errors", "-1 to 1"),

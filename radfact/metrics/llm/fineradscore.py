@@ -78,7 +78,6 @@ class FineRadScore(LLMMetric[Corrections]):
     """
 
     name = "fineradscore"
-    display_name = "FineRadScore"
     measures = "severity of the corrections that a candidate needs, line by line"
     scores: Mapping[str, Score] = {
         "fineradscore": Score("lower", "sum of the severities, 0 to 4 a line", "severity sum"),

@@ -50,7 +50,6 @@ class Green(LLMMetric[Assessment]):
     """
 
     name = "green"
-    display_name = "GREEN"
     measures = "matched findings against significant errors of six kinds"
     scores: Mapping[str, Score] = {
         "green": Score("higher", "M / (M + S)"),

@@ -42,7 +42,6 @@ class LateralMentions(Metric):
     """
 
     name = "lateral_mentions"
-    display_name = "Lateral mentions"
     measures = "fraction of reports that mention a lateral view"
     scores: Mapping[str, Score] = {
         "lateral_mentions": Score("neutral", "fraction of the candidates"),
@@ -71,7 +70,6 @@ class ComparisonMentions(Metric):
     """
 
     name = "comparison_mentions"
-    display_name = "Comparison mentions"
     measures = "fraction of reports that mention an earlier examination"
     scores: Mapping[str, Score] = {
         "comparison_mentions": Score("neutral", "fraction of the candidates"),

@@ -23,7 +23,6 @@ class Vert(LLMMetric[ScoredAssessment]):
     """
 
     name = "vert"
-    display_name = "VERT"
     measures = "overall accuracy, rated by a model after counting errors"
     scores: Mapping[str, Score] = {"vert": Score("higher", "overall accuracy"), **count_scores("vert")}
     cost = "a response"
@@ -58,7 +57,6 @@ class VertFormula(Vert):
     """VERT's formula variant: the prompt asks for M / (M + 2S + 0.5I)."""
 
     name = "vert_formula"
-    display_name = "VERT, formula"
     measures = "overall accuracy, computed with a formula in the prompt"
     scores: Mapping[str, Score] = {"vert_formula": Score("higher", "overall accuracy"), **count_scores("vert_formula")}
     source = "VERT, appendix D.3"
@@ -69,7 +67,6 @@ class VertRubric(Vert):
     """VERT's rubric variant: the prompt has a rubric of five ranges."""
 
     name = "vert_rubric"
-    display_name = "VERT, rubric"
     measures = "overall accuracy, rated with a rubric in the prompt"
     scores: Mapping[str, Score] = {"vert_rubric": Score("higher", "overall accuracy"), **count_scores("vert_rubric")}
     source = "VERT, appendix D.4"
@@ -84,7 +81,6 @@ class VertTuned(LLMMetric[float]):
     """
 
     name = "vert_tuned"
-    display_name = "VERT, tuned"
     measures = "overall accuracy, from a model fine-tuned on expert ratings"
     scores: Mapping[str, Score] = {"vert_tuned": Score("higher", "overall accuracy")}
     cost = "a response of one number"

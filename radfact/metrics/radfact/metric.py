@@ -45,7 +45,6 @@ class RadFactMetric(Metric):
     """
 
     name = "radfact"
-    display_name = "RadFact"
     measures = "fraction of sentences entailed by the other report, and correctly grounded"
     scores: Mapping[str, Score] = {name: Score("higher", measures) for name, measures in MEASURES.items()}
     main_scores = ("logical_f1",)
