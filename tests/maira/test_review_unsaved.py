@@ -190,6 +190,7 @@ def test_a_custom_type_stays_and_a_refused_severity_is_reset(page: Page, running
     hold(page, status=400, json=REFUSED)
     press(page, "2")
     row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
+    page.locator("input[type=text]:focus").wait_for()
     page.keyboard.type("WRONG RADIOGRAPH")
     press(page, "Enter")
     refuse(page, "a severity, a type of error.")
