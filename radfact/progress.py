@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -35,8 +36,6 @@ POLL_INTERVAL = 1.0
 SILENT_SECONDS = 5.0
 """Seconds without any response, after which the display says what a run waits for."""
 _RATE_LIMITED = "HTTP 429"
-_AMOUNT = r"\s*\d*\.?\d+(e-?\d+)?\s*"
-_PRICE = re.compile(rf"(?P<tokens_in>{_AMOUNT}),(?P<tokens_out>{_AMOUNT})(,\s*(?P<currency>[A-Z]{{3}})?\s*)?")
 
 
 class ServerActivity:
@@ -119,14 +118,16 @@ def parse_price(text: str | None) -> Price | None:
     """Parse the option `--price IN,OUT[,CURRENCY]`."""
     if text is None:
         return None
-    match = _PRICE.fullmatch(text)
-    if match is None:
-        message = (
-            "expected IN,OUT or IN,OUT,CURRENCY, the price of a million tokens each and a code such as EUR, "
-            f"found '{text}'"
-        )
-        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--price")
-    return Price(float(match["tokens_in"]), float(match["tokens_out"]), match["currency"] or "")
+    tokens_in, tokens_out, currency = (*(part.strip() for part in text.split(",")), "", "")[:3]
+    try:
+        prices = float(tokens_in), float(tokens_out)
+    except ValueError:
+        prices = -1.0, -1.0
+    is_currency = text.count(",") < 3 and re.fullmatch("[A-Z]{3}|", currency) is not None
+    if not (is_currency and all(0 <= price < math.inf for price in prices)):
+        expected = "IN,OUT or IN,OUT,CURRENCY, the price of a million tokens each and a code such as EUR"
+        raise InputError(f"expected {expected}, found '{text}'", code=ErrorCode.INVALID_OPTION, field="--price")
+    return Price(*prices, currency)
 
 
 class Meter:

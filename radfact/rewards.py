@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from radfact.errors import ErrorCode, InputError, RunError, list_columns
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
-from radfact.metrics.registry import expand_presets, select_metrics
+from radfact.metrics.registry import choose_variant, expand_presets, select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pair, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
@@ -58,22 +58,7 @@ def make_reward(
     for name in reward.names:
         if name in reward.box_scores:
             raise _invalid(f"expected a score of texts, found '{name}', which needs boxes")
-
-    def score_texts(completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        references = columns.get(column)
-        if references is None:
-            message = f"expected a column '{column}' with references, found {list_columns([*columns])}"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, field="column")
-        if len(references) != len(completions):
-            message = f"expected {len(completions)} references, one per completion, found {len(references)}"
-            raise InputError(message, code=ErrorCode.MISMATCH, field=column)
-        texts = zip(map(_text_of, completions), map(_reference_text, references), strict=True)
-        pairs = [Pair(str(index), *reports) for index, reports in enumerate(texts)]
-        return [item.total for item in reward(pairs)]
-
-    # TRL logs a reward under this name.
-    score_texts.__name__ = "_and_".join(reward.names)
-    return score_texts
+    return _TextReward(reward, column)
 
 
 def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None, **options: Any) -> PairReward:
@@ -94,7 +79,7 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
         raise _invalid(f"expected {len(metrics)} finite numbers, one per metric, found {factors}", "weights")
     if "folders" in options:
         options["weights"] = options.pop("folders")
-    (_, compat) = expand_presets([], options.pop("compat", ()))
+    _, compat = expand_presets([], options.pop("compat", ()))
     resources = MetricResources(**options)
     parts = []
     for item, factor in zip(metrics, factors, strict=True):
@@ -169,6 +154,26 @@ class PairReward:
         return Reward(_finite(total) if counted else None, scores)
 
 
+class _TextReward:
+    """The reward function of TRL, which logs it under `__name__`, and whose processes take a copy of it."""
+
+    def __init__(self, reward: PairReward, column: str) -> None:
+        self._reward, self._column = reward, column
+        self.__name__ = "_and_".join(reward.names)
+
+    def __call__(self, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
+        references = columns.get(self._column)
+        if references is None:
+            message = f"expected a column '{self._column}' with references, found {list_columns([*columns])}"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, field="column")
+        if len(references) != len(completions):
+            message = f"expected {len(completions)} references, one per completion, found {len(references)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, field=self._column)
+        texts = zip(map(_text_of, completions), map(_reference_text, references), strict=True)
+        pairs = [Pair(str(index), *reports) for index, reports in enumerate(texts)]
+        return [item.total for item in self._reward(pairs)]
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -208,8 +213,7 @@ def _select_score(
     if len(selections) != 1:
         raise _invalid(f"expected one metric, found {len(selections)} for '{item}'")
     (selection,) = selections
-    variants = [variant for name, variant in selection.entry.variants.items() if name in compat]
-    metric = selection.metric or resources.metric(variants[0] if variants else selection.entry)
+    metric = selection.metric or resources.metric(choose_variant(selection.entry, compat))
     directions, main_scores = selection.select(metric), selection.main_scores(metric)
     name = name or (main_scores[0] if len(main_scores) == 1 else None)
     if name is None or name not in directions:

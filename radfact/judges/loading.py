@@ -50,6 +50,9 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
         from radfact.llm import parse_model_args
 
         return load_custom_judge(path, parse_model_args(judge_args))
+    if not (kind and path):
+        known = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
+        raise option_error(f"expected {known}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_judge import load_llm_judge
 
     return load_llm_judge(name, judge_options, cache)
@@ -93,7 +96,8 @@ def load_splitter(
             raise option_error(message, "splitter_args.keep_interpretations")
         ontology = _ontology_argument(arguments, "splitter_args")
         return OfflineSplitter(ontology, keep_interpretations=keep in (True, "true"))
-    if ":" not in name or name.startswith("python:"):
+    provider, _, model_name = name.partition(":")
+    if not (provider and model_name) or provider == "python":
         message = f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'"
         raise option_error(message, "splitter", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_splitter import PARAMETERS, LLMSplitter, load_split_examples

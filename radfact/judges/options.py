@@ -159,7 +159,7 @@ class JudgeOptions(Options):
         from radfact.judges import load_splitter
         from radfact.judges.protocol import SplittingJudge
 
-        if self.engine == "ray" and (self.judge or self.splitter):
+        if self.engine == "ray":
             from radfact.judges.ray import RaySplitter
 
             return RaySplitter(self, cache)

@@ -50,7 +50,7 @@ class RayJudge(_Distributed):
         return self._workers.run(queries, group_key=attrgetter("premises"))
 
     def make_splitter(self) -> RaySplitter:
-        """Return the judge's splitter, or the offline splitter, on as many workers."""
+        """Return the splitter of the options, which is by default the judge's, on as many workers."""
         return RaySplitter(self._options, self._cache)
 
 
@@ -59,7 +59,7 @@ class RaySplitter(_Distributed):
 
     def __init__(self, options: JudgeOptions, cache: Path | None = None) -> None:
         """Take the options, with the judge whose splitter it is by default."""
-        name, arguments = options.splitter or options.required_judge, dict(options.splitter_args)
+        name, arguments = options.splitter or options.judge or "offline", dict(options.splitter_args)
         if name == options.judge:
             arguments = {**options.judge_args, **arguments}
         gpus = _gpus_per_worker(name, "splitter", arguments)
@@ -81,7 +81,7 @@ def _load_judge(_: str, *, options: JudgeOptions, cache: Path | None = None) -> 
 
 
 def _load_splitter(name: str, *, options: JudgeOptions, cache: Path | None = None) -> Splitter:
-    return options.load_splitter(options.load() if name == options.judge else None, cache)
+    return options.load_splitter(options.load(cache) if name == options.judge else None, cache)
 
 
 def _gpus_per_worker(name: str, option: str, arguments: Mapping[str, Any]) -> int:

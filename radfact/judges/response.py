@@ -51,8 +51,11 @@ def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
     Returns the verdict, and the number of evidence texts that matched no premise and were dropped. ValueError: no
     status, an unknown one, or an entailment without evidence among the premises.
     """
+    items, are_listed = _read_items(text)
+    if are_listed and len(items) > 1:
+        raise ValueError(f"expected one status, found a list of {len(items)}")
     # Some models continue with invented queries and answers; the first answer is the requested one.
-    return _to_verdict(next(iter(_read_items(text)), {}), premises)
+    return _to_verdict(next(iter(items), {}), premises)
 
 
 def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequence[str]) -> ReportResponse:
@@ -64,7 +67,7 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
     """
     response = ReportResponse()
     invalid: set[int] = set()
-    for item in _read_items(text):
+    for item in _read_items(text)[0]:
         index = None
         try:
             index = _hypothesis_index(item, hypotheses)
@@ -131,23 +134,24 @@ def _quotations(evidence: Any) -> list[str]:
     return [text for text in stripped if text.lower() not in EMPTY_WORDS]
 
 
-def _read_items(text: str) -> list[Fields]:
-    """Return the fields of each verdict of a response; empty if there are none."""
+def _read_items(text: str) -> tuple[list[Fields], bool]:
+    """Return the fields of each verdict of a response, and whether they were a list, and not one after the other."""
     for body in bodies(text):
         data = read_data(body)
         if isinstance(data, str | bool) and _normalize_status(data) in _STATUSES:
-            return [{"status": data}]
+            return [{"status": data}], True
         if isinstance(data, dict) and not _verdict_fields(data):
             lists = [value for value in data.values() if isinstance(value, list)]
             by_number = [{"number": key, **value} if isinstance(value, dict) else value for key, value in data.items()]
             data = lists[0] if lists else by_number
+        are_listed = True
         items: list[Fields] = [_verdict_fields(item) for item in (data if isinstance(data, list) else [data])]
         # In one mapping, YAML keeps the last of several verdicts.
         if not items or not all(items) or len(items) == 1 < len(_STATUS_LINE.findall(body)):
-            items = [block for block in _blocks(body) if "status" in block]
+            items, are_listed = [block for block in _blocks(body) if "status" in block], False
         if items:
-            return items
-    return []
+            return items, are_listed
+    return [], False
 
 
 def _verdict_fields(data: Any) -> dict[str, Any]:

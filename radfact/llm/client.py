@@ -201,8 +201,11 @@ class ChatClient:
         try:
             while len(results) < len(requests):
                 async with asyncio.TaskGroup() as group:
-                    for number in range(min(self.concurrency, len(requests) - len(results))):
-                        group.create_task(work(number))
+                    number = min(self.concurrency, len(requests) - len(results))
+                    tasks = [group.create_task(work(place)) for place in range(number)]
+                # The group ignores a task that something in the backend has canceled.
+                for task in tasks:
+                    task.result()
                 # Only after the calls in flight have ended: one response shows that others are possible.
                 if reason := self._stop_reason():
                     self._failed.clear()

@@ -56,8 +56,8 @@ def load_chat_client(
     """
     provider, colon, model = name.partition(":")
     if not (colon and provider and model):
-        known = "offline, PROVIDER:MODEL as in openai:gpt-4o, vllm:PATH or python:MODULE:OBJECT"
-        raise option_error(f"expected {known}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
+        message = f"expected PROVIDER:MODEL as in openai:gpt-4o, found '{name}'"
+        raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME)
     if base_url is not None and provider != "openai":
         message = f"expected openai:MODEL with an address (any server with the OpenAI protocol), found '{name}'"
         raise option_error(message, "base_url", ErrorCode.CONFLICTING_OPTIONS)

@@ -157,7 +157,9 @@ class RayWorkers:
                 if waiting:
                     following = waiting.popleft()
                     running[worker.process.remote(chunks[following])] = worker, following
-                if chunk is not None:
+                if chunk is None:
+                    del deaths[None]  # Workers can start.
+                else:
                     name, usage, results = outcome
                     self._usage_by_worker[name] = usage
                     left -= 1

@@ -325,16 +325,16 @@ def _choose_variants(selections: Sequence[MetricSelection], names: Sequence[str]
         message = f"expected a variant of a selected metric, found '{name}' of {', '.join(metrics)}"
         hint = f"use 'radfact evaluate --metrics {metrics[0]}'"
         raise InputError(f"{message}; {hint}", code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
-    chosen = []
-    for selection in selections:
-        variants = [name for name in dict.fromkeys(names) if name in selection.entry.variants]
-        if len(variants) > 1:
-            message = f"expected one variant of {selection.entry.name}, found {', '.join(variants)}"
-            raise InputError(
-                f"{message}; score them in separate runs", code=ErrorCode.CONFLICTING_OPTIONS, field="compat"
-            )
-        chosen += [replace(selection, entry=selection.entry.variants[name]) for name in variants] or [selection]
-    return chosen
+    return [replace(selection, entry=choose_variant(selection.entry, names)) for selection in selections]
+
+
+def choose_variant(entry: MetricEntry, names: Sequence[str]) -> MetricEntry:
+    """Return the variant of a metric that is among some names of variants, or the metric itself without one."""
+    variants = [name for name in dict.fromkeys(names) if name in entry.variants]
+    if len(variants) > 1:
+        message = f"expected one variant of {entry.name}, found {', '.join(variants)}; score them in separate runs"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
+    return entry.variants[variants[0]] if variants else entry
 
 
 def _find_entry(name: str) -> MetricEntry:

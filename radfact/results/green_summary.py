@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
@@ -23,7 +22,7 @@ from radfact.io.jsonl import read_jsonl, write_json
 from radfact.io.outputs import record_files
 from radfact.metrics.llm.green import green_score
 from radfact.metrics.llm.responses.assessment import Assessment, total
-from radfact.records import normalize_text
+from radfact.records import normalize_text, validate_model
 from radfact.results.reader import read_scores
 from radfact.results.schema import GREEN_SUMMARY_FILE, GreenCategory, GreenSummaryFile
 
@@ -70,9 +69,10 @@ def format_summary(summary: GreenSummaryFile) -> str:
 def load_assessments(details: Sequence[Mapping[str, Any]]) -> list[Assessment]:
     """Load assessments from GREEN's details in a results folder; samples without a response are excluded."""
     try:
-        return [Assessment.model_validate(record) for record in details if record]
-    except ValidationError:
-        raise InputError("expected the details of GREEN", code=ErrorCode.INVALID_FORMAT, field="details") from None
+        return [validate_model(Assessment, record) for record in details if record]
+    except InputError as error:
+        message = f"expected the details of GREEN ({error})"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, field="details") from None
 
 
 def read_assessments(results: Path | str) -> list[Assessment]:

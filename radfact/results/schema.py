@@ -46,10 +46,16 @@ class Row(BaseModel):
 
 @dataclass(frozen=True)
 class ScoreRecord(Summary):
-    """A dataset-level score; None means no value."""
+    """A dataset-level score; None means no value, and an unknown number of samples."""
 
-    point: float | None = None
-    repeat_sd: float | None = None
+    point: FiniteFloat | None = None
+    low: FiniteFloat | None = None
+    q25: FiniteFloat | None = None
+    median: FiniteFloat | None = None
+    q75: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    n: NonNegativeInt | None = None  # type: ignore[assignment]
+    repeat_sd: FiniteFloat | None = None
     unit: str | None = None
 
 

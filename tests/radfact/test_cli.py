@@ -15,7 +15,8 @@ from results_folder import page_data, write_image, write_manifest
 import radfact.judges
 from radfact.io.jsonl import read_json
 from radfact.io.options import InputOptions
-from radfact.judges import Splitter
+from radfact.judges import Judge, Splitter
+from radfact.judges.offline import OfflineJudge
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
@@ -37,7 +38,7 @@ class Splitting:
         return []
 
     def make_splitter(self):
-        from radfact.judges import as_splitter
+        from radfact.judges.callables import as_splitter
         return as_splitter(str.split)
 
     def describe(self):
@@ -248,10 +249,30 @@ def test_choice_of_the_splitter_and_its_options(
         return LOAD_SPLITTER("offline")
 
     monkeypatch.setattr(radfact.judges, "load_splitter", load)
-    run("score", narrative_pairs(tmp_path), *options, "--dry-run", "--out", "done")
+    code, _, err = run("score", narrative_pairs(tmp_path), *options, "--dry-run", "--out", "done")
+    assert code == 0, err
     ((name, given),) = loaded or [("own", {})]
     assert name == splitter
     assert {option: given.get(option) for option in expected} == expected
+
+
+def test_options_reach_the_judge(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[dict[str, Any]] = []
+
+    def load(name: str, **options: Any) -> Judge:
+        loaded.append({"judge": name, **options})
+        return OfflineJudge()
+
+    monkeypatch.setattr(radfact.judges, "load_judge", load)
+    options = ["--few-shots", "F", "--system", "S", "--format", "schema", "--batch", "report", "--concurrency", "8"]
+    run("score", pairs, *REMOTE, *options, "--dry-run", "--out", "done")
+    run("score", pairs, *REMOTE, "--dry-run", "--out", "done", "--cache", "responses")
+    expected = {
+        **{"judge": "openai:m", "base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F")},
+        **{"system": Path("S"), "answer_format": "schema", "batch": "report", "concurrency": 8},
+    }
+    assert {name: loaded[0][name] for name in expected} == expected
+    assert [item["cache"] for item in loaded] == [Path("done/cache"), Path("responses")]
 
 
 @pytest.mark.parametrize(

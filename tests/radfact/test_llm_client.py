@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import multiprocessing
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pytest
 from chat_server import Reply, last
@@ -29,6 +30,23 @@ def test_responses_have_the_order_of_the_requests(serve: Any) -> None:
     chat = http_client(serve(echo).base_url)
     assert chat.complete_all([numeric(str(i)) for i in range(40)]) == list(range(40))
     assert chat.complete_all([]) == []
+
+
+def test_a_call_that_its_backend_cancels_ends_the_run() -> None:
+    calls: list[object] = []
+
+    class Canceling:
+        async def complete(self, *_: object) -> NoReturn:
+            calls.append(None)
+            raise asyncio.CancelledError
+
+        async def close(self) -> None:
+            pass
+
+    chat = ChatClient(cast(Any, Canceling()), identity={"model": "m"}, concurrency=2)
+    with pytest.raises((asyncio.CancelledError, concurrent.futures.CancelledError)):
+        chat.complete_all([numeric("1"), numeric("2")])
+    assert len(calls) == 2
 
 
 def test_concurrency_limits_the_calls_of_all_threads(serve: Any) -> None:

@@ -247,6 +247,13 @@ def test_a_server_that_refuses_every_request_stops_the_run(serve: Any) -> None:
     assert MAX_FAILED_REQUESTS["refused"] <= len(server.requests) < MAX_FAILED_REQUESTS["refused"] + 16
 
 
+def test_refusals_of_one_report_do_not_stop_the_run(serve: Any) -> None:
+    server = serve(lambda body, _: (400, {}, "too long") if int(last(body)) < 100 else (200, {}, last(body)))
+    answers = http_client(server.base_url, concurrency=1).complete_all([numeric(str(i)) for i in range(120)])
+    assert all(isinstance(answer, Failure) for answer in answers[:100])
+    assert answers[100:] == list(range(100, 120))
+
+
 def test_a_server_that_is_down_for_every_request_stops_the_run_sooner(serve: Any) -> None:
     server = serve(lambda *_: (500, {}, "down"))
     with pytest.raises(RunError, match=r"HTTP 500 \(down\), 2 times; 1[678] requests"):

@@ -293,6 +293,23 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     matplotlib.pyplot.close("all")
 
 
+def test_a_forest_plot_omits_missing_values(tmp_path: Path, drawn: list[Any]) -> None:
+    known, without_interval, none = Estimate(0.0, -0.5, 0.5, 9), Estimate(-0.4, n=9), Estimate(None, n=2)
+    rows = [("both", "all", known), ("both", "site", none), ("bare", "all", without_interval), ("none", "all", none)]
+    plots.forest(rows, tmp_path / "forest")
+    (axes,) = drawn[0].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Bare", "Both"]
+    # One mark per score, one interval, and the line at zero.
+    assert sorted(len(line.get_xdata()) for line in axes.get_lines()) == [2, 2, 2]
+    (marks,) = (line for line in axes.get_lines() if line.get_marker() == "D")
+    assert sorted(marks.get_xdata()) == [-0.4, 0.0]
+
+
+def test_bars_of_whole_numbers_have_whole_ticks(tmp_path: Path, drawn: list[Any]) -> None:
+    plots.bars({"one": {-1.0: 0.5, 0.0: 0.5}}, tmp_path / "bars", x="x", y="share", width=1.0)
+    assert all(tick == round(tick) for tick in drawn[0].axes[0].get_xticks())
+
+
 def test_scatter_plots_have_the_original_scales_and_name_the_direction(tmp_path: Path, drawn: list[Any]) -> None:
     scores = {"rouge_l": [0.1, 0.4], "green_ec": [3.0, 1.0]}
     directions: dict[str, Direction] = {"rouge_l": "higher", "green_ec": "lower"}

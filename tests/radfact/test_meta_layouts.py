@@ -46,9 +46,10 @@ def test_layouts_are_read(case: str, tmp_path: Path) -> None:
     samples = {sample.pair.sample_id: sample for sample in ratings.samples}
     assert list(samples) == list(table["samples"])
     for key, expected in table["samples"].items():
-        means = expected.pop("means", {})
+        means = expected.get("means", {})
         assert {name: samples[key].mean(name) for name in means} == pytest.approx(means, nan_ok=True)
-        assert {name: attribute(samples[key], name) for name in expected} == expected
+        others = {name: value for name, value in expected.items() if name != "means"}
+        assert {name: attribute(samples[key], name) for name in others} == others
 
 
 @pytest.mark.parametrize(("layout", "columns", "row", "line", "field", "code"), CASES["refused"])
@@ -83,6 +84,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_ratings(tmp_path, "rexval")
     assert error.value.file == tmp_path / REXVAL_REPORTS
+    write_table(tmp_path / REXVAL_REPORTS, ["study_id", "gt_report"], [["a", "b"]])
+    with pytest.raises(InputError) as error:
+        read_ratings(tmp_path, "rexval")
+    assert error.value.file == tmp_path / REXVAL_RATINGS
 
 
 def test_raters_of_one_candidate_with_different_references_are_compared(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ ACCEPTED = [
     *((group["parser"], text, result, str(text)) for group in GROUPS for text, result in group.get("results", ())),
 ]
 REFUSED = [
-    (group["parser"], text, group.get("reasons", {}).get(name, r"\w"), name)
+    (group["parser"], text, group.get("reasons", {}).get(name, group.get("reason", r"\w")), name)
     for group in GROUPS
     for name, text in forms(group, "refused")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -211,8 +212,21 @@ def test_a_metric_that_fails_is_named() -> None:
         def score(self, pairs: Sequence[Pair]) -> MetricResult:
             raise KeyError(pairs[0].sample_id)
 
-    with pytest.raises(RunError, match="broken fails with KeyError"):
-        make_reward((Broken(), "length"))(["a", "b"], ground_truth=["a", "b"])
+    class Short(Lengths):
+        name = "short"
+
+        def score(self, pairs: Sequence[Pair]) -> MetricResult:
+            values = [1.0] * (len(pairs) - 1)
+            return MetricResult({"length": values, "length_off": values})
+
+    for metric, message in ((Broken(), "broken fails with KeyError"), (Short(), "short: expected 2 values")):
+        with pytest.raises(RunError, match=message):
+            make_reward((metric, "length"))(["a", "b"], ground_truth=["a", "b"])
+
+
+def test_a_reward_can_be_sent_to_another_process() -> None:
+    reward = pickle.loads(pickle.dumps(make_reward("rouge_l", compat="coco")))
+    assert (reward.__name__, reward(["clear"], ground_truth=["clear"])) == ("rouge_l.coco", [1.0])
 
 
 def test_scores_of_boxes_count_unless_neither_report_has_any() -> None:

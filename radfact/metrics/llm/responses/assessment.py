@@ -70,7 +70,7 @@ _CATEGORY_KEYS = ("category", "type", "error_type", "error type", "name", "lette
 class CategoryErrors(BaseModel):
     """Number of errors of a category, and their explanations."""
 
-    count: int = 0
+    count: int
     errors: tuple[str, ...] = ()
 
 
@@ -82,7 +82,7 @@ class MatchedFindings(BaseModel):
 
 
 def _complete(errors: dict[str, CategoryErrors]) -> dict[str, CategoryErrors]:
-    return {letter: errors.get(letter, CategoryErrors()) for letter in ERROR_CATEGORIES}
+    return {letter: errors.get(letter, CategoryErrors(count=0)) for letter in ERROR_CATEGORIES}
 
 
 def _without_zeros(errors: dict[str, CategoryErrors]) -> dict[str, Any]:
