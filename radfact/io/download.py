@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -30,8 +32,8 @@ def download(
 ) -> str:
     """Download a file, or check the one that exists, and return its SHA-256.
 
-    An interrupted download stays as `PATH.part`. The next call resumes it by an HTTP range if there is a published
-    checksum, which finds a mixture of two versions, and starts again otherwise.
+    An interrupted download stays as `PATH.part`, which the next call resumes by an HTTP range. Without a published
+    checksum, that requires that the server still has the same version by its ETag.
     """
     part = path.with_name(f"{path.name}.part")
     is_new = not path.exists()
@@ -42,13 +44,14 @@ def download(
     digest = file_sha256(source)
     if digest != (sha256 or digest):
         if is_new:
-            part.unlink()
+            _remove(part)
         fate = "the download is removed" if is_new else "replace or remove the file"
         raise RunError(
             f"{path}: expected the SHA-256 {sha256}, found {digest}; {fate}", code=ErrorCode.CHECKSUM_MISMATCH
         )
     if is_new:
         part.rename(path)
+        _etag_file(part).unlink(missing_ok=True)
     return digest
 
 
@@ -58,12 +61,21 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _etag_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.etag")
+
+
+def _remove(part: Path) -> None:
+    part.unlink()
+    _etag_file(part).unlink(missing_ok=True)
+
+
 def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> None:
     """Receive the file, or what is missing of it, with one line for every error of the network."""
     host = urlsplit(url).netloc
     try:
         while not _receive(url, part, size, has_checksum, on_progress):
-            part.unlink()
+            _remove(part)
     except URLError as error:
         raise _unavailable(f"{host}: no connection ({error.reason})") from None
     except (HTTPException, TimeoutError, ConnectionError) as error:
@@ -76,10 +88,9 @@ def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_
 
 def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> bool:
     """Send one request; False if the server does not know the range, so that the download must start again."""
-    done = part.stat().st_size if has_checksum and part.exists() else 0
+    done, headers = _resumable(part, has_checksum)
     # A compressed body has other ranges than the file.
-    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={done}-"} if done else {})}
-    request = Request(url, headers=headers)
+    request = Request(url, headers={"Accept-Encoding": "identity", **headers})
     try:
         reply = urlopen(request, timeout=SILENT_SECONDS)
     except HTTPError as error:
@@ -97,6 +108,12 @@ def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_prog
         total = None if reply.length is None else done + reply.length
         if size is not None and total not in (None, size):
             raise RunError(f"{url}: expected {size:,} bytes, found {total:,}", code=ErrorCode.CHECKSUM_MISMATCH)
+        etag = reply.headers.get("ETag", "")
+        # A weak ETag does not tell that all bytes are the same.
+        if re.fullmatch(r'"[^"]*"', etag):
+            _etag_file(part).write_text(etag, encoding="utf-8")
+        elif not done:
+            _etag_file(part).unlink(missing_ok=True)
         with part.open("ab" if done else "wb") as file:
             while piece := reply.read(_PIECE_BYTES):
                 done += file.write(piece)
@@ -106,6 +123,18 @@ def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_prog
     if size is not None and done < size:
         raise _unavailable(f"{url}: expected {size:,} bytes, received {done:,}; the same command resumes")
     return True
+
+
+def _resumable(part: Path, has_checksum: bool) -> tuple[int, dict[str, str]]:
+    """Return the bytes of a download that can be kept, and the headers of the request for the others."""
+    etag = ""
+    with suppress(OSError):
+        etag = _etag_file(part).read_text(encoding="utf-8")
+    done = part.stat().st_size if part.exists() and (has_checksum or etag) else 0
+    if not done:
+        return 0, {}
+    # A checksum finds a mixture of two versions; without one, the server must not send the rest of another version.
+    return done, {"Range": f"bytes={done}-"} | ({} if has_checksum else {"If-Range": etag})
 
 
 def _unavailable(message: str) -> RunError:

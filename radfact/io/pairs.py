@@ -171,21 +171,28 @@ def read_clusters(
     rows: Sequence[tuple[Mapping[str, Any], Place]], cluster: str | None, *, file: Path | str | None
 ) -> tuple[str | None, list[str | None]]:
     """Return the column that gives the clusters, and the label of each row; None for the column if there is none."""
-    names = _CLUSTER_COLUMNS if cluster is None else () if cluster == NO_CLUSTERS else (cluster,)
-    for name in names:
-        labels = [_label(row.get(name), _inside(place, name)) for row, place in rows]
-        if any(label is not None for label in labels):
-            return name, labels
+    names = _cluster_columns(cluster)
+    labels = [_labels(row, place, names) for row, place in rows]
     if cluster in names and not any(cluster in row for row, _ in rows):
         message = f"expected a column or field of {file}, or {NO_CLUSTERS}, found '{cluster}'"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, field="cluster")
-    return None, [None] * len(rows)
+    by = next((name for name in names if any(row[name] is not None for row in labels)), None)
+    return by, [None if by is None else row[by] for row in labels]
 
 
-def _label(value: Any, place: Place) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise InputError(f"expected text, a whole number or null, found {brief(value)}", **place)
-    return None if value is None else str(value).strip() or None
+def _cluster_columns(cluster: str | None) -> Sequence[str]:
+    return _CLUSTER_COLUMNS if cluster is None else () if cluster == NO_CLUSTERS else (cluster,)
+
+
+def _labels(row: Mapping[str, Any], place: Place, names: Sequence[str]) -> dict[str, str | None]:
+    """Return the labels of a row in the columns that may give the clusters."""
+    labels: dict[str, str | None] = {}
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, str | int | None):
+            raise InputError(f"expected text, a whole number or null, found {brief(value)}", **_inside(place, name))
+        labels[name] = None if value is None else str(value).strip() or None
+    return labels
 
 
 def as_pairs(
@@ -406,6 +413,7 @@ def _manifest_record(row: dict[str, Any], place: Place, cluster: str | None) -> 
     split = row.get("split")
     if not isinstance(split, str | None):
         raise InputError(f"expected a string or null, found {describe(split)}", **_inside(place, "split"))
+    _labels(row, place, _cluster_columns(cluster))  # also of a row without a draft, so that a file is valid or not
     # A manifest may have many rows, with much that is not needed.
     kept = {column: row[column] for column in (*_PATIENT, "split", cluster) if column in row}
     return _Record(None, None if name is None else _report(row, name, place), kept, place)

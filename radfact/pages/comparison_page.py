@@ -274,7 +274,7 @@ class RunPair(StudyList):
         for run in self.runs:
             if count := len(run.studies.indices) - shared:
                 text += f"; {count} {'is' if count == 1 else 'are'} only in {run.name}"
-        if differing := len(self.kinds["other_reference"]):
+        if differing := len(self.kinds.get("other_reference", ())):
             text += f". In {differing} of them the reference differs or was split into other sentences"
         return f"{text}."
 
@@ -337,7 +337,7 @@ class RunPair(StudyList):
             "scores": {name: [study["scores"][name] for study in studies] for name in self.scores},
             "failures": {side: study["failure"] for side, study in by_side.items() if study["failure"]},
         }
-        if self.indices[sample_id] in self.kinds["other_reference"]:
+        if self.indices[sample_id] in self.kinds.get("other_reference", ()):
             judged = (RADFACT in run.scores.metrics for run in self.runs)
             own = [{**study, "judged": is_judged} for study, is_judged in zip(studies, judged, strict=True)]
             return {**merged, "separate": dict(zip(SIDES, own, strict=True))}

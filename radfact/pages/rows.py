@@ -31,6 +31,7 @@ class FileRows(Generic[_ModelT]):
         self.path, self._model = path, model
         self._places: dict[str, list[tuple[int, int]]] = {}
         # The collector would examine what is kept of the rows again and again, which takes a third of the time.
+        is_collecting = gc.isenabled()
         gc.disable()
         try:
             self._scan(known, visit)
@@ -39,7 +40,8 @@ class FileRows(Generic[_ModelT]):
             next(read_lines(path))
             raise
         finally:
-            gc.enable()
+            if is_collecting:
+                gc.enable()
 
     def _scan(self, known: Container[str] | None, visit: Callable[[str, int, dict[str, Any]], None] | None) -> None:
         offset = 0

@@ -1,7 +1,8 @@
-"""A real HTTP server of files with ranges, for the tests of downloads."""
+"""A real HTTP server of files with ranges and ETags, for the tests of downloads."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from dataclasses import dataclass, field
@@ -20,16 +21,20 @@ class FileServer:
 
     Attributes:
         files: content by path.
+        redirects: path by path.
         cut: number of bytes after which the next reply breaks off; None for complete replies.
         has_ranges: whether a range is sent, and not the whole file.
+        etag: "strong", "weak" or "" for none.
         status: HTTP status of every reply, if not 0.
         content_type: of every reply.
         requests: path and range of every request, and the number of bytes of the reply.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
+    redirects: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
     has_ranges: bool = True
+    etag: str = "strong"
     status: int = 0
     content_type: str = "application/octet-stream"
     requests: list[tuple[str, str | None, int]] = field(default_factory=list)
@@ -55,18 +60,27 @@ class FileServer:
 
             def do_GET(self) -> None:
                 name, asked = self.path.lstrip("/"), self.headers.get("Range")
+                if name in outer.redirects:
+                    self.send_response(302)
+                    self.send_header("Location", f"/{outer.redirects[name]}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 content = outer.files.get(name)
                 if outer.status or content is None:
                     self._send(outer.status or 404, b"", {}, asked)
                     return
-                start = int(re.findall(r"\d+", asked)[0]) if asked and outer.has_ranges else 0
+                digest = f'"{hashlib.md5(content).hexdigest()}"'
+                headers = {"strong": {"ETag": digest}, "weak": {"ETag": f"W/{digest}"}}.get(outer.etag, {})
+                is_same = self.headers.get("If-Range", digest) == digest
+                start = int(re.findall(r"\d+", asked)[0]) if asked and outer.has_ranges and is_same else 0
                 if start >= len(content) > 0:
                     self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"}, asked)
                 elif start:
-                    headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+                    headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
                     self._send(206, content[start:], headers, asked)
                 else:
-                    self._send(200, content, {}, asked)
+                    self._send(200, content, headers, asked)
 
             def _send(self, status: int, body: bytes, headers: dict[str, str], asked: str | None) -> None:
                 self.send_response(status)

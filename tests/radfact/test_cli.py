@@ -95,6 +95,8 @@ def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, 
     counts = {"read": 1, "skipped": 0, "empty_candidates": 0, "without_reference": 0}
     assert record["input"] == {"files": ["pairs.json"], "models": [], **counts}
     assert {"python", "maira-radfact", "numpy"} <= set(record["versions"])
+    assert run("export", "done", "--out", "flat.json")[0] == 0
+    assert "logical_precision/p2.5th" in read_json(tmp_path / "flat.json")
 
 
 @pytest.mark.parametrize(
@@ -265,8 +267,8 @@ def test_options_reach_the_judge(run: Run, pairs: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(radfact.judges, "load_judge", load)
     options = ["--few-shots", "F", "--system", "S", "--format", "schema", "--batch", "report", "--concurrency", "8"]
-    run("score", pairs, *REMOTE, *options, "--dry-run", "--out", "done")
-    run("score", pairs, *REMOTE, "--dry-run", "--out", "done", "--cache", "responses")
+    run("score", pairs, *REMOTE, *options, "--out", "done")
+    run("score", pairs, *REMOTE, "--out", "done", "--cache", "responses")
     expected = {
         **{"judge": "openai:m", "base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F")},
         **{"system": Path("S"), "answer_format": "schema", "batch": "report", "concurrency": 8},

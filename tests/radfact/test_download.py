@@ -42,25 +42,44 @@ def test_a_file_is_downloaded_once(server: FileServer, tmp_path: Path, sha256: s
     assert len(server.requests) == 1
 
 
-def test_a_broken_download_is_resumed(server: FileServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_a_broken_download_is_resumed(server: FileServer, tmp_path: Path, sha256: str | None) -> None:
     server.cut = 300_000
-    error = fails(server, tmp_path / "file", sha256=SHA256)
+    error = fails(server, tmp_path / "file", sha256=sha256)
     assert error.code is ErrorCode.SERVER_UNAVAILABLE
     assert not (tmp_path / "file").exists()
     done = (tmp_path / "file.part").stat().st_size
     assert 0 < done <= 300_000
-    assert download(server.url("file"), tmp_path / "file", sha256=SHA256) == SHA256
+    assert download(server.url("file"), tmp_path / "file", sha256=sha256) == SHA256
     assert server.requests[1] == ("file", f"bytes={done}-", len(CONTENT) - done)
 
 
-@pytest.mark.parametrize(("has_ranges", "sha256"), [(True, None), (False, SHA256)])
-def test_without_a_checksum_or_ranges_a_download_starts_again(
-    server: FileServer, has_ranges: bool, sha256: str | None, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "sha256", "asked"),
+    [
+        ({"etag": "weak"}, None, False),
+        ({"etag": ""}, None, False),
+        ({"has_ranges": False}, None, True),
+        ({"has_ranges": False}, SHA256, True),
+    ],
+)
+def test_without_ranges_or_a_way_to_check_them_a_download_starts_again(
+    server: FileServer, changes: dict[str, object], sha256: str | None, asked: bool, tmp_path: Path
 ) -> None:
-    server.has_ranges, server.cut = has_ranges, 300_000
+    for name, value in changes.items():
+        setattr(server, name, value)
+    server.cut = 300_000
     fails(server, tmp_path / "file", sha256=sha256)
     assert download(server.url("file"), tmp_path / "file", sha256=sha256) == SHA256
-    assert (server.requests[1][1] is None, server.requests[1][2]) == (sha256 is None, len(CONTENT))
+    assert (server.requests[1][1] is not None, server.requests[1][2]) == (asked, len(CONTENT))
+
+
+def test_another_version_is_not_appended(server: FileServer, tmp_path: Path) -> None:
+    server.cut = 300_000
+    fails(server, tmp_path / "file")
+    server.files["file"] = CONTENT[::-1]
+    download(server.url("file"), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == CONTENT[::-1]
 
 
 @pytest.mark.parametrize("extra", [b"", b"more"])
@@ -68,6 +87,15 @@ def test_a_part_of_the_whole_size_is_recognized(server: FileServer, tmp_path: Pa
     (tmp_path / "file.part").write_bytes(CONTENT + extra)
     assert download(server.url("file"), tmp_path / "file", sha256=SHA256) == SHA256
     assert (tmp_path / "file").read_bytes() == CONTENT
+
+
+def test_a_redirection_keeps_the_range(server: FileServer, tmp_path: Path) -> None:
+    server.redirects["latest"] = "file"
+    server.cut = 300_000
+    with pytest.raises(RunError):
+        download(server.url("latest"), tmp_path / "file", sha256=SHA256)
+    assert download(server.url("latest"), tmp_path / "file", sha256=SHA256) == SHA256
+    assert server.requests[-1][2] < len(CONTENT)
 
 
 def test_a_file_of_the_user_with_another_checksum_stays(server: FileServer, tmp_path: Path) -> None:

@@ -119,6 +119,19 @@ def test_studies_and_sentences_keep_their_order(folder: Path) -> None:
     assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
 
 
+@pytest.mark.parametrize("score", [{"point": 0.5}, {"point": 0.5, "n": None}])
+def test_an_unknown_number_of_samples_is_not_zero(score: dict[str, Any], folder: Path) -> None:
+    assert "<td>–</td>" in page_of_scores(folder, {"logical_f1": score}).html
+
+
+@pytest.mark.parametrize("score", ['{"point": 1e999}', '{"point": 0.5, "n": -1}'])
+def test_a_score_that_is_no_number_is_refused(score: str, folder: Path) -> None:
+    text = f'{{"version": {VERSION}, "scores": {{"a": {score}}}, "counts": {{}}, "metrics": {{}}}}'
+    (folder / "scores.json").write_text(text)
+    with pytest.raises(InputError, match=r"scores\.json: scores\.a\.\w+: expected a"):
+        write_page(folder)
+
+
 def test_a_page_holds_a_limited_number_of_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
     page = Page(write_page(folder))
@@ -137,6 +150,7 @@ def test_no_text_becomes_markup(folder: Path) -> None:
     page = Page(write_page(folder, notes=[HOSTILE, "Set \u202eone\u2066"]))
     assert page.study("bad")["candidate"][0]["text"] == HOSTILE
     assert (page.html.count("<script"), page.html.count("<img")) == (2, 0)
+    assert not re.search(r"<[^>]*\s(?:on\w+|style)=", page.html.partition("<script")[0])
     # Bidirectional controls are written out.
     assert "<p>Set [U+202E]one[U+2066]</p>" in page.html
     assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page.html)

@@ -142,6 +142,7 @@ def test_grounded_references_are_converted_to_sentences() -> None:
     [
         ((), {}, "metrics: missing-option"),
         (("nonsense",), {}, "metrics: unknown-name"),
+        (("rouge_l",), {"compat": ["radeval", "coco"]}, "compat: conflicting-options"),
         ((LENGTH,), {"weights": [1, 2]}, "weights: invalid-option"),
         ((LENGTH,), {"weights": [math.nan]}, "weights: invalid-option"),
         (("green",), {}, "missing-requirement"),

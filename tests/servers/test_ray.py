@@ -35,7 +35,7 @@ from radfact.judges.callables import CallableSplitter
 from radfact.judges.check import load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.options import JudgeOptions
-from radfact.judges.ray import RayJudge
+from radfact.judges.ray import RayJudge, _load_splitter
 from radfact.llm import ChatClient, MockChatModel, ResponseCache
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine, split_chunks
 from radfact.progress import ServerActivity
@@ -206,6 +206,12 @@ class _CrashingJudge:
 )
 def test_gpus_per_worker_depend_on_the_parallel_sizes(arguments: dict[str, Any], gpus: int) -> None:
     assert gpus_per_engine(arguments) == gpus
+
+
+def test_the_judges_own_splitter_of_a_worker_has_the_cache(tmp_path: Path) -> None:
+    options = JudgeOptions(judge="openai:m", base_url="http://127.0.0.1:9/v1")
+    _load_splitter("openai:m", options=options, cache=tmp_path)
+    assert (tmp_path / ResponseCache.FILE).exists()
 
 
 @pytest.mark.usefixtures("cluster")

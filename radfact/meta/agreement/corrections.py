@@ -333,9 +333,9 @@ def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
     """
     cases: dict[Change, list[bool]] = {change: [] for change in CHANGES}
     for report in reports:
-        changes = zip(_changes(report.expert or report.model), _changes(report.model), strict=True)
-        for true, predicted in changes:
-            cases[true].append(predicted == true)
+        if report.expert is not None:
+            for true, predicted in zip(_changes(report.expert), _changes(report.model), strict=True):
+                cases[true].append(predicted == true)
     return {change: Mean.of(same) for change, same in cases.items()}
 
 

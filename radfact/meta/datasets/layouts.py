@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -362,7 +364,9 @@ def parse_annotation(text: str) -> dict[tuple[str, str], float]:
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, Any]]:
-    data = read_data(text.strip())
+    if isinstance(data := read_data(text.strip()), str | None):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            data = ast.literal_eval(text.strip())
     if isinstance(data, Mapping) and any(isinstance(inner, Mapping) for inner in data.values()):
         for heading, inner in data.items():
             kind = _significance(str(heading))

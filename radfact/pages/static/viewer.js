@@ -45,12 +45,17 @@ const maskDrawing = (() => {
     return counts;
   }
 
-  /** Call `visit(x, y)` for each pixel of a mask; runs go down the columns, first one of background. */
-  function eachPixel({ size: [height, width], counts }, visit) {
+  /** Call `visit(x, from, to)` for each span of rows of a column; runs go down the columns, first one of background. */
+  function eachSpan({ size: [height, width], counts }, visit) {
     let at = 0;
     (typeof counts === "string" ? decodeCounts(counts) : counts).forEach((run, index) => {
       const end = Math.min(at + Math.max(run, 0), height * width);
-      for (; index % 2 && at < end; at += 1) visit(Math.floor(at / height), at % height);
+      while (index % 2 && at < end) {
+        const from = at % height;
+        const to = Math.min(height, from + end - at);
+        visit(Math.floor(at / height), from, to);
+        at += to - from;
+      }
       at = end;
     });
   }
@@ -88,17 +93,18 @@ const maskDrawing = (() => {
   return (mask) => {
     const [rows, columns] = mask.size;
     let [left, right, top, bottom] = [Infinity, 0, Infinity, 0];
-    eachPixel(mask, (x, y) => {
+    eachSpan(mask, (x, from, to) => {
       [left, right] = [Math.min(left, x), Math.max(right, x + 1)];
-      [top, bottom] = [Math.min(top, y), Math.max(bottom, y + 1)];
+      [top, bottom] = [Math.min(top, from), Math.max(bottom, to)];
     });
     if (!right) return null;
     const shrink = Math.min(1, LONGEST / Math.max(right - left, bottom - top));
     const [width, height] = [right - left, bottom - top].map((length) => Math.max(1, Math.round(length * shrink)));
     const cells = new Uint8Array(width * height);
-    eachPixel(mask, (x, y) => {
-      const [across, down] = [((x - left) * width) / (right - left), ((y - top) * height) / (bottom - top)];
-      cells[Math.floor(down) * width + Math.floor(across)] = 1;
+    eachSpan(mask, (x, from, to) => {
+      const across = Math.floor(((x - left) * width) / (right - left));
+      const row = (y) => Math.floor(((y - top) * height) / (bottom - top));
+      for (let down = row(from); down <= row(to - 1); down += 1) cells[down * width + across] = 1;
     });
     const inside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && cells[y * width + x] === 1;
     return {
