@@ -44,7 +44,7 @@ constraints: install
 		--no-emit-package setuptools --output-file constraints-gpu.txt
 
 demo: install
-	radiograph="$$($(BIN)/python -c 'from data import example_radiograph as radiograph; print(radiograph())')" \
+	radiograph="$$($(BIN)/python -c 'from maira.data import example_radiograph as radiograph; print(radiograph())')" \
 		&& $(BIN)/maira prepare dicom "$$radiograph" --out $(OUT)/radiograph
 	$(BIN)/maira prepare phantom --count 24 --seed 3 --out $(OUT)/phantoms
 	$(BIN)/maira generate --checkpoint $(CHECKPOINT) --manifest $(OUT)/radiograph/manifest.jsonl --out $(OUT)/radiograph/drafts.jsonl

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from data.manifest import Failure
-from data.study import Label
+from maira.data.manifest import Failure
+from maira.data.study import Label
 from radfact.records import Sentence
 
 View = Literal["frontal", "lateral"]

@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from data.manifest import check_has_samples, parse_study
-from data.study import IMAGE_COLUMNS, Label, Study
+from maira.data.manifest import check_has_samples, parse_study
+from maira.data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.pages.images import MAX_EMBEDDED, load_images

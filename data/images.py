@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from data.image_check import check_size
+from maira.data.image_check import check_size
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from data.study import IMAGE_COLUMNS, ImageColumn, OptionalText, Original, Study
+from maira.data.study import IMAGE_COLUMNS, ImageColumn, OptionalText, Original, Study
 from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, field_name, suggest_name
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.records import Record, Text, validate_model

@@ -1,4 +1,4 @@
-"""Pack a manifest and its images into training shards for `data.shards`."""
+"""Pack a manifest and its images into training shards for `maira.data.shards`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import NonNegativeInt
 
-from data.manifest import Failure, open_run_folder, parse_study, read_failures, write_failures
-from data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
-from data.study import IMAGE_COLUMNS, Study
+from maira.data.manifest import Failure, open_run_folder, parse_study, read_failures, write_failures
+from maira.data.shards import FORMAT, INDEX, ROW, ROWS, Index, Shard
+from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ErrorCode, InputError, RunError, check_unique_id
 from radfact.io.jsonl import dumps, open_atomic, parse_rows, read_json, read_lines, write_json
 from radfact.records import Record, validate_model

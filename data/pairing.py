@@ -11,9 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Radiograph
-from data.manifest import Failure
-from data.study import Study
+from maira.data.archive import Archive, ArchiveStudy, Radiograph
+from maira.data.manifest import Failure
+from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError, suggest_name
 
 SampleMaker = Callable[[frozenset[str]], "Samples"]

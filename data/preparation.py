@@ -13,13 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from data.archive import Radiograph
-from data.dicom.convert import radiograph_to_png
-from data.image_check import ImageCheck
-from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
-from data.pairing import SampleMaker, png_path
-from data.processes import process_pool
-from data.study import IMAGE_COLUMNS, Original, Study
+from maira.data.archive import Radiograph
+from maira.data.dicom.convert import radiograph_to_png
+from maira.data.image_check import ImageCheck
+from maira.data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
+from maira.data.pairing import SampleMaker, png_path
+from maira.data.processes import process_pool
+from maira.data.study import IMAGE_COLUMNS, Original, Study
 from radfact.errors import InputError, RunError
 
 MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
@@ -36,7 +36,7 @@ class Conversion:
     Attributes:
         size: shorter side, pixels.
         apply_windows: apply a DICOM's VOI window, which MAIRA-2 does not.
-        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
+        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
         workers: number of processes; None for one on this machine, or one per CPU of a Ray cluster.
         engine: processes of this machine, or Ray.
         link_originals: list the original files of the images in the manifest.
@@ -89,7 +89,7 @@ def prepare(
     Args:
         source: name of the archive.
         images: folder of its radiographs, part of the run's settings: names are unique within one folder only.
-        make: makes the samples, such as `data.pairing.make_samples`.
+        make: makes the samples, such as `maira.data.pairing.make_samples`.
         out: folder to write.
         conversion: settings of the conversion.
         unread: failures of reading the archive, listed with the others.

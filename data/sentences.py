@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from data.manifest import Failure
-from data.study import Study
+from maira.data.manifest import Failure
+from maira.data.study import Study
 from radfact.errors import Failure as QueryFailure
 from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
 from radfact.records import Sentence

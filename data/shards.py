@@ -1,7 +1,7 @@
 """Read training shards with random access: one read of a file or object store per sample.
 
 Shards are tar files in the layout of WebDataset (https://github.com/webdataset/webdataset: consecutive files of a
-sample share the name up to the first dot), so other tools can stream them; `data.pack_shards` writes them. A sample is
+sample share the name up to the first dot), so other tools can stream them; `pack_shards.py` writes them. A sample is
 one range of bytes and one request to an object store, so an image shown in several samples is stored with each.
 Parquet would store images in row groups, which can only be read as a whole.
 """
@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import NonNegativeInt
 
-from data.manifest import parse_study
-from data.study import IMAGE_COLUMNS, Study
+from maira.data.manifest import parse_study
+from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows
 from radfact.records import Record, validate_model

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from data.manifest import check_has_samples, parse_study
-from data.pairing import SPLITS
-from data.processes import process_pool
-from data.study import Study
+from maira.data.manifest import check_has_samples, parse_study
+from maira.data.pairing import SPLITS
+from maira.data.processes import process_pool
+from maira.data.study import Study
 from radfact.errors import check_unique_id
 from radfact.io.jsonl import parse_rows, read_lines
 from radfact.reader.segmentation import segment_sentences

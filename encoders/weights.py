@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from encoders.rad_dino import Encoder
+from maira.encoders.rad_dino import Encoder
 
 STEMS = (
     ("embeddings.cls_token", "cls_token"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from maira.runtime.startup import bind_packages, register_on_use, silence_libraries
+from maira.runtime.startup import register_on_use, silence_libraries
 
 if TYPE_CHECKING:
     from maira.model.config import MairaConfig
@@ -26,7 +26,6 @@ _MODULES = {
     "MairaProcessor": "maira.model.processor",
 }
 
-bind_packages()
 silence_libraries()
 
 

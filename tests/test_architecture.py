@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LOWER = {"maira": {"data", "radfact", "encoders"}, "data": {"radfact"}, "radfact": set[str](), "encoders": set[str]()}
-"""Packages that a package may import."""
+"""Packages that a package may import. `data` and `encoders` are imported as `maira.data` and `maira.encoders`."""
 HEAVY = {"torch", "transformers", "matplotlib", "scipy", "pandas", "rich", "typer"}
 
 
@@ -23,7 +23,8 @@ def _sources(package: str) -> list[Path]:
 
 
 def _module_name(source: Path) -> str:
-    return ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    parts = source.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("maira", *parts) if parts[0] in ("data", "encoders") else parts).removesuffix(".__init__")
 
 
 @cache
@@ -76,7 +77,7 @@ def test_imports_point_to_the_same_or_a_lower_layer(package: str) -> None:
         f"{source.relative_to(ROOT)} imports {name}"
         for source in _sources(package)
         for name in _imported_modules(source)
-        if name.split(".")[0] in forbidden
+        if _modules()[name].relative_to(ROOT).parts[0] in forbidden
     ]
     assert wrong == []
 
@@ -139,9 +140,9 @@ MOST_LINES = {
     "radfact": 31908, "radfact/*": 2007, "radfact/cli": 2965, "radfact/findings": 1908,
     "radfact/io": 1937, "radfact/judges": 2358, "radfact/llm": 2345, "radfact/meta": 3943, "radfact/metrics": 5625,
     "radfact/pages": 2267, "radfact/reader": 3804, "radfact/results": 1787, "radfact/statistics": 962,
-    "radfact pages": 2713, "maira": 28107, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
+    "radfact pages": 2713, "maira": 28064, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
     "maira/generate": 2541, "maira/grounding": 734, "maira/judge": 1809, "maira/model": 2617, "maira/publish": 614,
-    "maira/review": 5702, "maira/runtime": 510, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 54514,
+    "maira/review": 5702, "maira/runtime": 471, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 54510,
     "tests/radfact": 17367,
 }
 # fmt: on

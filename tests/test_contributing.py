@@ -52,9 +52,9 @@ def test_a_new_backend_answers_through_the_client() -> None:
 
 
 def test_a_new_reader_prepares_an_archive(tmp_path: Path) -> None:
-    from data.manifest import read_manifest
-    from data.pairing import Rules, make_samples
-    from data.preparation import Conversion, prepare
+    from maira.data.manifest import read_manifest
+    from maira.data.pairing import Rules, make_samples
+    from maira.data.preparation import Conversion, prepare
 
     archive, out = tmp_path / "archive", tmp_path / "out"
     archive.mkdir()
@@ -76,8 +76,8 @@ def test_a_new_reader_prepares_an_archive(tmp_path: Path) -> None:
 
 
 def test_a_new_engine_drafts_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data.manifest import read_manifest
-    from data.phantoms import write_phantoms
+    from maira.data.manifest import read_manifest
+    from maira.data.phantoms import write_phantoms
     from maira.generate import drafts
     from maira.generate.options import GenerationOptions
     from radfact.io.pairs import read_drafts

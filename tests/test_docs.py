@@ -15,9 +15,9 @@ import yaml
 from command_tree import COMMANDS, command_lines, examples, read
 from typer.testing import CliRunner
 
-from data.manifest import read_manifest
 from docs.metric_tables import FILES, update
 from maira.cli.main import app as maira
+from maira.data.manifest import read_manifest
 from maira.evaluate.ablations import read_configs
 from radfact.cli.main import app as radfact
 from radfact.errors import ErrorCode, ExitCode

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("radfact", "maira", "data", "encoders")
+PACKAGES = ("radfact", "maira")
 PUBLIC = re.findall(r"automodule:: (\S+)", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
-PROTOCOLS = {"maira.generate.engine": "Engine", "data.archive": "Archive"}
+PROTOCOLS = {"maira.generate.engine": "Engine", "maira.data.archive": "Archive"}
 """Plug-in protocols outside the public packages, which export `Metric`, `Judge`, `Splitter` and `ChatBackend`."""
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("radfact", "encoders", "data", "maira")
+PACKAGES = ("radfact", "maira")
 SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
 SCORE = """
 from importlib.metadata import version
@@ -48,10 +48,10 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     """The wheel, built from the source distribution, and the source distribution."""
     folder = tmp_path_factory.mktemp("distributions")
     # A copy: building writes into the source, which other tests read at the same time.
-    for name in _run(["git", "ls-files", *PACKAGES, *SOURCES, "tests"], ROOT).split():
+    for name in _run(["git", "ls-files", *PACKAGES, "data", "encoders", *SOURCES, "tests"], ROOT).split():
         target = folder / "source" / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, target)
+        shutil.copyfile(ROOT / name, target, follow_symlinks=False)
     _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, folder / "source"], folder)
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, source
@@ -59,10 +59,11 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
 
 def test_the_wheel_has_all_files_of_the_packages(distributions: tuple[Path, Path]) -> None:
     wheel, source = distributions
-    tracked = _run(["git", "ls-files", *PACKAGES], ROOT).split()
+    tracked = {name for name in _run(["git", "ls-files", *PACKAGES], ROOT).split() if not (ROOT / name).is_symlink()}
+    tracked |= {f"maira/{name}" for name in _run(["git", "ls-files", "data", "encoders"], ROOT).split()}
     with zipfile.ZipFile(wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert files == set(tracked)
+    assert files == tracked
     with tarfile.open(source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     made = {name for name in names if name.startswith("maira_radfact.egg-info/")} | {"PKG-INFO", "setup.cfg"}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from fault_inputs import SENTENCES
 
-from data.annotation import read_label_studio
-from data.manifest import read_manifest
-from data.sources.table import read_table
-from data.study import Study
+from maira.data.annotation import read_label_studio
+from maira.data.manifest import read_manifest
+from maira.data.sources.table import read_table
+from maira.data.study import Study
 from maira.grounding.phrases import read_phrases
 from radfact.errors import InputError
 from radfact.io.coco import read_coco

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data.manifest import read_manifest
-from data.phantoms import write_phantoms
+from maira.data.manifest import read_manifest
+from maira.data.phantoms import write_phantoms
 from maira.generate.drafts import generate_drafts
 from maira.grounding.labels import evaluate_labels
 from radfact import RadFact, load_judge

@@ -1,6 +1,6 @@
 """Annotation of grounded reports (MAIRA-2, appendix G): export tasks, read results, apply the protocol."""
 
-from data.annotation.combine import (
+from maira.data.annotation.combine import (
     Agreement,
     Combine,
     GroundedStudies,
@@ -10,7 +10,7 @@ from data.annotation.combine import (
     ground_studies,
     iou,
 )
-from data.annotation.protocol import (
+from maira.data.annotation.protocol import (
     CATEGORIES,
     Annotation,
     PhraseAnnotation,
@@ -20,8 +20,8 @@ from data.annotation.protocol import (
     Rejected,
     apply_rules,
 )
-from data.annotation.results import AnnotatedSample, read_label_studio
-from data.annotation.tasks import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
+from maira.data.annotation.results import AnnotatedSample, read_label_studio
+from maira.data.annotation.tasks import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
 
 __all__ = [
     "CATEGORIES",

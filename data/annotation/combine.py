@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, TypeVar
 
-from data.annotation.protocol import (
+from maira.data.annotation.protocol import (
     Annotation,
     Grounded,
     PhraseAnnotation,
@@ -17,10 +17,10 @@ from data.annotation.protocol import (
     apply_rules,
     takes_regions,
 )
-from data.annotation.results import AnnotatedSample
-from data.annotation.tasks import phrases_of
-from data.manifest import Failure
-from data.study import Label, Study
+from maira.data.annotation.results import AnnotatedSample
+from maira.data.annotation.tasks import phrases_of
+from maira.data.manifest import Failure
+from maira.data.study import Label, Study
 from radfact.metrics.radfact.regions import covered_share
 from radfact.records import Box, Mask, Sentence
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality
-from data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
-from data.study import Study
+from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality
+from maira.data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
+from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, validate_model

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
-from data.annotation.protocol import PhraseLabel, Progression, Quality
-from data.images import image_size
-from data.manifest import Failure
-from data.study import Study
+from maira.data.annotation.protocol import PhraseLabel, Progression, Quality
+from maira.data.images import image_size
+from maira.data.manifest import Failure
+from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import IO
 from zipfile import BadZipFile, ZipFile
 
-from data.archive import Radiograph
-from data.dicom.radiograph import Frame, ImageInfo, frame_to_png
-from data.dicom.reader import open_binary, read_dicom
-from data.image_check import ImageCheck, check_pixels
-from data.images import load_gray
+from maira.data.archive import Radiograph
+from maira.data.dicom.radiograph import Frame, ImageInfo, frame_to_png
+from maira.data.dicom.reader import open_binary, read_dicom
+from maira.data.image_check import ImageCheck, check_pixels
+from maira.data.images import load_gray
 from radfact.errors import ErrorCode, InputError
 
 # File name suffixes of DICOM; a file with neither these nor the DICOM prefix is read as an image.
@@ -46,8 +46,8 @@ def radiograph_to_png(
         radiograph: location of the radiograph.
         target: the PNG to write, atomically. It contains pixels only.
         size: shorter side of the result, pixels.
-        apply_windows: see `data.dicom.reader.read_dicom`; other formats have no windows.
-        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
+        apply_windows: see `maira.data.dicom.reader.read_dicom`; other formats have no windows.
+        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
 
     Raises:
         InputError: the radiograph cannot be found, read or decoded, is constant, has another size than the archive
@@ -67,7 +67,7 @@ def read_radiograph(radiograph: Radiograph, *, apply_windows: bool = False, imag
 
     Args:
         radiograph: location of the radiograph.
-        apply_windows: see `data.dicom.reader.read_dicom`.
+        apply_windows: see `maira.data.dicom.reader.read_dicom`.
         image_check: see `radiograph_to_png`.
     """
     with _open_content(radiograph) as content:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from data.dicom.resample import bspline_resize
-from data.images import MAX_ASPECT
+from maira.data.dicom.resample import bspline_resize
+from maira.data.images import MAX_ASPECT
 from radfact.errors import InputError
 from radfact.io.jsonl import open_atomic
 

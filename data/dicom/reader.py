@@ -12,12 +12,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from data.archive import View
-from data.dicom.codecs import STORAGE_TAGS, Stored, check_decodable, decode
-from data.dicom.radiograph import Frame, ImageInfo, frame_to_png
-from data.dicom.windows import WINDOW_TAGS, stated_windows
-from data.dicom.windows import apply_windows as window_pixels
-from data.image_check import MAX_PIXELS, TAGS, ImageCheck, check_pixels, check_size, check_tags
+from maira.data.archive import View
+from maira.data.dicom.codecs import STORAGE_TAGS, Stored, check_decodable, decode
+from maira.data.dicom.radiograph import Frame, ImageInfo, frame_to_png
+from maira.data.dicom.windows import WINDOW_TAGS, stated_windows
+from maira.data.dicom.windows import apply_windows as window_pixels
+from maira.data.image_check import MAX_PIXELS, TAGS, ImageCheck, check_pixels, check_size, check_tags
 from radfact.errors import ErrorCode, InputError
 
 # Row spacing first, then column spacing; only their ratio matters here.
@@ -71,7 +71,7 @@ def read_dicom(
         content: the file, seekable.
         path: file for errors.
         apply_windows: apply the file's first window (VOI) as a viewer does; MAIRA-2 uses all values.
-        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
+        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
         view: view of the image according to the archive, for this check.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.dicom.radiograph import Window
+from maira.data.dicom.radiograph import Window
 from radfact.errors import InputError
 
 WINDOW_TAGS = (

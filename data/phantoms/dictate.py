@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from data.phantoms.findings import GRADED, KINDS, Finding, Kind
+from maira.data.phantoms.findings import GRADED, KINDS, Finding, Kind
 
 Change = Literal["new", "unchanged", "larger", "smaller"]
 

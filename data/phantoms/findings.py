@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from data.phantoms.anatomy import Anatomy, Side
+from maira.data.phantoms.anatomy import Anatomy, Side
 
 Kind = Literal[
     "endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker", "consolidation", "mass", "nodule",

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.images import CropMap
-from data.manifest import PREPARATION_RECORD, open_run_folder, write_manifest
-from data.phantoms.anatomy import Anatomy, draw_anatomy
-from data.phantoms.dictate import Dictated, dictate, dictate_indication
-from data.phantoms.findings import (
+from maira.data.images import CropMap
+from maira.data.manifest import PREPARATION_RECORD, open_run_folder, write_manifest
+from maira.data.phantoms.anatomy import Anatomy, draw_anatomy
+from maira.data.phantoms.dictate import Dictated, dictate, dictate_indication
+from maira.data.phantoms.findings import (
     FREQUENCY,
     GRADED,
     GRADES,
@@ -27,9 +27,9 @@ from data.phantoms.findings import (
     draw_finding,
     rectangles,
 )
-from data.phantoms.render import render_frontal, render_lateral
-from data.processes import process_pool
-from data.study import IMAGE_COLUMNS, Label, Study
+from maira.data.phantoms.render import render_frontal, render_lateral
+from maira.data.processes import process_pool
+from maira.data.study import IMAGE_COLUMNS, Label, Study
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 

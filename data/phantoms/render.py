@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from data.phantoms.anatomy import Anatomy, Array, Side
-from data.phantoms.findings import Finding, apply_to, device_path, effusion_level, generator, pneumothorax_rim
+from maira.data.phantoms.anatomy import Anatomy, Array, Side
+from maira.data.phantoms.findings import Finding, apply_to, device_path, effusion_level, generator, pneumothorax_rim
 
 SIDES: tuple[Side, ...] = ("right", "left")
 GRAIN = 224

@@ -27,8 +27,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from data.archive import Archive
-from data.sources.table_records import Layout, TableRecord, read_studies, table_records
+from maira.data.archive import Archive
+from maira.data.sources.table_records import Layout, TableRecord, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Radiograph, radiograph_below, read_failure
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, radiograph_below, read_failure
 from radfact.errors import InputError
 from radfact.io.coco import read_coco
 from radfact.io.jsonl import read_json

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from data.dicom.reader import open_binary
+from maira.data.dicom.reader import open_binary
 from radfact.errors import ErrorCode, InputError
 
 _PREFIX = 128

@@ -22,9 +22,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from data.archive import Archive, radiograph_below
-from data.sources.iu_xray import radiograph_key
-from data.sources.table_records import Layout, TableRecord, read_studies, table_records
+from maira.data.archive import Archive, radiograph_below
+from maira.data.sources.iu_xray import radiograph_key
+from maira.data.sources.table_records import Layout, TableRecord, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, list_columns
 from radfact.io.csv_tables import read_csv
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import get_args
 from xml.etree import ElementTree
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure, section_text
-from data.manifest import Failure
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure, section_text
+from maira.data.manifest import Failure
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
 

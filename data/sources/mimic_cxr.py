@@ -27,9 +27,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
-from data.manifest import Failure
-from data.sources.sections import split_sections
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
+from maira.data.manifest import Failure
+from maira.data.sources.sections import split_sections
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
-from data.manifest import Failure
-from data.study import Label
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
+from maira.data.manifest import Failure
+from maira.data.study import Label
 from radfact.errors import ErrorCode, InputError, describe, describe_choice
 from radfact.io.csv_tables import stream_columns
 from radfact.io.jsonl import read_json

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
-from data.manifest import Failure
-from data.sources.table_records import join_sections, parse_date, parse_split, table_records
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
+from maira.data.manifest import Failure
+from maira.data.sources.table_records import join_sections, parse_date, parse_split, table_records
 from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
-from data.manifest import Failure
-from data.sources.padchest import Language, png_members, read_padchest
-from data.sources.table_records import join_sections, parse_date, parse_split
-from data.study import Label, Side
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
+from maira.data.manifest import Failure
+from maira.data.sources.padchest import Language, png_members, read_padchest
+from maira.data.sources.table_records import join_sections, parse_date, parse_split
+from maira.data.study import Label, Side
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv, stream_columns
 from radfact.io.jsonl import read_json

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.archive import Archive
-from data.sources.table_records import Layout, TableRecord, parse_date, read_studies
+from maira.data.archive import Archive
+from maira.data.sources.table_records import Layout, TableRecord, parse_date, read_studies
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.jsonl import read_json
 

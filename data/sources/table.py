@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below
-from data.manifest import Failure
-from data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_patient_splits, make_samples, png_path
-from data.study import IMAGE_COLUMNS, Study
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below
+from maira.data.manifest import Failure
+from maira.data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_patient_splits, make_samples, png_path
+from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import (
     ErrorCode,
     InputError,
@@ -62,7 +62,7 @@ class _Row:
 def read_table(path: Path, images: Path | None = None, rules: Rules | None = None) -> Table:
     """Read a table of studies (CSV with a header, or JSON Lines); images are PNG, JPEG or DICOM files.
 
-    The columns are those of `data.study.Study`; `sample_id` and `frontal` are required. In a CSV file, nested columns
+    The columns are those of `Study`; `sample_id` and `frontal` are required. In a CSV file, nested columns
     (`grounded_findings`, `phrases`, `labels`) are JSON. Each row is a sample with its own prior columns.
 
     A table with a column `study_date` (2024-03-01, 20240301, or 2024-03-01T10:30) has no columns of priors instead:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below, read_failure, section_text
-from data.manifest import Failure
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below, read_failure, section_text
+from maira.data.manifest import Failure
 from radfact.errors import ErrorCode, InputError, describe, describe_choice, list_columns
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_json, read_jsonl, read_lines

@@ -53,7 +53,7 @@ def ablate(
     The same command resumes an interrupted run: completed training (also by 'maira train'), drafts and scores are
     reused. A config that fails is listed, and the others continue (exit code 3).
     """
-    from data.manifest import write_manifest
+    from maira.data.manifest import write_manifest
     from maira.evaluate.ablations import Ablation, Drafting, compare_trials, plan_trials, read_configs
     from maira.evaluate.experiments import select_studies
     from maira.evaluate.scoring import Scoring

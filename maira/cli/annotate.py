@@ -19,9 +19,9 @@ from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from data.annotation import Agreement, AnnotatedSample
-    from data.manifest import Failure
-    from data.sentences import SplitStudies
+    from maira.data.annotation import Agreement, AnnotatedSample
+    from maira.data.manifest import Failure
+    from maira.data.sentences import SplitStudies
     from radfact.judges import Judge
     from radfact.results.evaluation import EvaluationResult
 
@@ -66,8 +66,8 @@ def sentences(
     """
     from dataclasses import asdict
 
-    from data.manifest import replace_failures, write_manifest
-    from data.sentences import split_findings
+    from maira.data.manifest import replace_failures, write_manifest
+    from maira.data.sentences import split_findings
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges import load_judge, load_splitter
 
@@ -133,8 +133,8 @@ def export_tasks(
 
     Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report).
     """
-    from data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
-    from data.manifest import Failure, replace_failures
+    from maira.data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
+    from maira.data.manifest import Failure, replace_failures
     from radfact.io.jsonl import open_atomic, write_json
 
     read, failures = read_studies(manifest)
@@ -196,8 +196,8 @@ def import_annotations(
     """
     from dataclasses import asdict
 
-    from data.annotation import agreement, ground_studies, read_label_studio
-    from data.manifest import read_manifest, replace_failures, write_manifest
+    from maira.data.annotation import agreement, ground_studies, read_label_studio
+    from maira.data.manifest import read_manifest, replace_failures, write_manifest
     from radfact.io.jsonl import write_json, write_jsonl
 
     studies = read_manifest(manifest, [])
@@ -224,7 +224,7 @@ def import_annotations(
 
 def _categories(name: str) -> Sequence[str]:
     """Return the categories of an option."""
-    from data.annotation import CATEGORIES
+    from maira.data.annotation import CATEGORIES
     from radfact.io.jsonl import read_text
 
     if name in ("chexpert", "none"):
@@ -258,7 +258,7 @@ def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
     """Return one row per sample and annotator."""
     from pydantic import TypeAdapter
 
-    from data.annotation import Annotation
+    from maira.data.annotation import Annotation
 
     adapter = TypeAdapter(Annotation)
     return [

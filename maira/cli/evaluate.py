@@ -36,7 +36,7 @@ def evaluate_by_labels(
     out: Annotated[Path | None, typer.Option(help="Also write the scores as JSON."), Output("file")] = None,
 ) -> None:
     """Compute F1 over findings (kind and side) and IoU of matched boxes, without a judge."""
-    from data.manifest import read_manifest
+    from maira.data.manifest import read_manifest
     from maira.grounding.labels import evaluate_labels
     from radfact.io.pairs import read_drafts
 
@@ -57,7 +57,7 @@ def write_baseline(
     out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl)."), Output("file")],
 ) -> None:
     """Write a baseline: the most frequent report for every study."""
-    from data.manifest import read_manifest
+    from maira.data.manifest import read_manifest
     from maira.grounding.labels import most_frequent_report
     from radfact.io.jsonl import write_jsonl
 
@@ -86,7 +86,7 @@ def evaluate_by_inputs(
     ] = None,
 ) -> None:
     """Input ablation: score reports generated with all inputs and with some removed (MAIRA-2, appendix D.6)."""
-    from data.manifest import write_manifest
+    from maira.data.manifest import write_manifest
     from maira.evaluate.comparison import compare
     from maira.evaluate.experiments import select_studies, without_inputs
     from maira.evaluate.scoring import Scoring, score_experiment

@@ -18,7 +18,7 @@ from radfact.cli.command import with_options
 from radfact.io.outputs import Output
 
 if TYPE_CHECKING:
-    from data.statistics import Column, Statistics
+    from maira.data.statistics import Column, Statistics
 
 
 class _By(StrEnum):
@@ -39,7 +39,7 @@ def stats(
     out: Annotated[Path | None, typer.Option(help="Also write the statistics as JSON."), Output("file")] = None,
 ) -> None:
     """Count patients, samples, laterals, priors, words, sentences and boxes of a manifest (MAIRA-2, table 1)."""
-    from data.statistics import COLUMNS, manifest_statistics
+    from maira.data.statistics import COLUMNS, manifest_statistics
     from radfact.io.jsonl import write_json
 
     columns = [column for column in COLUMNS if not by or column in by]
@@ -60,7 +60,7 @@ def show(
     ] = None,
 ) -> None:
     """Write a contact sheet: an HTML page of images, boxes and texts that opens from disk."""
-    from data.contact_sheet import write_contact_sheet
+    from maira.data.contact_sheet import write_contact_sheet
 
     sheet = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
     console = Console()
@@ -80,8 +80,8 @@ def pack(
     ] = None,
 ) -> None:
     """Pack samples and their images into training shards (tar files in WebDataset layout, with an index)."""
-    from data.pack_shards import pack as pack_shards
-    from data.pack_shards import parse_size
+    from maira.data.pack_shards import pack as pack_shards
+    from maira.data.pack_shards import parse_size
 
     size = parse_size(shard_size)
     with show_progress("packing") as on_progress:

@@ -12,8 +12,8 @@ from radfact.io.outputs import Output
 from radfact.options import Option, Options
 
 if TYPE_CHECKING:
-    from data.manifest import Failure
-    from data.study import Study
+    from maira.data.manifest import Failure
+    from maira.data.study import Study
 
 OutFolder = Annotated[Path, typer.Option(help="Output folder."), Output("folder")]
 PreparedFolder = Annotated[Path, typer.Option(help="Output folder."), Output("folder", resumes=True)]
@@ -80,7 +80,7 @@ def read_studies(manifest: Path, split: str | None = None) -> tuple[list[Study],
     Raises:
         InputError: the manifest cannot be read, is empty, or has no study of the split.
     """
-    from data.manifest import check_has_samples, read_manifest
+    from maira.data.manifest import check_has_samples, read_manifest
 
     skipped: list[Failure] = []
     studies = read_manifest(manifest, skipped)

@@ -10,11 +10,11 @@ import typer
 from pydantic import Field
 from rich.console import Console
 
-from data.image_check import ImageCheckOption
-from data.images import MAX_SIZE
 from maira.cli.options import PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
 from maira.cli.sources import SOURCES
+from maira.data.image_check import ImageCheckOption
+from maira.data.images import MAX_SIZE
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import write_jsonl
@@ -50,11 +50,11 @@ def prepare_dicom(
     options: DicomOptions,
 ) -> None:
     """Convert radiographs to 8-bit PNG (MAIRA-2, appendix B.4), and write a manifest with one study per radiograph."""
-    from data.dicom.radiograph import to_levels, write_png
-    from data.dicom.reader import open_binary, read_dicom
-    from data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
-    from data.sources.dicom import find_radiographs, pseudonym
-    from data.study import Study
+    from maira.data.dicom.radiograph import to_levels, write_png
+    from maira.data.dicom.reader import open_binary, read_dicom
+    from maira.data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
+    from maira.data.sources.dicom import find_radiographs, pseudonym
+    from maira.data.study import Study
 
     studies: list[Study] = []
     failures: list[Failure] = []
@@ -105,7 +105,7 @@ def prepare_phantom(
     workers: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
 ) -> None:
     """Generate phantom studies: synthetic radiographs with ground-truth boxes, labels and reports."""
-    from data.phantoms import write_phantoms
+    from maira.data.phantoms import write_phantoms
 
     with show_progress("making phantoms") as on_progress:
         for done, _ in enumerate(write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers), 1):

@@ -17,7 +17,7 @@ from radfact.errors import ExitCode, escape_for_terminal
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from data.study import Study
+    from maira.data.study import Study
     from maira.evaluate.comparison import ExperimentComparison
     from maira.grounding.evaluation import BoxResult
     from maira.grounding.labels import LabelScore

@@ -13,20 +13,20 @@ import typer
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 from rich.console import Console
 
-from data.image_check import ImageCheckOption
-from data.images import MAX_SIZE
-from data.pairing import SPLITS, Priors
 from maira.cli.options import PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
+from maira.data.image_check import ImageCheckOption
+from maira.data.images import MAX_SIZE
+from maira.data.pairing import SPLITS, Priors
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.options import Option, Options
 
 if TYPE_CHECKING:
-    from data.archive import Archive
-    from data.manifest import Failure
-    from data.pairing import Rules, SampleMaker
-    from data.sources.mimic_cxr import Layout
+    from maira.data.archive import Archive
+    from maira.data.manifest import Failure
+    from maira.data.pairing import Rules, SampleMaker
+    from maira.data.sources.mimic_cxr import Layout
 
 
 def _parse_shares(value: Any) -> Any:
@@ -131,7 +131,7 @@ def ms_cxr(
     images: Annotated[Path, typer.Option(help="Folder of MIMIC-CXR or MIMIC-CXR-JPG.")],
 ) -> None:
     """MS-CXR: phrases with boxes on radiographs of MIMIC-CXR."""
-    from data.sources.ms_cxr import read_ms_cxr
+    from maira.data.sources.ms_cxr import read_ms_cxr
 
     _prepare_archive(read_ms_cxr(root, images), images, out, options)
 
@@ -147,7 +147,7 @@ def padchest(
     pediatric: Annotated[bool, typer.Option("--pediatric", help="Include pediatric studies.")] = False,
 ) -> None:
     """PadChest: 16 bit PNG files in folders or zips, and a table of reports."""
-    from data.sources.padchest import read_padchest
+    from maira.data.sources.padchest import read_padchest
 
     if reports is None and language == "en":
         message = "no study has findings without English reports; give them, or use --language es"
@@ -169,7 +169,7 @@ def padchest_gr(
     language: _LanguageOption = "en",
 ) -> None:
     """PadChest-GR: grounded reports on radiographs of PadChest."""
-    from data.sources.padchest_gr import read_padchest_gr
+    from maira.data.sources.padchest_gr import read_padchest_gr
 
     _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language), root, out, options)
 
@@ -177,7 +177,7 @@ def padchest_gr(
 @with_options
 def iu_xray(root: _Root, out: PreparedFolder, options: PrepareOptions) -> None:
     """IU-Xray (Open-i): XML reports, PNG or DICOM files."""
-    from data.sources.iu_xray import read_iu_xray
+    from maira.data.sources.iu_xray import read_iu_xray
 
     _prepare_archive(read_iu_xray(root), root, out, options)
 
@@ -188,7 +188,7 @@ def chexpert_plus(root: _Root, out: PreparedFolder, options: PrepareOptions, ima
 
     --images is the folder with train and valid.
     """
-    from data.sources.chexpert_plus import read_chexpert_plus
+    from maira.data.sources.chexpert_plus import read_chexpert_plus
 
     _prepare_archive(read_chexpert_plus(root, images), images or root, out, options)
 
@@ -199,7 +199,7 @@ def rexgradient(root: _Root, out: PreparedFolder, options: PrepareOptions, image
 
     --images is the folder with deid_png.
     """
-    from data.sources.rexgradient import read_rexgradient
+    from maira.data.sources.rexgradient import read_rexgradient
 
     _prepare_archive(read_rexgradient(root, images), images or root, out, options)
 
@@ -224,7 +224,7 @@ def interpret_cxr(
 
     Images without a view in their names or in --views are skipped and reported.
     """
-    from data.sources.interpret_cxr import read_interpret_cxr
+    from maira.data.sources.interpret_cxr import read_interpret_cxr
 
     folder = images or (file if file.is_dir() else file.parent)
     _prepare_archive(read_interpret_cxr(file, images, views or ()), folder, out, options)
@@ -238,7 +238,7 @@ def coco(
     images: _Images = None,
 ) -> None:
     """COCO file: detections become grounded findings, captions become findings."""
-    from data.sources.coco import read_coco_studies
+    from maira.data.sources.coco import read_coco_studies
 
     _prepare_archive(read_coco_studies(file, images), images or file.parent, out, options)
 
@@ -256,7 +256,7 @@ def table(
 
     Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing values.
     """
-    from data.sources.table import read_table
+    from maira.data.sources.table import read_table
 
     read = read_table(file, images, _rules(options, "one"))
     _prepare("table", read.images, read.make, read.failures, out, options)
@@ -281,8 +281,8 @@ SOURCES = {
 def _mimic(
     root: Path, out: Path, options: PrepareOptions, metadata: Path | None, ms_cxr: Path | None, layout: Layout
 ) -> None:
-    from data.sources.mimic_cxr import read_mimic_cxr
-    from data.sources.ms_cxr import hold_out
+    from maira.data.sources.mimic_cxr import read_mimic_cxr
+    from maira.data.sources.ms_cxr import hold_out
 
     if ms_cxr is not None and options.draw_splits is not None:
         message = "random splits could train on patients that --ms-cxr removes from training; use one of both options"
@@ -294,7 +294,7 @@ def _mimic(
 def _prepare_archive(
     archive: Archive, images: Path, out: Path, options: PrepareOptions, train_priors: Priors = "one"
 ) -> None:
-    from data.pairing import make_samples
+    from maira.data.pairing import make_samples
 
     make = partial(make_samples, archive, _rules(options, train_priors))
     _prepare(archive.source, images, make, archive.failures, out, options)
@@ -303,7 +303,7 @@ def _prepare_archive(
 def _prepare(
     source: str, images: Path, make: SampleMaker, unread: list[Failure], out: Path, options: PrepareOptions
 ) -> None:
-    from data.preparation import Conversion, prepare
+    from maira.data.preparation import Conversion, prepare
 
     conversion = Conversion(
         options.size,
@@ -333,7 +333,7 @@ def _prepare(
 
 
 def _rules(options: PrepareOptions, train_priors: Priors) -> Rules:
-    from data.pairing import Rules
+    from maira.data.pairing import Rules
 
     chosen: Priors = options.priors or train_priors
     others: Priors = "none" if chosen == "none" else "one"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.manifest import read_failures, read_manifest
+from maira.data.manifest import read_failures, read_manifest
 from maira.evaluate.comparison import ExperimentComparison, compare
 from maira.evaluate.experiments import Experiment, ReportTask, Selection
 from maira.evaluate.scoring import Scoring, score_experiment

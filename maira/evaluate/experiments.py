@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from data.study import Study
+from maira.data.study import Study
 from maira.model.task_examples import INPUTS, Input, has_inputs, parse_inputs
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.images import CropMap, image_size
-from data.manifest import Failure
-from data.study import Study
+from maira.data.images import CropMap, image_size
+from maira.data.manifest import Failure
+from maira.data.study import Study
 from maira.generate.engine import Response, Sampling, report_request, start_engine
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.response_file import GenerationItem, ResponseFile, generate_responses, run_settings

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.image_check import ImageCheck, check_pixels
-from data.images import load_gray
+from maira.data.image_check import ImageCheck, check_pixels
+from maira.data.images import load_gray
 from radfact.errors import InputError
 
 ENCODER_BATCH = 16
@@ -35,7 +35,7 @@ class ImageFeatures:
         encode: image encoder, (images, 3, height, width) on the CPU -> (images, patches, width).
         image_processor: reads and prepares a file.
         images: images of every request, in order.
-        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
+        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
         cache_bytes: memory for encoded images; those needed last are dropped first, and encoded again.
     """
 

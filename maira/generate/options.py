@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from data.image_check import ImageCheckOption
+from maira.data.image_check import ImageCheckOption
 from maira.model.prompts import Preset
 from maira.model.task_examples import Input, parse_inputs
 from radfact.errors import ErrorCode, InputError

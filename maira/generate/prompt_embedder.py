@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.image_check import ImageCheck
+from maira.data.image_check import ImageCheck
 from maira.generate.engine import FailedRequest, window_failure
 from maira.generate.features import ImageFeatures
 from maira.model.checkpoint import PREFIXES
@@ -30,7 +30,7 @@ class PromptEmbedder:
 
     Args:
         checkpoint: folder with the model and its processor, in any layout.
-        image_check: whether to refuse images that cannot be chest radiographs (`data.image_check`).
+        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
 
     Raises:
         InputError: the folder is not a checkpoint of MAIRA-2.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.manifest import Failure, read_failures, replace_failures
+from maira.data.manifest import Failure, read_failures, replace_failures
 from maira.generate.engine import Engine, FailedRequest, GenerationRequest, Response, length_key
 from maira.model.checkpoint import fingerprint
 from maira.runtime.processes import join_group

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data.images import CropMap, image_size
-from data.study import Study
+from maira.data.images import CropMap, image_size
+from maira.data.study import Study
 from maira.model.parser import IrregularityKind, parse_report, render_report
 from maira.model.prompts import Preset, build_target
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example, to_crop_coordinates

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data.images import CropMap, image_size
-from data.manifest import Failure
-from data.study import Study
+from maira.data.images import CropMap, image_size
+from maira.data.manifest import Failure
+from maira.data.study import Study
 from maira.generate.drafts import check_images, parse_response, to_original_coordinates
 from maira.generate.engine import GenerationRequest, Response, report_request, start_engine
 from maira.generate.options import EngineOptions, GenerationOptions

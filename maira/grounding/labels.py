@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data.manifest import check_has_samples
-from data.phantoms import read_label
-from data.study import Study
+from maira.data.manifest import check_has_samples
+from maira.data.phantoms import read_label
+from maira.data.study import Study
 from maira.grounding.boxes import box_overlap
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Report, Sentence

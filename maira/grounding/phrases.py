@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.study import Study
+from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError, describe, list_columns, suggest_name
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import read_jsonl

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from encoders import Encoder, load_encoder
+from maira.encoders import Encoder, load_encoder
 from maira.model.checkpoint import check_json, loading_mismatches, raise_mismatch
 from maira.model.config import MairaConfig
 from maira.model.convert import new_folder

@@ -1,7 +1,7 @@
 """Parameter names of MAIRA-2 in each checkpoint layout, as tables, and the content of a checkpoint's files.
 
 "own" is the layout of this package. "released" and "transformers5" differ in the prefixes of the four parts, and their
-encoder has the names of Hugging Face's `Dinov2Model` (`encoders.weights`).
+encoder has the names of Hugging Face's `Dinov2Model` (`maira.encoders.weights`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.core_model_loading import Concatenate, WeightConverter, WeightRenaming
 
-from encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
+from maira.encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names, timm_name
 from radfact.errors import ErrorCode, InputError
 from radfact.fingerprint import weights_digest
 from radfact.io.hub import MODEL_FILES, resolve_model, snapshot_name

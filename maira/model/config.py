@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig
 from transformers.configuration_utils import PreTrainedConfig
 
-from encoders.weights import options_of_config
+from maira.encoders.weights import options_of_config
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 

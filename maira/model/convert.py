@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from encoders.weights import config_of_options
+from maira.encoders.weights import config_of_options
 from maira.model.checkpoint import (
     INDEX,
     Layout,

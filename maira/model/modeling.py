@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from encoders import Encoder
+from maira.encoders import Encoder
 from maira.model.checkpoint import (
     check_finite,
     check_json,

@@ -14,7 +14,7 @@ from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, Batch
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessorMixin
 
-from data.images import Gray, gray_levels, load_gray, prepare
+from maira.data.images import Gray, gray_levels, load_gray, prepare
 from maira.model.checkpoint import check_json, resolve_pretrained
 from maira.model.config import MairaConfig
 from maira.model.prompts import PROMPT_END

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from data.images import CropMap, image_size
-from data.study import Study
+from maira.data.images import CropMap, image_size
+from maira.data.study import Study
 from maira.model.parser import render_report
 from maira.model.prompts import Context, Preset, Task, build_prompt, build_target
 from maira.model.tokens import IMAGE, NO_TEXT

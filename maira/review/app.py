@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from data.study import IMAGE_COLUMNS
+from maira.data.study import IMAGE_COLUMNS
 from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
 from maira.review.coordinator import CampaignFile, Coordinator
 from maira.review.counterparts import find_counterparts

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from data.study import Study
+from maira.data.study import Study
 from maira.model.prompts import Task
 from maira.model.task_examples import UnusedInputWarning, make_example
 from maira.review.agreement import worst_severity

@@ -12,8 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from data.manifest import write_manifest
-from data.study import Study
+from maira.data.manifest import write_manifest
+from maira.data.study import Study
 from maira.review.adjudication import collect_adjudication_items
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from data.archive import Radiograph
-from data.dicom.convert import read_radiograph
-from data.dicom.radiograph import Frame, Window, fill_padding
-from data.study import IMAGE_COLUMNS
+from maira.data.archive import Radiograph
+from maira.data.dicom.convert import read_radiograph
+from maira.data.dicom.radiograph import Frame, Window, fill_padding
+from maira.data.study import IMAGE_COLUMNS
 from maira.review.studies import ReviewSet
 from radfact.errors import InputError
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import NonNegativeInt
 
-from data.archive import Radiograph
-from data.manifest import Failure, iter_manifest, manifest_folder
-from data.study import IMAGE_COLUMNS, Study
+from maira.data.archive import Radiograph
+from maira.data.manifest import Failure, iter_manifest, manifest_folder
+from maira.data.study import IMAGE_COLUMNS, Study
 from maira.review.campaign import REFERENCE_ARM, CampaignConfig
 from maira.review.database import Draft
 from radfact.errors import ErrorCode, InputError, list_some

@@ -1,4 +1,4 @@
-"""What `import maira` does: find our packages, let the Auto classes find the model, silence messages of libraries."""
+"""What `import maira` does: let the Auto classes find the model, silence messages of libraries."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-_ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("data", "encoders")
-"""Packages next to `maira` whose names a user's own folders may have too."""
 
 _AUTO_CLASSES = {
     "transformers.models.auto.configuration_auto": ("AutoConfig", ("from_pretrained", "for_model")),
@@ -33,42 +27,6 @@ _SILENCED = {
     "torch.utils.cpp_extension": "No CUDA runtime is found",
 }
 """Beginnings of messages, by logger."""
-
-
-class _PackageFinder(MetaPathFinder):
-    """Finds `data` and `encoders` next to `maira`, whatever the current folder has."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        del path, target
-        if fullname not in _PACKAGES:
-            return None
-        folder = _ROOT / fullname
-        return spec_from_file_location(fullname, folder / "__init__.py", submodule_search_locations=[str(folder)])
-
-
-def bind_packages() -> None:
-    """Make `import data` and `import encoders` find the packages that are installed with `maira`.
-
-    `python -m`, torchrun and accelerate put the current folder first on the import path, so that a user's own `data`
-    package would be imported instead. Nothing is imported here. Processes that multiprocessing spawns import the main
-    module, and with it `maira`, before they unpickle anything.
-
-    Raises:
-        ImportError: another package of such a name was imported before.
-    """
-    for name in _PACKAGES:
-        if name not in sys.modules:
-            continue
-        paths = [Path(path).resolve() for path in getattr(sys.modules[name], "__path__", ())]
-        if _ROOT / name not in paths:
-            raise ImportError(
-                f"maira needs its own package '{name}', but another one was imported before it "
-                f"({', '.join(map(str, paths))}); import maira first, or rename that package"
-            )
-    if not any(isinstance(finder, _PackageFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _PackageFinder())
 
 
 class _AutoClassFinder(MetaPathFinder):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.study import Study
+from maira.data.study import Study
 from maira.generate.drafts import make_draft, without_references
 from maira.generate.engine import FailedRequest, length_key, report_request
 from maira.generate.response_file import GenerationItem, Row

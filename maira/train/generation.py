@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from data.image_check import ImageCheck
-from data.shards import PackedSample
-from data.study import Study
+from maira.data.image_check import ImageCheck
+from maira.data.shards import PackedSample
+from maira.data.study import Study
 from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.processor import MairaProcessor

@@ -273,7 +273,7 @@ def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
     from transformers.generation import GenerationMixin
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    from encoders import Encoder
+    from maira.encoders import Encoder
     from maira.model.modeling import Adapter
 
     for module in model.modules():

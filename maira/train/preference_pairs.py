@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.study import Study
+from maira.data.study import Study
 from maira.generate.drafts import without_references
 from maira.model.prompts import Preset, Task
 from maira.model.task_examples import Example, Input, UnusedInputWarning, drop_inputs, make_example

@@ -42,7 +42,7 @@ def run_command(app: Callable[[], Any], name: str) -> None:
         is_input = isinstance(error, InputError)
         _exit(name, f"{error} [{error.code}]", ExitCode.INVALID_INPUT if is_input else ExitCode.FAILURE)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in ("radfact", "encoders", "data", "maira"):
+        if (error.name or "").split(".")[0] in ("radfact", "maira"):
             raise
         message = f"the package '{error.name}' is not installed; run pip install \"maira-radfact[model]\""
         _exit(name, f"{message} [{ErrorCode.MISSING_REQUIREMENT}]", ExitCode.FAILURE)

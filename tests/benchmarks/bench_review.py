@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from data.manifest import write_manifest
-from data.study import Original, Study
+from maira.data.manifest import write_manifest
+from maira.data.study import Original, Study
 from radfact.io.jsonl import write_jsonl
 from radfact.records import Sentence
 

@@ -20,7 +20,7 @@ from typing import get_args
 import numpy as np
 from rule_styler import RuleStyler
 
-from data.sources.iu_xray import read_iu_xray
+from maira.data.sources.iu_xray import read_iu_xray
 from radfact.api import MetricSet
 from radfact.error_categories import CategoryLetter
 from radfact.io.jsonl import read_jsonl

@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "radfact")]
 
 from chat_server import ChatServer  # noqa: E402 - after the path
 
-from data.sources.iu_xray import read_iu_xray  # noqa: E402
+from maira.data.sources.iu_xray import read_iu_xray  # noqa: E402
 from radfact.error_categories import ERROR_CATEGORIES  # noqa: E402
 
 MODEL = "--judge openai:m --base-url {url} --max-invalid 0 --concurrency 4"

@@ -153,7 +153,7 @@ def write_inputs(folder: Path) -> None:
 def _write_studies(folder: Path) -> None:
     from dicom_files import RAMP, write_deflated_bomb, write_dicom
 
-    from data.phantoms import write_phantoms
+    from maira.data.phantoms import write_phantoms
 
     list(write_phantoms(folder / "phantoms", 3, seed=7, size=224, split="train"))
     rows = _rows(folder / "phantoms/manifest.jsonl")

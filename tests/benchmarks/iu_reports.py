@@ -16,7 +16,7 @@ import csv
 import hashlib
 from pathlib import Path
 
-from data.sources.iu_xray import read_iu_xray
+from maira.data.sources.iu_xray import read_iu_xray
 from radfact.io.jsonl import open_atomic
 
 REDACTED = "___"

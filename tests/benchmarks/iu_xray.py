@@ -18,9 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from data.archive import Archive, ArchiveStudy
-from data.pairing import Rules, make_samples
-from data.sources.iu_xray import read_iu_xray
+from maira.data.archive import Archive, ArchiveStudy
+from maira.data.pairing import Rules, make_samples
+from maira.data.sources.iu_xray import read_iu_xray
 
 EXPECTED = (3425, 3199, 3307, "92.1")
 

@@ -25,9 +25,9 @@ import pydicom
 import SimpleITK
 from PIL import Image
 
-from data.dicom.radiograph import Frame, to_levels, write_png
-from data.dicom.reader import dicom_to_png, example_radiograph, open_binary, read_dicom
-from data.dicom.resample import bspline_resize
+from maira.data.dicom.radiograph import Frame, to_levels, write_png
+from maira.data.dicom.reader import dicom_to_png, example_radiograph, open_binary, read_dicom
+from maira.data.dicom.resample import bspline_resize
 
 SIZE = 518
 DETECTOR = (3056, 2544)

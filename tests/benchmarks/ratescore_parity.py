@@ -19,7 +19,7 @@ import torch
 from RaTEScore.scorer import DEFAULT_MATRIX_LONG
 from RaTEScore.utils import compute, post_process, sentence_split
 
-from data.sources.iu_xray import read_iu_xray
+from maira.data.sources.iu_xray import read_iu_xray
 from radfact.metrics.classical.ratescore import TYPES, Entities, decode_spans, harmonic_mean, match_entities
 from radfact.reader.segmentation import segment_sentences
 

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.sources.iu_xray import read_iu_xray
+from maira.data.sources.iu_xray import read_iu_xray
 from radfact.judges import EntailmentQuery, split_narrative
 from radfact.judges.offline import OfflineJudge, count_unread
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.dicom.reader import dicom_to_png, example_radiograph
+from maira.data.dicom.reader import dicom_to_png, example_radiograph
 from radfact.errors import InputError
 
 RAMP = np.add.outer(np.arange(24), 2 * np.arange(32))  # brighter to the right and down

@@ -16,7 +16,7 @@ from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.annotation import (
+from maira.data.annotation import (
     CATEGORIES,
     AnnotatedSample,
     Combine,
@@ -30,9 +30,9 @@ from data.annotation import (
     read_label_studio,
     task_of,
 )
-from data.annotation.tasks import OTHER_VIEW
-from data.manifest import Failure
-from data.study import Label, Study
+from maira.data.annotation.tasks import OTHER_VIEW
+from maira.data.manifest import Failure
+from maira.data.study import Label, Study
 from radfact.errors import InputError
 from radfact.io.coco import decode_mask, read_coco
 from radfact.records import Box, Mask, Sentence

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.annotation import (
+from maira.data.annotation import (
     Annotation,
     PhraseAnnotation,
     PhraseLabel,

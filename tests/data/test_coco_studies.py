@@ -11,8 +11,8 @@ import pytest
 from error_checks import raises
 from PIL import Image
 
-from data.dicom.convert import radiograph_to_png
-from data.sources.coco import read_coco_studies
+from maira.data.dicom.convert import radiograph_to_png
+from maira.data.sources.coco import read_coco_studies
 
 IMAGES = [
     {"id": 1, "file_name": "a/1.png", "width": 200, "height": 100},

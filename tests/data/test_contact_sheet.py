@@ -12,9 +12,9 @@ from error_checks import raises
 from PIL import Image
 from results_folder import await_script, page_data
 
-from data.contact_sheet import write_contact_sheet
-from data.manifest import write_manifest
-from data.study import Label, Study
+from maira.data.contact_sheet import write_contact_sheet
+from maira.data.manifest import write_manifest
+from maira.data.study import Label, Study
 from radfact.records import Box, Mask, Sentence
 
 if TYPE_CHECKING:

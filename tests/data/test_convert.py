@@ -13,8 +13,8 @@ from error_checks import raises
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from data.archive import Radiograph
-from data.dicom.convert import radiograph_to_png
+from maira.data.archive import Radiograph
+from maira.data.dicom.convert import radiograph_to_png
 
 pytest.importorskip("pydicom")
 

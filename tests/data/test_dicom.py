@@ -10,7 +10,7 @@ from dicom_files import RAMP, convert, real_radiograph, write_deflated_bomb, wri
 from error_checks import raises
 from PIL import Image
 
-from data.dicom.reader import dicom_to_png, example_radiograph
+from maira.data.dicom.reader import dicom_to_png, example_radiograph
 from radfact.errors import ErrorCode, InputError
 
 pydicom = pytest.importorskip("pydicom")

@@ -11,7 +11,7 @@ import pytest
 from dicom_files import write_dicom
 from error_checks import raises
 
-from data.sources.dicom import find_radiographs
+from maira.data.sources.dicom import find_radiographs
 
 
 def _radiographs(folder: Path, *names: str) -> None:

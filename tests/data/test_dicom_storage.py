@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.dicom.reader import dicom_to_png
+from maira.data.dicom.reader import dicom_to_png
 from radfact.errors import InputError
 
 pydicom = pytest.importorskip("pydicom")
@@ -135,7 +135,7 @@ def test_twelve_bit_extended_jpeg_is_nearly_lossless(tmp_path: Path) -> None:
     ("name", "ceiling"), [("JPEGLSNearLossless_08.dcm", 255), ("JPEGLSNearLossless_16.dcm", 65535)]
 )
 def test_near_lossless_jpeg_ls_keeps_the_steps(tmp_path: Path, name: str, ceiling: int) -> None:
-    from data.dicom.reader import read_dicom
+    from maira.data.dicom.reader import read_dicom
 
     path = small_file(name)
     with path.open("rb") as content:

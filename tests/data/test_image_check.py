@@ -11,10 +11,10 @@ from dicom_files import real_radiograph, write_dicom
 from error_checks import raises_code
 from PIL import Image
 
-from data.dicom.reader import open_binary, read_dicom
-from data.image_check import MAX_PIXELS, MIN_SIDE, TAGS, check_pixels, check_tags
-from data.images import image_size, load_gray
-from data.phantoms import write_phantoms
+from maira.data.dicom.reader import open_binary, read_dicom
+from maira.data.image_check import MAX_PIXELS, MIN_SIDE, TAGS, check_pixels, check_tags
+from maira.data.images import image_size, load_gray
+from maira.data.phantoms import write_phantoms
 from radfact.errors import ErrorCode, InputError
 
 NOISE = np.random.default_rng(0).integers(0, 4096, (64, 48)).astype(np.uint16)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.images import CropMap, image_size, load_gray, prepare
+from maira.data.images import CropMap, image_size, load_gray, prepare
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box
 

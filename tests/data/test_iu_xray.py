@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from error_checks import raises
 
-from data.archive import ArchiveStudy
-from data.pairing import Rules, make_samples
-from data.sources.iu_xray import read_iu_xray
+from maira.data.archive import ArchiveStudy
+from maira.data.pairing import Rules, make_samples
+from maira.data.sources.iu_xray import read_iu_xray
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "openi"
 

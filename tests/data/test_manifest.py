@@ -9,8 +9,8 @@ from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.manifest import Failure, read_manifest, write_failures, write_manifest
-from data.study import Label, Original, Study
+from maira.data.manifest import Failure, read_manifest, write_failures, write_manifest
+from maira.data.study import Label, Original, Study
 from radfact.errors import InputError
 from radfact.records import Box, Sentence
 

@@ -21,8 +21,8 @@ from mimic_files import (
     zip_reports,
 )
 
-from data.archive import Archive, ArchiveStudy
-from data.sources.mimic_cxr import Layout, read_mimic_cxr
+from maira.data.archive import Archive, ArchiveStudy
+from maira.data.sources.mimic_cxr import Layout, read_mimic_cxr
 from radfact.errors import InputError
 
 

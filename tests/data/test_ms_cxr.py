@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from error_checks import raises
 
-from data.archive import Archive, ArchiveStudy
-from data.pairing import Rules, make_samples
-from data.sources.ms_cxr import hold_out, read_ms_cxr
+from maira.data.archive import Archive, ArchiveStudy
+from maira.data.pairing import Rules, make_samples
+from maira.data.sources.ms_cxr import hold_out, read_ms_cxr
 from radfact.errors import InputError
 
 COLUMNS = [

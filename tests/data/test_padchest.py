@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from error_checks import raises
 
-from data.archive import Archive, ArchiveStudy
-from data.pairing import Rules, make_samples
-from data.sources.padchest import read_padchest
+from maira.data.archive import Archive, ArchiveStudy
+from maira.data.pairing import Rules, make_samples
+from maira.data.sources.padchest import read_padchest
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 # The first column is pandas' index and has no name.

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from error_checks import raises
 
-from data.archive import Archive, ArchiveStudy
-from data.pairing import Rules, make_samples
-from data.sources.padchest_gr import read_padchest_gr
-from data.study import Label
+from maira.data.archive import Archive, ArchiveStudy
+from maira.data.pairing import Rules, make_samples
+from maira.data.sources.padchest_gr import read_padchest_gr
+from maira.data.study import Label
 from radfact.records import Box, Sentence
 
 REPORTS = "grounded_reports_20240819.json"

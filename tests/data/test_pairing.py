@@ -13,9 +13,9 @@ from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.archive import Archive, ArchiveStudy, Radiograph, View
-from data.pairing import Rules, Samples, check_patient_splits, make_samples
-from data.study import Study
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, View
+from maira.data.pairing import Rules, Samples, check_patient_splits, make_samples
+from maira.data.study import Study
 from radfact.records import Sentence
 
 

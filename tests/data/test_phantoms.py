@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from data.images import CropMap
-from data.manifest import read_manifest
-from data.phantoms import PhantomStudy, generate, make_study, read_label, write_phantoms
-from data.phantoms.anatomy import Side, draw_anatomy
-from data.phantoms.dictate import SEVERITIES, SIZES, change_since, dictate, dictate_finding, noun_phrase
-from data.phantoms.findings import (
+from maira.data.images import CropMap
+from maira.data.manifest import read_manifest
+from maira.data.phantoms import PhantomStudy, generate, make_study, read_label, write_phantoms
+from maira.data.phantoms.anatomy import Side, draw_anatomy
+from maira.data.phantoms.dictate import SEVERITIES, SIZES, change_since, dictate, dictate_finding, noun_phrase
+from maira.data.phantoms.findings import (
     GRADED,
     GRADES,
     KINDS,
@@ -31,8 +31,8 @@ from data.phantoms.findings import (
     draw_finding,
     rectangles,
 )
-from data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, draw_prior
-from data.phantoms.render import render_frontal
+from maira.data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, draw_prior
+from maira.data.phantoms.render import render_frontal
 from radfact.api import RadFact
 from radfact.judges.offline import OfflineJudge
 from radfact.records import Sentence

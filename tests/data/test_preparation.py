@@ -18,13 +18,13 @@ import pytest
 from error_checks import raises
 from PIL import Image
 
-import data.preparation
-from data.archive import Archive, ArchiveStudy, Radiograph
-from data.image_check import ImageCheck
-from data.manifest import read_failures, read_manifest
-from data.pairing import Rules, make_samples
-from data.preparation import Conversion, PreparationResult, convert_radiograph, prepare
-from data.study import Original
+import maira.data.preparation
+from maira.data.archive import Archive, ArchiveStudy, Radiograph
+from maira.data.image_check import ImageCheck
+from maira.data.manifest import read_failures, read_manifest
+from maira.data.pairing import Rules, make_samples
+from maira.data.preparation import Conversion, PreparationResult, convert_radiograph, prepare
+from maira.data.study import Original
 
 SMALL = Conversion(size=32)
 
@@ -185,8 +185,8 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code = (
         "import sys; from pathlib import Path\n"
-        "from data.preparation import Conversion, prepare\n"
-        "from data.sources.table import read_table\n"
+        "from maira.data.preparation import Conversion, prepare\n"
+        "from maira.data.sources.table import read_table\n"
         "if __name__ == '__main__':\n"
         "    table = read_table(Path(sys.argv[1]))\n"
         "    made = prepare('table', table.images, table.make, Path(sys.argv[2]), Conversion(size=32))\n"
@@ -198,7 +198,7 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     def command(out: str) -> list[str]:
         return [sys.executable, str(script), str(table), str(tmp_path / out)]
 
-    environment = os.environ | {"PYTHONPATH": str(Path(data.preparation.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(maira.data.preparation.__file__).parents[1])}
     process = subprocess.Popen(command("out"), env=environment, start_new_session=True)
     images = tmp_path / "out/images"
     deadline = time.monotonic() + 60
@@ -226,7 +226,7 @@ def _crash_on_two(radiograph: Radiograph, target: Path, **settings: Any) -> str 
 def test_a_radiograph_that_crashes_its_process_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = _archive(tmp_path / "archive")
     # Pickled by its name, which leads back here.
-    monkeypatch.setattr(data.preparation, "convert_radiograph", _crash_on_two)
+    monkeypatch.setattr(maira.data.preparation, "convert_radiograph", _crash_on_two)
     prepared = _prepare(archive, tmp_path / "out", Conversion(size=32, workers=2))
     crashed = [f for f in prepared.failures if f.stage == "convert"]
     assert sorted(Path(f.source or "").stem for f in crashed) == ["1-frontal", "4-lateral"]

@@ -19,12 +19,12 @@ from record_files import (
     write_rexgradient,
 )
 
-from data.archive import Archive
-from data.pairing import Rules, make_samples
-from data.sources.chexpert_plus import read_chexpert_plus
-from data.sources.interpret_cxr import read_interpret_cxr
-from data.sources.rexgradient import read_rexgradient
-from data.sources.table_records import TableRecord
+from maira.data.archive import Archive
+from maira.data.pairing import Rules, make_samples
+from maira.data.sources.chexpert_plus import read_chexpert_plus
+from maira.data.sources.interpret_cxr import read_interpret_cxr
+from maira.data.sources.rexgradient import read_rexgradient
+from maira.data.sources.table_records import TableRecord
 from radfact.errors import InputError
 
 

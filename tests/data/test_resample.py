@@ -6,7 +6,7 @@ from dicom_files import real_radiograph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.dicom.resample import bspline_resize
+from maira.data.dicom.resample import bspline_resize
 
 
 def by_simpleitk(pixels: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.sources.sections import split_sections
+from maira.data.sources.sections import split_sections
 
 # Written for these tests in the layout of MIMIC-CXR's report files: one space before each line, " " for a blank one.
 REPORT = """\

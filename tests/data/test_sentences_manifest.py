@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from data.manifest import Failure as LeftOut
-from data.manifest import read_failures, read_manifest, write_failures, write_manifest
-from data.sentences import SplitCounts, split_findings
-from data.study import Study
 from maira.cli.main import app
+from maira.data.manifest import Failure as LeftOut
+from maira.data.manifest import read_failures, read_manifest, write_failures, write_manifest
+from maira.data.sentences import SplitCounts, split_findings
+from maira.data.study import Study
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges import SplitSentence
 from radfact.judges.offline_splitter import OfflineSplitter

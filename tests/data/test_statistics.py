@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from data.manifest import write_manifest
-from data.statistics import Group, Statistics, manifest_statistics
-from data.study import Study
 from maira.cli.manifest import stats
+from maira.data.manifest import write_manifest
+from maira.data.statistics import Group, Statistics, manifest_statistics
+from maira.data.study import Study
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Sentence
 

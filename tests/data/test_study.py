@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from data.study import IMAGE_COLUMNS, Label, Study
+from maira.data.study import IMAGE_COLUMNS, Label, Study
 
 OPTIONAL_TEXT = (
     "study_id",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from error_checks import raises
 
-from data.pairing import Rules
-from data.sources.table import read_table
-from data.study import Study
+from maira.data.pairing import Rules
+from maira.data.sources.table import read_table
+from maira.data.study import Study
 
 BOX = {"x_min": 0.1, "y_min": 0.1, "x_max": 0.5, "y_max": 0.5}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from encoders import Encoder
+from maira.encoders import Encoder
 
 SMALL: dict[str, Any] = {
     "image_size": 56,

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Dinov2Backbone, Dinov2Config, Dinov2Model
 
-from encoders import load_encoder, save_encoder
-from encoders.weights import (
+from maira.encoders import load_encoder, save_encoder
+from maira.encoders.weights import (
     config_of_options,
     options_of_config,
     options_of_weights,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from data.images import Gray
-from data.manifest import read_manifest
-from data.phantoms import write_phantoms
-from data.study import Study
+from maira.data.images import Gray
+from maira.data.manifest import read_manifest
+from maira.data.phantoms import write_phantoms
+from maira.data.study import Study
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor

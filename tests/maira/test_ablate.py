@@ -13,8 +13,8 @@ import yaml
 from error_checks import raises
 from typer.testing import CliRunner, Result
 
-from data.manifest import read_manifest, write_manifest
 from maira.cli.main import app
+from maira.data.manifest import read_manifest, write_manifest
 from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
 from maira.runtime.commands import Launcher
 from maira.train.checkpointing import FORMAT, resume_fields

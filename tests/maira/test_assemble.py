@@ -22,8 +22,8 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from data.images import Gray
 from maira.cli.main import app
+from maira.data.images import Gray
 from maira.model.assemble import assemble, build_tokenizer
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

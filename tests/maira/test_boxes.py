@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.study import Study
+from maira.data.study import Study
 from maira.grounding.boxes import BoxCompletion, Overlap, box_completions, box_overlap, draw_boxes, summarize_overlaps
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
 from radfact.records import Box, Sentence

@@ -16,7 +16,7 @@ from ports import free_port
 from slurm import DEPLOY, slurm_environment
 from tiny_runs import values
 
-from data.manifest import read_manifest
+from maira.data.manifest import read_manifest
 from radfact.io.pairs import read_drafts
 
 PATIENCE = 240.0

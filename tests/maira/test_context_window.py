@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig
 
-from data.study import Study
+from maira.data.study import Study
 from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, report_request
 from maira.generate.options import EngineOptions
 from maira.generate.prompt_embedder import PromptEmbedder

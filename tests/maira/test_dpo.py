@@ -23,9 +23,9 @@ from test_train import Interrupted, interrupt_at, is_same, weights
 from tiny_runs import Command, metrics, quiet
 from typer.testing import CliRunner
 
-from data.manifest import read_manifest
-from data.study import Study
 from maira.cli.main import app
+from maira.data.manifest import read_manifest
+from maira.data.study import Study
 from maira.model.config import read_config
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

@@ -16,8 +16,8 @@ from test_assemble import language_model, sentencepiece_tokenizer
 from transformers import Dinov2Config, Dinov2Model
 from typer.testing import CliRunner
 
-from data.manifest import read_manifest, write_manifest
 from maira.cli.main import app as maira
+from maira.data.manifest import read_manifest, write_manifest
 from radfact.cli.main import app as radfact
 
 pytestmark = pytest.mark.slow

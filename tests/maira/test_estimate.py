@@ -15,8 +15,8 @@ from error_checks import raises
 from typer.testing import CliRunner
 
 import maira.train.cost.estimate as cost_estimate
-from data.study import Study
 from maira.cli.main import app
+from maira.data.study import Study
 from maira.generate.engine import Sampling, report_request
 from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine

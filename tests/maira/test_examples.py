@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data.images import CropMap
-from data.study import Study
+from maira.data.images import CropMap
+from maira.data.study import Study
 from maira.model.parser import parse_report, render_report
 from maira.model.prompts import Task
 from maira.model.task_examples import (

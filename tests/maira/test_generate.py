@@ -13,9 +13,9 @@ from draft_files import read_rows, without_time
 from error_checks import raises_code
 from safetensors.torch import load_file, save_file
 
-from data.images import CropMap
-from data.manifest import read_failures
-from data.study import Study
+from maira.data.images import CropMap
+from maira.data.manifest import read_failures
+from maira.data.study import Study
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts, make_draft
 from maira.generate.engine import GenerationRequest, Response

@@ -15,9 +15,9 @@ from draft_files import read_rows, without_time
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
-from data.study import Study
 from maira.cli.main import app
+from maira.data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
+from maira.data.study import Study
 from maira.generate.transformers_engine import TransformersEngine
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from data.manifest import Failure, read_manifest, write_manifest
-from data.study import Study
 from maira.cli.main import app
+from maira.data.manifest import Failure, read_manifest, write_manifest
+from maira.data.study import Study
 from maira.generate.engine import FailedRequest, GenerationRequest, Response
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.grounding import evaluation as grounding

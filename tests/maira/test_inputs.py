@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from data.manifest import read_manifest, write_manifest
-from data.study import Study
 from maira.cli.main import app
+from maira.data.manifest import read_manifest, write_manifest
+from maira.data.study import Study
 from maira.evaluate.comparison import COMPLETION, ExperimentComparison, compare, footnotes, write_comparison
 from maira.evaluate.experiments import (
     COMPARISON_MENTIONS,

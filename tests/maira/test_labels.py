@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from error_checks import raises_code
 
-from data.phantoms import make_study
-from data.study import Label, Study
+from maira.data.phantoms import make_study
+from maira.data.study import Label, Study
 from maira.grounding.labels import evaluate_labels, most_frequent_report
 from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence

@@ -15,9 +15,9 @@ import pytest
 from dicom_files import write_dicom
 from typer.testing import CliRunner
 
-from data.dicom.reader import example_radiograph
-from data.manifest import read_failures, read_manifest
 from maira.cli.main import app, main
+from maira.data.dicom.reader import example_radiograph
+from maira.data.manifest import read_failures, read_manifest
 from radfact.errors import ErrorCode, InputError
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModelForImageTextToText
 
-from data.images import Gray
+from maira.data.images import Gray
 from maira.model.config import MairaConfig
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor, pad

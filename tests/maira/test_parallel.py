@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_runs import Command, held_by_another, metrics, quiet, train_config, values
 
-from data.manifest import read_manifest, write_manifest
+from maira.data.manifest import read_manifest, write_manifest
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.tokens import added_ids
 from maira.train.report_training import train

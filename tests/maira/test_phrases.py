@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.manifest import read_manifest
+from maira.data.manifest import read_manifest
 from maira.grounding.phrases import Phrase, manifest_phrases, read_phrases
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence

@@ -13,8 +13,8 @@ import torch
 from error_checks import raises_code
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from data.manifest import read_manifest
-from data.study import Study
+from maira.data.manifest import read_manifest
+from maira.data.study import Study
 from maira.generate import plain_llama as module
 from maira.generate.engine import FailedRequest
 from maira.generate.plain_llama import export_plain_llama

@@ -17,8 +17,8 @@ from mimic_files import Image as Listed
 from mimic_files import write_tables, zip_reports
 from PIL import Image
 
-from data.manifest import read_failures, read_manifest
-from data.study import Study
+from maira.data.manifest import read_failures, read_manifest
+from maira.data.study import Study
 
 pytestmark = pytest.mark.slow
 

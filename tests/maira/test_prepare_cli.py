@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.manifest import read_failures, read_manifest
 from maira.cli.sources import SOURCES
+from maira.data.manifest import read_failures, read_manifest
 
 
 def _run(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:

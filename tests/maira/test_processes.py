@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from draft_files import without_time
 
-from data.manifest import read_manifest, write_manifest
+from maira.data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts
 from maira.generate.engine import start_engine

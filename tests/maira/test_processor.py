@@ -15,7 +15,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
-from data.images import Gray
+from maira.data.images import Gray
 from maira.model.convert import convert, standard_processor
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.parser import render_report

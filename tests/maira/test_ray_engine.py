@@ -11,7 +11,7 @@ import pytest
 from draft_files import without_time
 from error_checks import raises_code
 
-from data.study import Study
+from maira.data.study import Study
 from maira.generate.drafts import generate_drafts
 from maira.generate.engine import GenerationRequest
 from maira.generate.options import EngineOptions, GenerationOptions

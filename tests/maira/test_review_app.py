@@ -27,7 +27,7 @@ from review_files import CORNERS, REFERENCE, REPORT, write_set
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from data.archive import Radiograph
+from maira.data.archive import Radiograph
 from maira.review.app import make_app
 from maira.review.images import Pyramid
 from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens

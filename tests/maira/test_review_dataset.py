@@ -13,8 +13,8 @@ import pytest
 from review_files import CORNERS, REFERENCE, REPORT, change, finish, new_store, write_set
 from typer.testing import CliRunner
 
-from data.manifest import read_manifest
 from maira.cli.main import app
+from maira.data.manifest import read_manifest
 from maira.model.parser import parse_report
 from maira.review.store import Store
 from maira.review.studies import read_review_drafts

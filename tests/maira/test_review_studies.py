@@ -16,7 +16,7 @@ from error_checks import raises
 from PIL import Image
 from review_files import REFERENCE, REPORT, write_set
 
-from data.archive import Radiograph
+from maira.data.archive import Radiograph
 from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.studies import ReviewSet, read_review_drafts, read_review_set
 from radfact.io.jsonl import write_jsonl

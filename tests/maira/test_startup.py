@@ -74,7 +74,7 @@ SPAWNED = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from maira import MairaConfig
-from data.images import CropMap
+from maira.data.images import CropMap
 
 if __name__ == "__main__":
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -95,10 +95,3 @@ def test_torchrun_finds_the_packages(folder: Path) -> None:
     command = ("prepare", "phantom", "--count", "1", "--size", "64", "--out", "set")
     process = run(*options, "maira", *command, folder=folder)
     assert (process.returncode, (folder / "set/manifest.jsonl").is_file()) == (0, True), process.stderr
-
-
-def test_an_already_imported_foreign_package_is_named(folder: Path) -> None:
-    process = run("-c", "import data, maira", folder=folder)
-    assert process.returncode == 1
-    assert process.stderr.splitlines()[-1].startswith("ImportError: maira needs its own package 'data'")
-    assert str(folder / "data") in process.stderr

@@ -18,7 +18,7 @@ from error_checks import raises
 from safetensors import SafetensorError
 from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, said, train_config, values
 
-from data.manifest import read_manifest, write_manifest
+from maira.data.manifest import read_manifest, write_manifest
 from maira.model.checkpoint import fingerprint
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

@@ -14,8 +14,8 @@ import torch
 from error_checks import raises_code
 from torch import nn
 
-from data.images import load_gray
-from data.study import Study
+from maira.data.images import load_gray
+from maira.data.study import Study
 from maira.generate import features, transformers_engine
 from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures

@@ -15,9 +15,9 @@ import torch
 from error_checks import raises
 from rich.console import Console
 
-import data.pack_shards
-from data.manifest import read_manifest, write_manifest
-from data.phantoms import write_phantoms
+import maira.data.pack_shards
+from maira.data.manifest import read_manifest, write_manifest
+from maira.data.phantoms import write_phantoms
 from maira.generate.drafts import generate_drafts
 from maira.grounding.evaluation import complete_boxes
 from maira.model.modeling import MairaForConditionalGeneration
@@ -175,7 +175,7 @@ def test_box_scores_equal_those_of_box_completion(round_of_drafts: Any, radiogra
 def test_shards_are_drafted_like_their_manifest(
     round_of_drafts: Any, radiographs: Path, shipped: Any, tmp_path: Path
 ) -> None:
-    data.pack_shards.pack(radiographs, tmp_path / "shards")
+    maira.data.pack_shards.pack(radiographs, tmp_path / "shards")
     sources = [{"shards": str(tmp_path / "shards")}]
     train_config = make_recipe(radiographs, tmp_path, {"sources": sources, "drafts_every": 1, "drafts": 3})
     figures = make_validator(train_config, *shipped).drafts(in_training(shipped[0]), 7)

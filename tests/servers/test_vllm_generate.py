@@ -12,8 +12,8 @@ import pytest
 import tiny_maira
 from real_servers import require_vllm, run_vllm_script
 
-from data.manifest import read_failures, read_manifest, write_manifest
 from maira.cli.main import app
+from maira.data.manifest import read_failures, read_manifest, write_manifest
 from maira.generate.drafts import generate_drafts
 from maira.generate.engine import NON_FINITE, Engine, FailedRequest, start_engine
 from maira.generate.options import EngineOptions, GenerationOptions

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from data.phantoms import write_phantoms
-from data.study import Study
+from maira.data.phantoms import write_phantoms
+from maira.data.study import Study
 from maira.generate.engine import GenerationRequest, Sampling, report_request
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig

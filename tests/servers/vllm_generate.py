@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torchvision_operators  # noqa: F401
 
-from data.manifest import read_manifest
+from maira.data.manifest import read_manifest
 from maira.generate import vllm_engine
 from maira.generate.options import EngineOptions
 from radfact.errors import InputError, RunError

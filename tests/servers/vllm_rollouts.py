@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torchvision_operators  # noqa: F401
 
-from data.manifest import read_manifest
+from maira.data.manifest import read_manifest
 from maira.model.grammar import Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from data.image_check import ImageCheck
+from maira.data.image_check import ImageCheck
 from maira.model.prompts import Preset, Task
 from maira.model.task_examples import Input
 from maira.train.config.files import read_config_values

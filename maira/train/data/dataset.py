@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.image_check import check_pixels
-from data.images import CropMap, Gray
-from data.study import IMAGE_COLUMNS, Study
+from maira.data.image_check import check_pixels
+from maira.data.images import CropMap, Gray
+from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from data.images import Gray, image_size, load_gray
-from data.manifest import manifest_folder, parse_study
-from data.shards import PackedSample, Shards
-from data.study import IMAGE_COLUMNS, Study
+from maira.data.images import Gray, image_size, load_gray
+from maira.data.manifest import manifest_folder, parse_study
+from maira.data.shards import PackedSample, Shards
+from maira.data.study import IMAGE_COLUMNS, Study
 from maira.train.config.run_config import DataSource
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows

@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from data.processes import ignore_signals, signals_blocked
+from maira.data.processes import ignore_signals, signals_blocked
 from radfact.errors import ErrorCode, InputError, RunError
 
 ItemT = TypeVar("ItemT")

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.study import Study
 from gpu_stages.cases import Measurement, Setup
 from gpu_stages.models import CHECKPOINT, make_phantoms
+from maira.data.study import Study
 from maira.generate import transformers_engine
 from maira.generate.drafts import make_draft
 from maira.generate.engine import Response, report_request

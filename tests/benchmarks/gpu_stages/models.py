@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from data.manifest import read_manifest
-from data.phantoms import write_phantoms
-from data.study import Study
 from gpu_stages.cases import Setup
+from maira.data.manifest import read_manifest
+from maira.data.phantoms import write_phantoms
+from maira.data.study import Study
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.train.components import MODULES

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from data.phantoms import write_phantoms
 from gpu_stages.cases import Measurement, Setup
 from gpu_stages.models import CHECKPOINT
+from maira.data.phantoms import write_phantoms
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.estimate import estimate
