@@ -38,10 +38,6 @@ def worst_severity(state: State) -> int | None:
 def agreements(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
     """Return the agreement of each pair of readers on the studies that both finished.
 
-    Args:
-        store: the review.
-        readers: names.
-
     Returns:
         For each pair `readers`, `studies` (a sample counts once in each arm that both read), and Cohen's `kappa` (None
         if undefined) with its 95% interval (`low`, `high`, from a bootstrap of samples) and its `n` of
@@ -63,10 +59,6 @@ def agreements(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
 
 def krippendorff_alphas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
     """Return Krippendorff's alpha of all readers on the studies that they finished, over all arms and for each arm.
-
-    Args:
-        store: the review.
-        readers: names.
 
     Returns:
         For each arm (None = all) and measure `arm`, `measure`, `level`, `alpha` (None if undefined) with its 95%

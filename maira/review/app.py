@@ -232,12 +232,7 @@ class Server:
         return _download(dumps(result).encode(), "application/json", "summary.json")
 
     def add_reader(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/readers` with `{"name"}` and return the registered name.
-
-        Args:
-            request: has the reader.
-            body: parsed JSON.
-        """
+        """Respond to `POST /api/readers` with `{"name"}` and return the registered name."""
         name = validate_model(_Named, body).name
         if request.scope["reader"]:
             raise _OtherReaderError
@@ -245,12 +240,7 @@ class Server:
         return JSONResponse({"name": self.store.registered_name(name)})
 
     def change(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/studies/{number}/changes` once the change is on disk.
-
-        Args:
-            request: has the number of the study.
-            body: parsed JSON, an envelope with a change.
-        """
+        """Respond to `POST /api/studies/{number}/changes` once the change is on disk."""
         number = self._number(request)
         envelope, change = _parse_change(body)
         reader = self._checked(request, envelope.reader)
@@ -262,15 +252,7 @@ class Server:
         return JSONResponse({"state": state_json(review)})
 
     def times(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/times` once events of a page are on disk; those that are already there stay.
-
-        Args:
-            request: has the reader.
-            body: parsed JSON, an envelope with an `EventBatch`.
-
-        Raises:
-            InputError: the events are invalid or those of another review.
-        """
+        """Respond to `POST /api/times` once events of a page are on disk; those that are already there stay."""
         envelope, batch = (_parse_part(body, _TimesEnvelope), _parse_part(body, EventBatch))
         if envelope.drafts != self.drafts_id:
             message = f"expected events of review {self.drafts_id}, found {envelope.drafts:.64}; reload the page"
@@ -366,15 +348,7 @@ def make_app(
     host: str = "127.0.0.1",
     campaign: CampaignFile | None = None,
 ) -> ASGIApp:
-    """Return the application with its access checks.
-
-    Args:
-        review_set: studies to review.
-        store: database of the same drafts.
-        tokens: see `maira.review.security.link_tokens`.
-        host: address that the server listens on.
-        campaign: file of the campaign, if the review is one.
-    """
+    """Return the application with its access checks."""
     server = Server(review_set, store)
     current_tokens = dict(tokens)
     # More images at once would delay each other.

@@ -95,11 +95,7 @@ class CampaignConfig(Record):
         return {"all": 1.0, "split": 0.0}.get(self.assignment, self.overlap or 0.0)
 
     def has_one_reader_per_report(self, readers: int) -> bool:
-        """Return whether no report is read by two readers, although readers share studies.
-
-        Args:
-            readers: number of readers.
-        """
+        """Return whether no report is read by two readers, although readers share studies."""
         return self.shared_fraction > 0 and self.arms_per_reader == "one" and 1 < readers <= len(self.arms)
 
     @property
@@ -122,15 +118,7 @@ class CampaignConfig(Record):
         return REFERENCE_ARM not in self.arms.values()
 
     def check_same(self, other: CampaignConfig, file: Path) -> None:
-        """Check that a campaign may resume with other settings.
-
-        Args:
-            other: settings of the campaign file.
-            file: file that an error names.
-
-        Raises:
-            InputError: a setting changed that must stay.
-        """
+        """Check that a campaign may resume with other settings."""
         before, now = (settings.model_dump(mode="json", exclude=_CHANGEABLE) for settings in (self, other))
         before["arms"], now["arms"] = list(self.arms), list(other.arms)
         for name, value in before.items():
@@ -151,11 +139,7 @@ def is_campaign_file(path: Path) -> bool:
 
 
 def read_campaign(path: Path) -> CampaignConfig:
-    """Read a campaign file; paths in it are relative to its folder.
-
-    Raises:
-        InputError: the file is invalid.
-    """
+    """Read a campaign file; paths in it are relative to its folder."""
     settings = validate_model(CampaignConfig, read_yaml(path), file=path)
     arms = {
         name: file if file == REFERENCE_ARM else str((path.parent / file).resolve())
@@ -280,16 +264,7 @@ class Campaign:
         return None
 
     def check(self, action: Action, readers: Sequence[str], studies: int) -> None:
-        """Check whether an action is possible.
-
-        Args:
-            action: the action.
-            readers: all readers.
-            studies: number of studies.
-
-        Raises:
-            InputError: it is not possible.
-        """
+        """Check whether an action is possible."""
         active = [name for name in readers if name not in self.merged]
         concerned = [getattr(action, name, None) for name in ("reader", "into")]
         for reader in filter(None, concerned):
@@ -313,12 +288,7 @@ class Campaign:
                     raise InputError(f"expected a study from 1 to {studies}, found {action.study}", field="study")
 
     def apply(self, action: Action, made: str) -> None:
-        """Apply an action.
-
-        Args:
-            action: an action that passed `check`.
-            made: its time.
-        """
+        """Apply an action."""
         self.history.append((made, action))
         match action:
             case Configure():
@@ -349,13 +319,6 @@ class Campaign:
 
         The arm of a reader's samples alternates, with another start for each reader: readers are balanced over the
         arms, and the samples that all of them read are balanced over pairs of reader and arm (Latin square).
-
-        Args:
-            readers: all readers, by the names of their registration.
-            numbers: number of the study by sample and arm, in the order of the drafts.
-
-        Raises:
-            InputError: a training case is not in the drafts.
         """
         settings = self.settings
         if unknown := [name for name in settings.training_cases if name not in numbers]:
@@ -398,13 +361,7 @@ class Campaign:
     def _ordered(
         self, places: Sequence[tuple[int, str]], seed: str, numbers: Mapping[str, Mapping[str, int]]
     ) -> list[int]:
-        """Return the studies of a reader's samples in the order of reading.
-
-        Args:
-            places: place of the arm, and sample.
-            seed: seed of the order, in addition to that of the settings.
-            numbers: number of the study by sample and arm.
-        """
+        """Return the studies of a reader's samples in the order of reading."""
         settings, arms = self.settings, self.settings.arm_names
         places = list(places)
         if settings.order == "random":

@@ -196,11 +196,7 @@ class State:
 
 
 def initial_state(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
-    """Return the initial state of a review.
-
-    Args:
-        sentences: sentences of the draft with their boxes.
-    """
+    """Return the initial state of a review."""
     return State(
         tuple(
             ReviewedSentence(f"d{index}", text, tuple(boxes), draft_text=text, draft_boxes=tuple(boxes))
@@ -248,22 +244,13 @@ class History:
         return Snapshot(self._states[-1], self._version, self._visited, can_undo, can_redo)
 
     def check(self, change: Change) -> None:
-        """Check whether a change is possible.
-
-        Raises:
-            InputError: the change is not possible.
-            UnfinishedError: the change finishes a study whose review is incomplete.
-        """
+        """Check whether a change is possible."""
         state = self._apply(change)
         if change.kind == "finish":
             _check_finished(state, self._visited)
 
     def add(self, change: Change) -> None:
-        """Apply a change.
-
-        Raises:
-            InputError: the change is not possible; the state is unchanged.
-        """
+        """Apply a change."""
         state = self._apply(change)
         if change.kind == "undo":
             self._undone.append(self._states.pop())

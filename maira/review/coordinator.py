@@ -51,13 +51,7 @@ class Coordinator:
     """Handlers of the coordinator's requests; each runs in a thread."""
 
     def __init__(self, server: _ReviewServer, file: CampaignFile, tokens: MutableMapping[str, str]) -> None:
-        """Coordinate the campaign of a server.
-
-        Args:
-            server: its studies are replaced when studies are added.
-            file: the campaign file.
-            tokens: current tokens of links, see `link_tokens`.
-        """
+        """Coordinate the campaign of a server."""
         self.server = server
         self.store = server.store
         self.file = file
@@ -104,11 +98,7 @@ class Coordinator:
         )
 
     def study(self, request: Request) -> Response:
-        """Respond to `GET /api/campaign/studies/{number}` with all readings of a study.
-
-        Raises:
-            InputError: there is no such study.
-        """
+        """Respond to `GET /api/campaign/studies/{number}` with all readings of a study."""
         number = request.path_params["number"]
         if not 1 <= number <= len(self.store.drafts):
             raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
@@ -135,15 +125,7 @@ class Coordinator:
         )
 
     def apply_action(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/campaign/actions` once the action is on disk.
-
-        Args:
-            request: the request.
-            body: parsed JSON, an action.
-
-        Raises:
-            InputError: the action is invalid or not possible.
-        """
+        """Respond to `POST /api/campaign/actions` once the action is on disk."""
         try:
             action = action_adapter.validate_python(body)
         except ValidationError as error:
@@ -156,28 +138,12 @@ class Coordinator:
         return self._updated(request)
 
     def add_reader(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/campaign/readers` with `{"name"}`.
-
-        Args:
-            request: the request.
-            body: parsed JSON.
-
-        Raises:
-            InputError: the name is not valid.
-        """
+        """Respond to `POST /api/campaign/readers` with `{"name"}`."""
         self.store.add_reader(validate_model(_NewReader, body).name)
         return self._updated(request)
 
     def add_studies(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/campaign/studies`: read the files again, and assign what is new.
-
-        Args:
-            request: the request.
-            body: parsed JSON, an empty object.
-
-        Raises:
-            InputError: the files are invalid, or a setting or draft changed that must stay.
-        """
+        """Respond to `POST /api/campaign/studies`: read the files again, and assign what is new."""
         if body != {}:
             raise InputError("expected no fields")
         settings = read_campaign(self.file.path)

@@ -12,12 +12,7 @@ _END_MARKS = (".", "!", "?", ":")
 
 
 def corrected_report(draft: Draft, state: State) -> Report:
-    """Return the report after a review: a narrative if the draft is one, otherwise sentences with boxes.
-
-    Args:
-        draft: the draft.
-        state: state of its review.
-    """
+    """Return the report after a review: a narrative if the draft is one, otherwise sentences with boxes."""
     sentences = [sentence for sentence in state.sentences if not sentence.deleted]
     if draft.is_narrative:
         return _narrative(sentences)

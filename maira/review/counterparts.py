@@ -22,10 +22,6 @@ def find_counterparts(draft: Sequence[Located], reference: Sequence[Located]) ->
 
     These are the sentences with a common finding, whether it is present, absent or elsewhere; or else those with a more
     general or more specific finding; or else those that share words or a region.
-
-    Args:
-        draft: sentences of the draft.
-        reference: sentences of the reference report.
     """
     others = [_Subject(*sentence) for sentence in reference]
     return [_counterparts(_Subject(*sentence), others) for sentence in draft]

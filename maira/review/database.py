@@ -118,24 +118,13 @@ class Draft:
 
 
 def is_locked_error(error: BaseException | None) -> bool:
-    """Return whether another program holds the lock of the database.
-
-    Args:
-        error: error of a connection.
-    """
+    """Return whether another program holds the lock of the database."""
     # Extended codes repeat the primary code in their lowest byte.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing database.
-
-    Args:
-        path: SQLite file.
-
-    Raises:
-        sqlite3.Error: the file cannot be opened.
-    """
+    """Open an existing database."""
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
     )
@@ -151,11 +140,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run a transaction that locks the database; it is rolled back on any error.
-
-    Args:
-        connection: connection to the database.
-    """
+    """Run a transaction that locks the database; it is rolled back on any error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -167,15 +152,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def create(path: Path, drafts: Sequence[Draft]) -> None:
-    """Create a database of drafts atomically, readable by its owner only.
-
-    Args:
-        path: SQLite file.
-        drafts: drafts to review.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Create a database of drafts atomically, readable by its owner only."""
     create_parent(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -200,12 +177,7 @@ def create(path: Path, drafts: Sequence[Draft]) -> None:
 
 
 def insert_drafts(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> None:
-    """Add drafts to a database.
-
-    Args:
-        connection: connection to the database.
-        drafts: new drafts.
-    """
+    """Add drafts to a database."""
     connection.executemany(
         "INSERT INTO drafts (sample_id, arm, is_training, digest, draft) VALUES (?,?,?,?,?)",
         [(draft.sample_id, draft.arm, int(draft.is_training), draft.digest, draft.as_json()) for draft in drafts],
@@ -228,14 +200,7 @@ class DraftRow(NamedTuple):
 
 
 def prepare_writing(path: Path) -> None:
-    """Check that a review can be written, and upgrade it to the current layout.
-
-    Args:
-        path: SQLite file.
-
-    Raises:
-        InputError: the file or its folder cannot be written.
-    """
+    """Check that a review can be written, and upgrade it to the current layout."""
     # The journal of a change is written to the same folder.
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         message = "the file or its folder cannot be written"
@@ -247,11 +212,7 @@ def prepare_writing(path: Path) -> None:
 
 
 def upgraded_copy(path: Path) -> sqlite3.Connection:
-    """Return a copy in memory of a file of an older layout, in the current one.
-
-    Args:
-        path: SQLite file, which stays unchanged.
-    """
+    """Return a copy in memory of a file of an older layout, in the current one."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         with closing(connect(path)) as original:
@@ -276,14 +237,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Raise the errors of SQLite as input errors of a file.
-
-    Args:
-        path: SQLite file.
-
-    Raises:
-        InputError: the file cannot be used.
-    """
+    """Raise the errors of SQLite as input errors of a file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -291,15 +245,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def read_drafts(path: Path, hint: str) -> tuple[int, list[DraftRow]]:
-    """Read the layout and the drafts of a review without changing the file.
-
-    Args:
-        path: the file.
-        hint: end of the message for a file that is not a review.
-
-    Raises:
-        InputError: the file is not a review, has another layout, or cannot be opened.
-    """
+    """Read the layout and the drafts of a review without changing the file."""
     if path.is_dir():
         message = "expected the database of a review, found a folder"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
@@ -326,28 +272,14 @@ def read_drafts(path: Path, hint: str) -> tuple[int, list[DraftRow]]:
 
 
 def parse_draft(row: DraftRow, path: Path) -> Draft:
-    """Return the draft of a row.
-
-    Args:
-        row: row of the database.
-        path: SQLite file, for errors.
-    """
+    """Return the draft of a row."""
     draft = json.loads(row.draft)
     sentences = tuple(parse_sentences(draft["report"], file=path))
     return Draft(row.sample_id, sentences, draft["is_narrative"], draft["record"], row.arm, bool(row.is_training))
 
 
 def check_same_drafts(rows: Sequence[DraftRow], drafts: Sequence[Draft], path: Path) -> None:
-    """Check that drafts are those of a review, in the same order.
-
-    Args:
-        rows: drafts of the review.
-        drafts: drafts to compare.
-        path: SQLite file, for errors.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Check that drafts are those of a review, in the same order."""
     before = {row.key: row.digest for row in rows}
     now = {(draft.sample_id, draft.arm): draft.digest for draft in drafts}
     differences = {
@@ -377,11 +309,7 @@ def _corners(sentence: Sentence) -> list[Corners]:
 
 
 def statements(script: str) -> Iterator[str]:
-    """Split a script into statements, since `executescript` commits the transaction.
-
-    Args:
-        script: SQL.
-    """
+    """Split a script into statements, since `executescript` commits the transaction."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

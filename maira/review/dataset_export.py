@@ -31,11 +31,6 @@ def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[s
     Every correction is an error: one with significant implications is `significant`, any other `insignificant`. Cells
     of readers who did not finish a study are empty. Studies that nobody finished or without a reference are omitted, as
     are arms that are the reference, which every metric scores as perfect.
-
-    Args:
-        store: the review.
-        studies: studies by `sample_id`, with their references.
-        readers: names.
     """
     reviews = [[review.state for _, review in store.counted_reviews(name)] for name in readers]
     drafts = [draft for draft in store.drafts if not draft.is_training]
@@ -58,12 +53,6 @@ def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, a
     """Yield all studies of an arm with a reader's corrected report as their only report.
 
     Unfinished studies have no report, so that `radfact score` and `maira train` skip them.
-
-    Args:
-        store: the review.
-        studies: studies by `sample_id`.
-        reader: name.
-        arm: the arm; "" in a review with one arm.
     """
     for draft, review in store.counted_reviews(reader):
         if draft.arm == arm:
@@ -85,13 +74,7 @@ class PreferenceRows:
 
 
 def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> PreferenceRows:
-    """Return a preference for each corrected draft, with prompt and reports as the model is trained on them.
-
-    Args:
-        store: the review.
-        studies: studies by `sample_id`.
-        readers: names.
-    """
+    """Return a preference for each corrected draft, with prompt and reports as the model is trained on them."""
     preferences = PreferenceRows()
     for reader in readers:
         for draft, review in store.counted_reviews(reader):
@@ -139,11 +122,7 @@ def _with_report(study: Study, report: Report | None) -> Study:
 
 
 def _example(study: Study, report: Report) -> tuple[str, str, list[str]]:
-    """Return prompt, target and image paths of a report.
-
-    Raises:
-        InputError: an image is missing, or the report has no text or cannot be written in the model's format.
-    """
+    """Return prompt, target and image paths of a report."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnusedInputWarning)
         task: Task = "findings" if isinstance(report, str) else "grounded"

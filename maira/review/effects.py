@@ -85,11 +85,6 @@ def estimate_effects(rated: OutcomeValues, arms: Sequence[str], *, significance_
     A linear mixed model has a mean for each arm and random effects of reader, study, draft (study in an arm) and
     reader in an arm, as far as the readings can tell them apart. If there is none, or it cannot be fitted, a bootstrap
     draws studies with all of their readings; its intervals are for these readers.
-
-    Args:
-        rated: values of readings.
-        arms: names of the arms, in order.
-        significance_level: intervals are at 1 - significance_level.
     """
     rated = rated.drop_missing()
     present = [arm for arm in arms if arm in rated.arms]
@@ -174,10 +169,6 @@ class MixedModel:
         The interval is that of Student's t with Satterthwaite's degrees of freedom: the mean of three readers is less
         certain than its standard error says.
 
-        Args:
-            contrast: (arms,).
-            significance_level: the interval is at 1 - significance_level.
-
         Source:
             Satterthwaite, "An Approximate Distribution of Estimates of Variance Components", 1946.
         """
@@ -191,10 +182,6 @@ class MixedModel:
 
 def fit_mixed_model(rated: OutcomeValues, arms: Sequence[str]) -> MixedModel | str:
     """Fit a linear mixed model by restricted maximum likelihood.
-
-    Args:
-        rated: values of readings, without missing ones.
-        arms: names of the arms.
 
     Returns:
         The model, or why there is none.

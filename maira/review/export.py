@@ -108,11 +108,6 @@ def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = 
 
     Cells that a spreadsheet would execute as a formula, and cells that start with an apostrophe, get an apostrophe in
     front, which `unguard` removes.
-
-    Args:
-        store: the review.
-        readers: names.
-        is_blinded: omit the columns that reveal the source of a draft.
     """
     columns = [name for name in COLUMNS if not (is_blinded and name in BLINDED)]
     buffer = StringIO()
@@ -184,9 +179,6 @@ def readings_csv(readings: Sequence[Reading]) -> str:
     """Return the table of readings, one row per reader and opened study, with cells as in `corrections_csv`.
 
     Times that are not known are empty, and `time_reason` says why, or that the active time is a lower bound.
-
-    Args:
-        readings: readings.
     """
     buffer = StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
@@ -221,14 +213,6 @@ def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Itera
     """Yield the corrected reports of the studies that a reader finished, as records of a drafts file.
 
     Training cases are not part of it.
-
-    Args:
-        store: of the reviews.
-        reader: name of the reader.
-        arm: an arm; None for all.
-
-    Raises:
-        InputError: the reader is unknown.
     """
     name = store.registered_name(reader)
     for draft, review in store.counted_reviews(name):
@@ -267,15 +251,6 @@ def write_export(
     """Write corrections, readings, corrected reports of each reader and arm as drafts, and decisions of a campaign.
 
     With studies also the review as a data set: `ratings.csv`, `preferences.jsonl` and a manifest for each drafts file.
-
-    Args:
-        store: the review.
-        folder: folder to write.
-        readers: names.
-        studies: studies of all drafts by `sample_id`, with their references.
-
-    Raises:
-        InputError: a reader is unknown; nothing is written.
     """
     readers = list(dict.fromkeys(map(store.registered_name, readers)))
     table = corrections_csv(store, readers)

@@ -55,11 +55,6 @@ def describe_images(
 ) -> dict[str, dict[str, str | bool] | None]:
     """Return the URLs of a study's images.
 
-    Args:
-        review_set: the studies.
-        number: number of the study, from 1.
-        place: number of the study in URLs, in the list of its reader; None if it is the same.
-
     Returns:
         By kind: `url`, `thumbnail` and `is_original`, or a `message` if the image cannot be shown, or None if there is
         none.
@@ -79,11 +74,7 @@ def _describe(review_set: ReviewSet, number: int, place: int, kind: str) -> dict
 
 
 def load_pyramid(radiograph: Radiograph) -> Pyramid:
-    """Read an image, or return the cached one.
-
-    Raises:
-        InputError: the file cannot be read as a gray image.
-    """
+    """Read an image, or return the cached one."""
     try:
         modified = radiograph.path.stat().st_mtime_ns
     except OSError:

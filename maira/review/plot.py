@@ -32,10 +32,6 @@ _MIN_BARS = 4
 def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
     """Plot three panels for each reader with a finished study, one row each, as PNG and SVG.
 
-    Args:
-        summary: result of `summarize`.
-        path: path without suffix.
-
     Returns:
         The PNG file.
     """

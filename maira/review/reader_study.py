@@ -118,14 +118,7 @@ def analyze(
     *,
     significance_level: float = 0.05,
 ) -> ReaderStudy:
-    """Compute the statistics of a reader study.
-
-    Args:
-        readings: all readings; those that are finished and counted are used.
-        arms: names of the arms, the baseline first.
-        margins: non-inferiority margins.
-        significance_level: intervals are at 1 - significance_level.
-    """
+    """Compute the statistics of a reader study."""
     used = tuple(reading for reading in readings if reading.is_counted and reading.state.done)
     columns = (
         [reading.draft.arm for reading in used],
@@ -167,11 +160,6 @@ def check_noninferiority(difference: Estimate, margin: float, outcome: Outcome) 
     """Return whether an arm is non-inferior: its interval is on the better side of the margin.
 
     It is inferior if all of its interval is on the worse side.
-
-    Args:
-        difference: arm minus baseline, or their ratio.
-        margin: positive; for a ratio above 1.
-        outcome: the outcome.
     """
     if difference.low is None or difference.high is None:
         return None
@@ -194,16 +182,7 @@ def _count_pairs(readings: Sequence[Reading], first: str, second: str) -> tuple[
 def read_margins(
     store: Store, baseline: str | None, margins: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Margin, ...], float]:
-    """Return the arms, the baseline first, the margins and the significance level.
-
-    Args:
-        store: the review; the settings of a campaign are the defaults.
-        baseline: name of an arm; None for that of the campaign, or else the first arm.
-        margins: `OUTCOME=VALUE`; they were not fixed before the readings, so far as the database says.
-
-    Raises:
-        InputError: an arm, an outcome or a value is not valid.
-    """
+    """Return the arms, the baseline first, the margins and the significance level."""
     arms = list(dict.fromkeys(draft.arm for draft in store.drafts if not draft.is_training))
     analysis = store.campaign.settings.analysis if store.campaign else None
     if baseline is not None and baseline not in arms:

@@ -74,16 +74,7 @@ class Reading:
 
 
 def collect_readings(store: Store, readers: Sequence[str], *, idle_after: float = IDLE_AFTER) -> list[Reading]:
-    """Return the readings that were opened or changed, by reader in the order of studies.
-
-    Args:
-        store: the review.
-        readers: names.
-        idle_after: seconds without activity after which a reader is idle.
-
-    Raises:
-        InputError: a reader is unknown.
-    """
+    """Return the readings that were opened or changed, by reader in the order of studies."""
     counted = store.counted_readers()
     readings = []
     for reader in map(store.registered_name, readers):

@@ -48,11 +48,6 @@ _log = logging.getLogger(__name__)
 def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = False) -> dict[str, str]:
     """Return the tokens of the links to a review.
 
-    Args:
-        token: secret of the review, which signs the links of readers.
-        readers: registered names of the readers who have a link of their own.
-        has_coordinator: whether the coordinator of a campaign has a link as well, under `COORDINATOR`.
-
     Returns:
         Tokens by reader, none of which reveals another one; without readers only the secret itself, under "", for
         people who choose their name.
@@ -69,15 +64,7 @@ def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = F
 
 
 def check_certificate(certificate: Path, key: Path | None) -> None:
-    """Check the files of a TLS certificate.
-
-    Args:
-        certificate: PEM file with the certificate and its chain.
-        key: PEM file with the private key; None if the first file contains it.
-
-    Raises:
-        InputError: a file cannot be read, the key is encrypted, or it does not belong to the certificate.
-    """
+    """Check the files of a TLS certificate."""
     for file in (certificate, key):
         if file is not None:
             read_text(file)
@@ -94,13 +81,7 @@ class Guard:
     """ASGI middleware that accepts only requests of the review page, and adds the reader to their scope."""
 
     def __init__(self, app: ASGIApp, *, host: str, tokens: Mapping[str, str]) -> None:
-        """Guard an application.
-
-        Args:
-            app: the application.
-            host: address that the server listens on.
-            tokens: see `link_tokens`.
-        """
+        """Guard an application."""
         self.app = app
         self.host = host
         self.tokens = tokens

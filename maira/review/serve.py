@@ -33,19 +33,7 @@ def serve(
     on_ready: Callable[[dict[str, str]], None],
     campaign: CampaignFile | None = None,
 ) -> None:
-    """Serve a review until it is interrupted.
-
-    Args:
-        review_set: studies to review.
-        store: their database.
-        listener: socket from `listen`; it is closed at the end.
-        host: address that the socket listens on.
-        tokens: see `maira.review.security.link_tokens`.
-        certificate: files of the TLS certificate and its key (None if the first contains it); None without TLS.
-        open_browser: open the page if there is a screen and readers do not have links of their own.
-        on_ready: called with the links by reader; see `link_tokens`.
-        campaign: file of the campaign, if the review is one.
-    """
+    """Serve a review until it is interrupted."""
     port = listener.getsockname()[1]
     links = {reader: page_url(host, port, token) for reader, token in tokens.items()}
     if certificate is not None:

@@ -50,17 +50,7 @@ class Store:
     def __init__(
         self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: CampaignConfig | None = None
     ) -> None:
-        """Open a database, or create one.
-
-        Args:
-            path: the SQLite file.
-            drafts: drafts to review, the same as those of an existing review; None opens an existing review, which
-                may be read-only.
-            settings: of the campaign; further drafts may follow those of an existing one.
-
-        Raises:
-            InputError: the file is not a review, is a review of other drafts, or cannot be written. It is unchanged.
-        """
+        """Open a database, or create one."""
         self.path = path
         if not path.exists():
             if drafts is None:
@@ -103,11 +93,7 @@ class Store:
             self._connection.close()
 
     def token(self) -> str:
-        """Return the access token of the review, created by the first call: links stay valid when the server restarts.
-
-        Raises:
-            RunError: the token cannot be written.
-        """
+        """Return the access token of the review, created by the first call, so that links survive a restart."""
         with self._lock, self._exclusive_transaction():
             self._connection.execute("CREATE TABLE IF NOT EXISTS access (token TEXT NOT NULL) STRICT")
             if not (row := self._connection.execute("SELECT token FROM access").fetchone()):
@@ -132,11 +118,7 @@ class Store:
             return [key for key in self._names("readers") if key not in merged]
 
     def add_reader(self, name: str) -> list[str]:
-        """Register a reader unless the name exists (ignoring case), and return all names.
-
-        Raises:
-            InputError: the name is not valid.
-        """
+        """Register a reader unless the name exists (ignoring case), and return all names."""
         name = self._parse_name(name)
         with self._lock:
             if self._find_reader(name) is None:
@@ -148,19 +130,11 @@ class Store:
             return self.readers()
 
     def registered_name(self, reader: str) -> str:
-        """Return a reader's current name, from this or an earlier one and ignoring case.
-
-        Raises:
-            InputError: the reader is unknown.
-        """
+        """Return a reader's current name, from this or an earlier one and ignoring case."""
         return self._current_name(self.reader_key(reader))
 
     def reader_key(self, reader: str) -> str:
-        """Return the name under which a reader registered, which stays when the reader is renamed.
-
-        Raises:
-            InputError: the reader is unknown, or merged into another one.
-        """
+        """Return the name under which a reader registered, which stays when the reader is renamed."""
         key = self._find_reader(reader)
         if key is None or (self.campaign is not None and key in self.campaign.merged):
             message = f"unknown reader {reader!r:.120}"
@@ -168,11 +142,7 @@ class Store:
         return key
 
     def study_list(self, reader: str) -> list[int]:
-        """Return the numbers of a reader's studies in the order of reading.
-
-        Raises:
-            InputError: the reader is unknown.
-        """
+        """Return the numbers of a reader's studies in the order of reading."""
         with self._lock:
             key = self.reader_key(reader)
             if self.campaign is None:
@@ -180,23 +150,11 @@ class Store:
             return list(self.campaign.lists.get(key, ()))
 
     def check_drafts(self, drafts: Sequence[Draft]) -> None:
-        """Check that drafts begin with those of the review.
-
-        Raises:
-            InputError: they differ.
-        """
+        """Check that drafts begin with those of the review."""
         database.check_same_drafts(database.read_drafts(self.path, "")[1], drafts[: len(self.drafts)], self.path)
 
     def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
-        """Begin or resume a campaign; readers and drafts that are new are added and assigned.
-
-        Args:
-            settings: of the campaign file.
-            drafts: all drafts, those of the review first.
-
-        Raises:
-            InputError: the review is not a campaign, or a setting or draft changed that must stay.
-        """
+        """Begin or resume a campaign; readers and drafts that are new are added and assigned."""
         with self._lock:
             self.check_drafts(drafts)
             if self.campaign is not None:
@@ -226,12 +184,7 @@ class Store:
             self._load_actions()
 
     def apply_action(self, action: Action) -> None:
-        """Apply an action of the coordinator and write it to disk.
-
-        Raises:
-            InputError: there is no campaign, or the action is not possible.
-            RunError: the action cannot be written, and is not applied.
-        """
+        """Apply an action of the coordinator and write it to disk."""
         with self._lock:
             with self._exclusive_transaction():
                 self._load_actions()
@@ -246,26 +199,14 @@ class Store:
         return [*ERROR_TYPES, *self._names("error_types")]
 
     def review(self, reader: str, number: int) -> Snapshot:
-        """Return a reader's review of a study.
-
-        Args:
-            reader: name.
-            number: number of the study, from 1.
-
-        Raises:
-            InputError: the reader or the study is unknown.
-        """
+        """Return a reader's review of a study."""
         with self._lock:
             reader = self._check_reader_and_study(reader, number)
             self._load_changes()
             return self._history(self._owner(reader, number), number).snapshot
 
     def reviews(self, reader: str) -> list[Snapshot]:
-        """Return a reader's reviews of all studies in order.
-
-        Raises:
-            InputError: the reader is unknown.
-        """
+        """Return a reader's reviews of all studies in order."""
         with self._lock:
             reader = self.reader_key(reader)
             self._load_changes()
@@ -279,11 +220,7 @@ class Store:
             return [changed.get(number, initial) for number, initial in enumerate(self._initial, 1)]
 
     def counted_reviews(self, reader: str) -> list[tuple[Draft, Snapshot]]:
-        """Return the drafts that are part of statistics, each with a reader's review.
-
-        Raises:
-            InputError: the reader is unknown.
-        """
+        """Return the drafts that are part of statistics, each with a reader's review."""
         pairs = zip(self.drafts, self.reviews(reader), strict=True)
         return [(draft, review) for draft, review in pairs if not draft.is_training]
 
@@ -291,19 +228,6 @@ class Store:
         """Apply a change and write it to disk. A repeated change is not applied again.
 
         A new error type becomes one of `error_types`.
-
-        Args:
-            reader: name.
-            number: number of the study, from 1.
-            change_id: unique id of the change.
-            version: version of the state that the change refers to.
-            change: the change.
-
-        Raises:
-            InputError: the reader or the study is unknown, or the change is not possible.
-            ConflictError: the state has changed since.
-            SavingBlockedError: the coordinator paused or excluded the reader.
-            RunError: the change cannot be written, and is not applied.
         """
         with self._lock, self._exclusive_transaction():
             self._load_changes()
@@ -332,11 +256,7 @@ class Store:
         return self.review(reader, number)
 
     def change_times(self, reader: str) -> dict[int, ChangeTimes]:
-        """Return the times of a reader's changes by number of the study.
-
-        Raises:
-            InputError: the reader is unknown.
-        """
+        """Return the times of a reader's changes by number of the study."""
         with self._lock:
             key = self.reader_key(reader)
             self._load_changes()
@@ -348,17 +268,7 @@ class Store:
             }
 
     def add_events(self, reader: str, session: str, batch: EventBatch) -> None:
-        """Write events of a page to disk; those that are already there stay.
-
-        Args:
-            reader: name.
-            session: unique id of the page.
-            batch: events of the page.
-
-        Raises:
-            InputError: the reader or a study is unknown, or the session is another reader's.
-            RunError: the events cannot be written.
-        """
+        """Write events of a page to disk; those that are already there stay."""
         for event in batch.events:
             reader = self._check_reader_and_study(reader, event.number)
         rows = [
@@ -378,11 +288,7 @@ class Store:
             )
 
     def events(self, reader: str) -> list[StoredEvent]:
-        """Return the events of a reader's pages; none in a review from before times were recorded.
-
-        Raises:
-            InputError: the reader is unknown.
-        """
+        """Return the events of a reader's pages; none in a review from before times were recorded."""
         with self._lock:
             key = self.reader_key(reader)
             names = [key, *(self.campaign.merged_readers(key) if self.campaign else ())]

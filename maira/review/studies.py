@@ -63,16 +63,7 @@ class ReviewSet:
     shows_reference: bool = True
 
     def image(self, number: int, kind: str, *, prefer_original: bool = True) -> ReviewImage | None:
-        """Return the file of an image; None if the study has no image of this kind.
-
-        Args:
-            number: number of the study, from 1.
-            kind: one of `IMAGE_COLUMNS`.
-            prefer_original: return the original if it can be used, and not the model's input.
-
-        Raises:
-            InputError: the image is outside the folders, or missing.
-        """
+        """Return the file of an image; None if the study has no image of this kind."""
         study = self.studies[number - 1]
         image = getattr(study, kind)
         if image is None:
@@ -116,17 +107,7 @@ class ReviewSet:
 def read_review_set(
     drafts: Path, manifest: Path, *, results: Path | None = None, image_folders: Sequence[Path] = ()
 ) -> ReviewSet:
-    """Read drafts, studies and verdicts of a review.
-
-    Args:
-        drafts: drafts of `maira generate` or another model (.jsonl), each with its study in the manifest.
-        manifest: manifest.jsonl of the studies.
-        results: results folder of RadFact for these drafts.
-        image_folders: folders that may contain images, in addition to the manifest's.
-
-    Raises:
-        InputError: a file is invalid, or a draft has no study.
-    """
+    """Read drafts, studies and verdicts of a review."""
     review_drafts = read_review_drafts(drafts)
     studies = read_studies(manifest, [draft.sample_id for draft in review_drafts], drafts)
     if not review_drafts:
@@ -142,15 +123,7 @@ def read_review_set(
 
 
 def read_campaign_set(settings: CampaignConfig, image_folders: Sequence[Path] = ()) -> ReviewSet:
-    """Read the drafts and studies of a campaign: each sample of the first arm in all arms.
-
-    Args:
-        settings: of the campaign.
-        image_folders: folders that may contain images, in addition to the manifest's.
-
-    Raises:
-        InputError: a file is invalid, a draft has no study, or an arm has other samples than the first.
-    """
+    """Read the drafts and studies of a campaign: each sample of the first arm in all arms."""
     manifest = settings.manifest
     arms = {
         arm: None if file == REFERENCE_ARM else {draft.sample_id: draft for draft in read_review_drafts(Path(file))}
@@ -196,16 +169,7 @@ def read_campaign_set(settings: CampaignConfig, image_folders: Sequence[Path] = 
 
 
 def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dict[str, Study]:
-    """Return the studies of drafts by `sample_id`.
-
-    Args:
-        manifest: manifest.jsonl with these and possibly other studies.
-        sample_ids: of the drafts.
-        source: file of the drafts, for error messages.
-
-    Raises:
-        InputError: the manifest is invalid, or a draft has no study in it.
-    """
+    """Return the studies of drafts by `sample_id`."""
     wanted = set(sample_ids)
     skipped: list[Failure] = []
     studies = {study.sample_id: study for study in iter_manifest(manifest, skipped) if study.sample_id in wanted}
@@ -218,11 +182,7 @@ def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dic
 
 
 def read_review_drafts(path: Path) -> list[Draft]:
-    """Read drafts for a review, with narratives split into sentences.
-
-    Raises:
-        InputError: the file is invalid.
-    """
+    """Read drafts for a review, with narratives split into sentences."""
     reports = read_drafts(path)
     models = {str(row["sample_id"]): row.get("model") for _, row in read_jsonl(path)}
     return [

@@ -24,15 +24,8 @@ def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
 
     Statistics are over finished studies; comments on studies include unfinished ones.
 
-    Args:
-        store: the review.
-        readers: names.
-
     Returns:
         `studies`, `readers` (by name, see `_summarize_reader`) and `agreement` (see `agreements`).
-
-    Raises:
-        InputError: a reader is unknown.
     """
     names = [store.registered_name(reader) for reader in readers]
     return {

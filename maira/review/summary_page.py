@@ -34,14 +34,7 @@ def arm_name(arm: str | None) -> str:
 
 
 def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], idle_after: float) -> None:
-    """Write the tables as CSV, the plots, and `summary.html` with figure 4.
-
-    Args:
-        folder: folder with `figure4.png`.
-        study: statistics.
-        result: content of `summary.json`.
-        idle_after: seconds without activity after which a reader is idle.
-    """
+    """Write the tables as CSV, the plots, and `summary.html` with figure 4."""
     tables = {
         "arms": arm_table(study),
         "differences": difference_table(study),
@@ -82,12 +75,7 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
 
 
 def summary_notes(study: ReaderStudy, result: Mapping[str, Any]) -> list[str]:
-    """Return the sentences at the top of the page.
-
-    Args:
-        study: statistics.
-        result: content of `summary.json`.
-    """
+    """Return the sentences at the top of the page."""
     readers = len({reading.reader for reading in study.readings})
     samples = len({reading.draft.sample_id for reading in study.readings})
     counts = result["readings"]

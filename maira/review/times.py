@@ -133,11 +133,6 @@ def study_times(
     Time after an activity counts until the next one, or for `idle_after` seconds. Of studies that are open at the same
     time, in several windows or on several machines, only the one with the latest activity counts.
 
-    Args:
-        events: of the reader.
-        changes: times of the reader's changes by study.
-        idle_after: seconds without activity after which the reader is idle.
-
     Returns:
         Times of each study that was opened or changed.
     """
