@@ -242,7 +242,7 @@ def summary(
         ),
     ] = None,
 ) -> None:
-    """Summarize the finished reviews: summary.html with tables (CSV), plots and summary.json.
+    """Summarize the finished reviews: summary.html with tables (CSV), figure 4 and summary.json.
 
     Corrections, implications, time and agreement of readers by arm, with intervals from mixed-effects models or a
     cluster bootstrap, and the plot of MAIRA-2, figure 4. Statistics omit training cases and excluded readers.
@@ -272,7 +272,7 @@ def summary(
         write_json(new / "summary.json", result)
     console = Console()
     _show_summary(console, result)
-    print_line(console, f"written: {out / 'summary.html'}, with tables (CSV), plots and summary.json")
+    print_line(console, f"written: {out / 'summary.html'}, with tables (CSV), figure 4 and summary.json")
 
 
 def _opened(db: Path) -> closing[Store]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from maira.data.study import Study
+from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
 from maira.model.task_examples import UnusedInputWarning, make_example
 from maira.review.agreement import worst_severity
@@ -62,10 +62,10 @@ def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, a
 
 @dataclass(frozen=True, slots=True)
 class PreferenceRows:
-    """Preferences of corrected reports to their drafts.
+    """Preferences of corrected reports to their drafts, see `find_preferences`.
 
     Attributes:
-        rows: objects with `sample_id`, `arm`, `reader`, `severity`, `prompt`, `chosen`, `rejected` and `images`.
+        rows: lines of `preferences.jsonl`.
         skipped: number of corrected drafts without a preference, by reason.
     """
 
@@ -74,33 +74,37 @@ class PreferenceRows:
 
 
 def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> PreferenceRows:
-    """Return a preference for each corrected draft, with prompt and reports as the model is trained on them."""
+    """Return a preference for each corrected draft, with both reports as the model is trained on them.
+
+    A row has no prompt: it names the sample of the manifest and the task, and a run makes the prompt from its own
+    settings.
+    """
     preferences = PreferenceRows()
     for reader in readers:
         for draft, review in store.counted_reviews(reader):
             if not (review.state.done and review.state.corrections):
                 continue
             study = studies[draft.sample_id]
-            drafted = corrected_report(draft, draft.state())
+            task: Task = "findings" if draft.is_narrative else "grounded"
             try:
-                prompt, rejected, images = _example(study, drafted)
-                _, chosen, _ = _example(study, corrected_report(draft, review.state))
+                rejected = _target(study, corrected_report(draft, draft.state()), task)
+                chosen = _target(study, corrected_report(draft, review.state), task)
             except InputError as error:
                 preferences.skipped[str(error)] += 1
                 continue
             if chosen == rejected:
                 preferences.skipped["the model's format cannot express the correction"] += 1
                 continue
-            identity = {"sample_id": draft.sample_id, "arm": draft.arm, "reader": reader}
-            severity = worst_severity(review.state)
             preferences.rows.append(
                 {
-                    **identity,
-                    "severity": severity,
-                    "prompt": prompt,
+                    "sample_id": draft.sample_id,
+                    "arm": draft.arm,
+                    "reader": reader,
+                    "severity": worst_severity(review.state),
+                    "task": task,
                     "chosen": chosen,
                     "rejected": rejected,
-                    "images": images,
+                    "images": [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None],
                 }
             )
     return preferences
@@ -121,12 +125,10 @@ def _with_report(study: Study, report: Report | None) -> Study:
     return study.model_copy(update={**others, name: report or None})
 
 
-def _example(study: Study, report: Report) -> tuple[str, str, list[str]]:
-    """Return prompt, target and image paths of a report."""
+def _target(study: Study, report: Report, task: Task) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnusedInputWarning)
-        task: Task = "findings" if isinstance(report, str) else "grounded"
-        example = make_example(_with_report(study, report), task)
-    if example.target is None:
+        target = make_example(_with_report(study, report), task).target
+    if target is None:
         raise InputError("expected a report with text, found none")
-    return example.prompt, example.target, [str(path) for path in example.images]
+    return target

@@ -17,6 +17,7 @@ from maira.data.study import Study
 from maira.review.adjudication import collect_adjudication_items
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report
+from maira.review.database import Draft
 from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
 from maira.review.protocol import SEVERITIES
 from maira.review.readings import Reading, collect_readings
@@ -27,71 +28,23 @@ from radfact.records import Sentence
 
 CorrectionKind = Literal["edit", "deletion", "addition"]
 
+_SOURCE = ("sample_id", "arm", "model", "training")
 COLUMNS = (
-    "reader",
-    "sample_id",
-    "arm",
-    "model",
-    "training",
-    "excluded",
-    "sentence",
-    "kind",
-    "draft_text",
-    "corrected_text",
-    "error_type",
-    "severity",
-    "comment",
-    "boxes_changed",
-    "draft_boxes",
-    "corrected_boxes",
-    "finished",
-    "study_comment",
-)
+    "reader", *_SOURCE, "excluded", "sentence", "kind", "draft_text", "corrected_text", "error_type", "severity",
+    "comment", "boxes_changed", "draft_boxes", "corrected_boxes", "finished", "study_comment",
+)  # fmt: skip
 """Columns of the table of corrections; `BLINDED` are missing in that of a blinded reader."""
 
 BLINDED = ("arm", "model", "training", "excluded")
 
-DECISION_COLUMNS = (
-    "sample_id",
-    "arm",
-    "model",
-    "training",
-    "item",
-    "draft_text",
-    "readings",
-    "needs_correction",
-    "severity",
-    "comment",
-    "decided_at",
-)
-"""Columns of the table of decisions on disagreements."""
-
-READING_COLUMNS = (
-    "reader",
-    "sample_id",
-    "arm",
-    "model",
-    "training",
-    "excluded",
-    "status",
-    "opened_at",
-    "finished_at",
-    "active_seconds",
-    "total_seconds",
-    "time_reason",
-    "sentences",
-    "edits",
-    "deletions",
-    "additions",
-    "boxes_changed",
-    "no_implications",
-    "minor_implications",
-    "significant_implications",
-    "not_rated",
-    "worst_severity",
-    "comment",
-)
-"""Columns of the table of readings."""
+_DECISION_COLUMNS = (
+    *_SOURCE, "item", "draft_text", "readings", "needs_correction", "severity", "comment", "decided_at",
+)  # fmt: skip
+_READING_COLUMNS = (
+    "reader", *_SOURCE, "excluded", "status", "opened_at", "finished_at", "active_seconds", "total_seconds",
+    "time_reason", "sentences", "edits", "deletions", "additions", "boxes_changed", "no_implications",
+    "minor_implications", "significant_implications", "not_rated", "worst_severity", "comment",
+)  # fmt: skip
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
@@ -106,63 +59,35 @@ def kind_of(sentence: ReviewedSentence) -> CorrectionKind:
 def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
     """Return the table of corrections in finished and unfinished studies, one row per correction.
 
-    Cells that a spreadsheet would execute as a formula, and cells that start with an apostrophe, get an apostrophe in
-    front, which `unguard` removes.
+    Blinded, it lacks the columns that reveal the source of a draft.
     """
-    columns = [name for name in COLUMNS if not (is_blinded and name in BLINDED)]
-    buffer = StringIO()
-    # All cells quoted: a spreadsheet that splits at semicolons would find formulas within cells.
-    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\r\n", quoting=csv.QUOTE_ALL)
-    writer.writeheader()
     counted = store.counted_readers()
+    rows = []
     for reader in map(store.registered_name, readers):
         for draft, review in zip(store.drafts, store.reviews(reader), strict=True):
-            state = review.state
-            for index, sentence in enumerate(state.sentences, 1):
+            for index, sentence in enumerate(review.state.sentences, 1):
                 if sentence.is_correction:
-                    shared = [str(state.done).lower(), state.comment]
-                    study = [
-                        reader,
-                        draft.sample_id,
-                        draft.arm,
-                        draft.record.get("model") or "",
-                        str(draft.is_training).lower(),
-                        str(reader not in counted).lower(),
-                    ]
-                    cells = zip(COLUMNS, [*study, str(index), *_cells(sentence), *shared], strict=True)
-                    writer.writerow({name: guard(cell) for name, cell in cells})
-    return buffer.getvalue()
+                    study = [reader, *_source(draft), reader not in counted]
+                    shared = [review.state.done, review.state.comment]
+                    rows.append([*study, index, *_cells(sentence), *shared])
+    hidden = BLINDED if is_blinded else ()
+    kept = [place for place, name in enumerate(COLUMNS) if name not in hidden]
+    return _csv([COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows])
 
 
 def decisions_csv(store: Store) -> str:
-    """Return the table of the coordinator's decisions, one row per sentence, with cells as in `corrections_csv`."""
-    buffer = StringIO()
-    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
-    writer.writerow(DECISION_COLUMNS)
-    items = {
-        number: {item.id: item for item in study_items}
-        for number, study_items in collect_adjudication_items(store).items()
-    }
+    """Return the table of the coordinator's decisions, one row per sentence."""
+    rows = []
+    studies = collect_adjudication_items(store)
     for number, (made, decision) in sorted(store.campaign.decisions.items() if store.campaign else ()):
-        draft = store.drafts[number - 1]
+        items = {item.id: item for item in studies.get(number, ())}
         for key, severity in decision.severities.items():
-            item = items.get(number, {}).get(key)
-            readings = item.readings if item else {}
-            cells = [
-                draft.sample_id,
-                draft.arm,
-                str(draft.record.get("model") or ""),
-                str(draft.is_training).lower(),
-                key,
-                (item.draft_text if item else None) or "",
-                "; ".join(f"{reader}: {describe_reading(sentence)}" for reader, sentence in readings.items()),
-                str(severity is not None).lower(),
-                "" if severity is None else str(severity),
-                decision.comment,
-                made,
-            ]
-            writer.writerow([guard(cell) for cell in cells])
-    return buffer.getvalue()
+            item = items.get(key)
+            readings = item.readings.items() if item else ()
+            described = "; ".join(f"{reader}: {describe_reading(sentence)}" for reader, sentence in readings)
+            decided = [described, severity is not None, severity, decision.comment, made]
+            rows.append([*_source(store.drafts[number - 1]), key, item and item.draft_text, *decided])
+    return _csv(_DECISION_COLUMNS, rows)
 
 
 def describe_reading(sentence: ReviewedSentence) -> str:
@@ -176,36 +101,47 @@ def describe_reading(sentence: ReviewedSentence) -> str:
 
 
 def readings_csv(readings: Sequence[Reading]) -> str:
-    """Return the table of readings, one row per reader and opened study, with cells as in `corrections_csv`.
+    """Return the table of readings, one row per reader and opened study.
 
     Times that are not known are empty, and `time_reason` says why, or that the active time is a lower bound.
     """
-    buffer = StringIO()
-    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
-    writer.writerow(READING_COLUMNS)
+    rows = []
     for reading in readings:
         state, time, worst = reading.state, reading.time, reading.worst
-        cells = (
-            reading.reader,
-            reading.draft.sample_id,
-            reading.draft.arm,
-            reading.draft.record.get("model") or "",
-            str(reading.draft.is_training).lower(),
-            str(reading.is_excluded).lower(),
-            "finished" if state.done else "started",
-            *("" if at is None else at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
-            *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
-            time.reason,
-            sum(not sentence.is_added for sentence in state.sentences),
-            reading.edits,
-            reading.deletions,
-            reading.additions,
-            reading.boxes_changed,
-            *(reading.severities[severity] for severity in (0, 1, 2, None)),
-            "none" if worst == -1 else "" if worst is None else worst,
-            state.comment,
+        rows.append(
+            [
+                *(reading.reader, *_source(reading.draft), reading.is_excluded),
+                "finished" if state.done else "started",
+                *(at and at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
+                *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
+                time.reason,
+                sum(not sentence.is_added for sentence in state.sentences),
+                *(reading.edits, reading.deletions, reading.additions, reading.boxes_changed),
+                *(reading.severities[severity] for severity in (0, 1, 2, None)),
+                "none" if worst == -1 else worst,
+                state.comment,
+            ]
         )
-        writer.writerow([guard(str(cell)) for cell in cells])
+    return _csv(_READING_COLUMNS, rows)
+
+
+def _source(draft: Draft) -> list[Any]:
+    return [draft.sample_id, draft.arm, draft.record.get("model"), draft.is_training]
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table.
+
+    Cells that a spreadsheet would execute as a formula, and cells that start with an apostrophe, get an apostrophe in
+    front, which `unguard` removes.
+    """
+    buffer = StringIO()
+    # All cells quoted: a spreadsheet that splits at semicolons would find formulas within cells.
+    writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for row in rows:
+        texts = (str(cell).lower() if isinstance(cell, bool) else cell for cell in row)
+        writer.writerow(["" if text is None else guard(str(text)) for text in texts])
     return buffer.getvalue()
 
 
@@ -253,19 +189,20 @@ def write_export(
     With studies also the review as a data set: `ratings.csv`, `preferences.jsonl` and a manifest for each drafts file.
     """
     readers = list(dict.fromkeys(map(store.registered_name, readers)))
-    table = corrections_csv(store, readers)
+    tables = {
+        "corrections": corrections_csv(store, readers),
+        "readings": readings_csv(collect_readings(store, readers)),
+    }
     counted = [reader for reader in readers if reader in store.counted_readers()]
     arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
     names = store.readers()
     drafts = {}
     with replace_files(folder) as new:
-        with open_atomic(new / "corrections.csv", "wb") as handle:
-            handle.write(table.encode("utf-8-sig"))
         if store.campaign is not None:
-            with open_atomic(new / "decisions.csv", "wb") as handle:
-                handle.write(decisions_csv(store).encode("utf-8-sig"))
-        with open_atomic(new / "readings.csv", "wb") as handle:
-            handle.write(readings_csv(collect_readings(store, readers)).encode("utf-8-sig"))
+            tables["decisions"] = decisions_csv(store)
+        for name, table in tables.items():
+            with open_atomic(new / f"{name}.csv", "wb") as handle:
+                handle.write(table.encode("utf-8-sig"))
         for reader in readers:
             # Names may contain characters that file names cannot, and two may differ only in these.
             number = names.index(reader) + 1
@@ -304,18 +241,15 @@ def unguard(cell: str) -> str:
     return cell.removeprefix(_GUARD)
 
 
-def _cells(sentence: ReviewedSentence) -> list[str]:
+def _cells(sentence: ReviewedSentence) -> list[Any]:
     assessment = sentence.assessment
     return [
         kind_of(sentence),
-        sentence.draft_text or "",
-        "" if sentence.deleted else sentence.text,
-        assessment.error_type or "",
-        "" if assessment.severity is None else str(assessment.severity),
-        assessment.comment,
-        str(sentence.has_moved_boxes).lower(),
+        sentence.draft_text,
+        None if sentence.deleted else sentence.text,
+        *(assessment.error_type, assessment.severity, assessment.comment, sentence.has_moved_boxes),
         dumps(sentence.draft_boxes),
-        "" if sentence.deleted else dumps(sentence.boxes),
+        None if sentence.deleted else dumps(sentence.boxes),
     ]
 
 

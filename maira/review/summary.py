@@ -76,12 +76,12 @@ def _reports_by_corrections(states: Sequence[State]) -> dict[str, dict[str, int]
     """Return number of corrections -> worst severity -> number of reports (figure 4, panel A)."""
     counts: dict[int, Counter[str]] = {}
     for state in states:
-        counts.setdefault(len(state.corrections), Counter())[_worst(state)] += 1
+        counts.setdefault(len(state.corrections), Counter())[worst_name(worst_severity(state))] += 1
     return {str(number): dict(counts[number]) for number in sorted(counts)}
 
 
-def _worst(state: State) -> str:
-    worst = worst_severity(state)
+def worst_name(worst: int | None) -> str:
+    """Return the name of the worst severity of a report, see `worst_severity`."""
     return NO_CORRECTION if worst == -1 else SEVERITY_NAMES[worst]
 
 

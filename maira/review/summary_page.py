@@ -1,4 +1,4 @@
-"""Tables, plots and the page of the summary of a reader study."""
+"""Tables and the page of the summary of a reader study."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import Any
 
 from maira.review.effects import Estimate
 from maira.review.plot import WORST_COLORS
-from maira.review.reader_study import NonInferiority, Outcome, ReaderStudy
-from maira.review.readings import Reading
-from maira.review.summary import NO_CORRECTION, SEVERITY_NAMES
-from radfact.optional import load_pyplot
+from maira.review.reader_study import NonInferiority, ReaderStudy
+from maira.review.summary import NO_CORRECTION, SEVERITY_NAMES, worst_name
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
-from radfact.pages.plots import save
 
 _MEASURES = {
     "needs_correction": "sentence needs correction",
@@ -34,7 +31,7 @@ def arm_name(arm: str | None) -> str:
 
 
 def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], idle_after: float) -> None:
-    """Write the tables as CSV, the plots, and `summary.html` with figure 4."""
+    """Write the tables as CSV, and `summary.html` with figure 4."""
     tables = {
         "arms": arm_table(study),
         "differences": difference_table(study),
@@ -52,20 +49,17 @@ def write_summary(folder: Path, study: ReaderStudy, result: Mapping[str, Any], i
             f"Finished studies of the readers in the statistics. Intervals are {level} intervals; the column method "
             "says how they were computed. The mean is that of the readings, the estimate that of the model. The models "
             "are linear, so the interval of a share may reach beyond 0 and 1.",
-            Plot(_draw_outcomes(study, folder / "outcomes"), "Estimates with intervals by arm"),
             tables["arms"],
         ]),
         *_difference_sections(study, tables, level),
         Section("Implications", [
             "Reports by the worst implication of their corrections.",
-            Plot(_draw_implications(study, folder / "implications"), "Share of reports by worst implication and arm"),
             tables["implications"],
         ]),
         Section("Time", [
             "Active time: the study is open in a visible window with the focus, until the study was last finished. "
             f"Idle time is excluded: it begins {idle_after:g} s after the last activity and ends with the next. "
             "Readings without a known time are counted with the reason, and are not part of the statistics of time.",
-            *_time_plot(study, folder / "times"),
             tables["times"],
         ]),
         Section("Agreement", _agreement_parts(tables)),
@@ -205,7 +199,7 @@ def time_table(study: ReaderStudy) -> Table:
 
 def implication_table(study: ReaderStudy) -> Table:
     """Return the number of reports by arm and worst implication, and of corrections by severity."""
-    worst = _worst_names(study)
+    worst = {arm: Counter(worst_name(reading.worst) for reading in study.of_arm(arm)) for arm in study.arms}
     names = [name for name in WORST_COLORS if any(name in counts for counts in worst.values())]
     severities = {arm: sum((reading.severities for reading in study.of_arm(arm)), Counter()) for arm in study.arms}
     rows = [
@@ -245,109 +239,3 @@ def kappa_table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 def _effect(effect: Estimate) -> tuple[float | int | None, ...]:
     return effect.value, effect.low, effect.high, effect.n, effect.readers, effect.samples
-
-
-def _worst_names(study: ReaderStudy) -> dict[str, Counter[str]]:
-    return {
-        arm: Counter(
-            NO_CORRECTION if reading.worst == -1 else SEVERITY_NAMES[reading.worst] for reading in study.of_arm(arm)
-        )
-        for arm in study.arms
-    }
-
-
-def _draw_outcomes(study: ReaderStudy, path: Path) -> Path:
-    """Plot one panel for each outcome with a value: the estimate of each arm with its interval."""
-    shown = [(outcome, e.means) for outcome, e in study.estimates.items() if _has_value(e.means)]
-    columns = min(3, max(1, len(shown)))
-    rows = max(1, math.ceil(len(shown) / columns))
-    height = 1.1 + 0.34 * len(study.arms)
-    plot = load_pyplot()
-    with plot.rc_context({"text.parse_math": False}):
-        figure, panels = plot.subplots(
-            rows, columns, figsize=(4.0 * columns, height * rows), squeeze=False, layout="constrained"
-        )
-        for panel in list(panels.flat)[len(shown) :]:
-            panel.set_visible(False)
-        for panel, (outcome, means) in zip(panels.flat, shown, strict=False):
-            _draw_arms(panel, outcome, means)
-        return save(figure, path)
-
-
-def _has_value(means: Mapping[str, Estimate]) -> bool:
-    return any(effect.value is not None for effect in means.values())
-
-
-def _draw_arms(panel: Any, outcome: Outcome, means: Mapping[str, Estimate]) -> None:
-    for place, effect in enumerate(reversed(list(means.values()))):
-        if effect.value is not None:
-            panel.plot([effect.value], [place], "o", color="#1c5d99")
-        if effect.low is not None and effect.high is not None:
-            panel.plot([effect.low, effect.high], [place, place], color="#1c5d99", linewidth=1.5)
-    panel.set_yticks(range(len(means)), [arm_name(arm) for arm in reversed(list(means))], fontsize=8)
-    panel.set_ylim(-0.6, len(means) - 0.4)
-    panel.tick_params(axis="x", labelsize=8)
-    panel.set_title(outcome.label, fontsize=9)
-
-
-def _draw_implications(study: ReaderStudy, path: Path) -> Path:
-    worst = _worst_names(study)
-    arms = [arm for arm in reversed(study.arms) if study.of_arm(arm)]
-    plot = load_pyplot()
-    with plot.rc_context({"text.parse_math": False}):
-        figure, axes = plot.subplots(figsize=(8, 1.4 + 0.4 * len(arms)), layout="constrained")
-        left = [0.0] * len(arms)
-        for name, color in WORST_COLORS.items():
-            shares = [worst[arm][name] / len(study.of_arm(arm)) for arm in arms]
-            if any(shares):
-                axes.barh(range(len(arms)), shares, 0.6, left, label=name, color=color, edgecolor="white")
-            left = [before + share for before, share in zip(left, shares, strict=True)]
-        labels = [f"{arm_name(arm)} (n = {len(study.of_arm(arm))})" for arm in arms]
-        axes.set_yticks(range(len(arms)), labels, fontsize=8)
-        axes.set_xlim(0, 1)
-        axes.set_xlabel("share of reports", fontsize=9)
-        figure.legend(loc="outside lower center", ncols=5, fontsize=8)
-        return save(figure, path)
-
-
-def _time_plot(study: ReaderStudy, path: Path) -> list[Plot]:
-    """Plot the active time of each reading by arm on a logarithmic axis, if there are any."""
-    seconds = {arm: _known_seconds(study.of_arm(arm)) for arm in study.arms}
-    if not any(seconds.values()):
-        return []
-    readers = list(dict.fromkeys(reading.reader for reading in study.readings))
-    plot = load_pyplot()
-    with plot.rc_context({"text.parse_math": False}):
-        figure, axes = plot.subplots(figsize=(8, 1.6 + 0.7 * len(study.arms)), layout="constrained")
-        arms = list(reversed(study.arms))
-        medians = [(median(seconds[arm].values()), at) for at, arm in enumerate(arms) if seconds[arm]]
-        axes.plot(*zip(*medians, strict=True), "|", color="black", markersize=34)
-        axes.plot([], [], "|", color="black", label="median")
-        for place, reader in enumerate(readers):
-            offset = 0.4 * ((place + 0.5) / len(readers) - 0.5)
-            points = [
-                (value, at + offset)
-                for at, arm in enumerate(arms)
-                for (name, _), value in seconds[arm].items()
-                if name == reader
-            ]
-            if points:
-                axes.plot(*zip(*points, strict=True), ".", color=f"C{place % 10}", alpha=0.6, label=reader)
-        labels = [f"{arm_name(arm)} (n = {len(seconds[arm])})" for arm in arms]
-        axes.set_yticks(range(len(arms)), labels, fontsize=8)
-        axes.set_ylim(-0.6, len(arms) - 0.4)
-        axes.set_xscale("log")
-        for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-            axis(lambda value, _: f"{value:g}")
-        axes.tick_params(axis="x", which="both", labelsize=8)
-        axes.set_xlabel("active time (s), logarithmic", fontsize=9)
-        figure.legend(loc="outside lower center", ncols=6, fontsize=8)
-        return [Plot(save(figure, path), "Active time of each reading by arm and reader")]
-
-
-def _known_seconds(readings: Sequence[Reading]) -> dict[tuple[str, str], float]:
-    return {
-        (reading.reader, reading.draft.sample_id): reading.active_seconds
-        for reading in readings
-        if reading.active_seconds > 0
-    }
