@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,10 +14,10 @@ from maira.cli.show import exit_with_failures, print_line
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
-from radfact.options import Option, Options, only, rename_fields
+from radfact.options import Option, Options, only
 
 if TYPE_CHECKING:
-    from maira.judge.data import JudgeDataSummary, Teacher
+    from maira.judge.data import JudgeDataSummary
 
 
 class ReportOptions(Options):
@@ -110,69 +109,41 @@ def judge_data(
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 42,
 ) -> None:
     """Create training data for a judge."""
-    from maira.judge.data import HoldOut, make_judge_data, make_rated_data
+    from maira.judge.data import make_judge_data, make_rated_data
 
     if (reports is None) == (rated.ratings is None):
         raise InputError("expected either reports or --ratings", code=ErrorCode.CONFLICTING_OPTIONS)
-    hold_out = HoldOut(held_out, seed)
+    required = "--ratings" if rated.ratings is None else "reports"
+    for unused in (rated,) if rated.ratings is None else (options, model):
+        if arguments := unused.as_arguments():
+            raise InputError(f"only available with {required}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
     if rated.ratings is not None:
         if task != "vert":
-            raise InputError(
-                f"expected --task vert, which --ratings requires, found '{task}'",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="ratings",
-            )
-        _refuse((options, model), "reports")
-        written = make_rated_data(
-            rated.ratings,
-            rated.layout,
-            out,
-            scale=rated.scale,
-            better=rated.better,
-            target=rated.target,
-            hold_out=hold_out,
-        )
+            message = f"expected --task vert, which --ratings requires, found '{task}'"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="ratings")
+        settings = rated.model_dump(exclude={"ratings", "layout"})
+        written = make_rated_data(rated.ratings, rated.layout, out, **settings, held_out=held_out, seed=seed)
     else:
-        _refuse((rated,), "--ratings")
         if not options.teachers:
-            raise InputError(
-                "expected a teacher: injected, offline or PROVIDER:MODEL",
-                code=ErrorCode.MISSING_OPTION,
-                field="teachers",
-            )
-        with rename_fields({"arguments": "judge_args"}):
-            written = make_judge_data(
-                _references(reports),
-                task,
-                _teachers(options.teachers, model, out / "cache"),
-                out,
-                pairings=options.pairings or None,
-                drafts=_drafts(options.drafts),
-                few_shots=model.few_shots,
-                balanced=options.balanced,
-                hold_out=hold_out,
-                count=options.count,
-            )
+            message = "expected a teacher: injected, offline or PROVIDER:MODEL"
+            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="teachers")
+        # The options of a model are those of the last teacher; the worked examples are not for the teachers.
+        last = model.model_copy(update={"judge": options.teachers[-1], "few_shots": None})
+        written = make_judge_data(
+            _references(reports),
+            task,
+            [*(JudgeOptions(judge=name) for name in options.teachers[:-1]), last],
+            out,
+            cache=out / "cache",
+            pairings=options.pairings,
+            drafts=_drafts(options.drafts),
+            few_shots=model.few_shots,
+            balanced=options.balanced,
+            held_out=held_out,
+            seed=seed,
+            count=options.count,
+        )
     _show(written, out, expects_heldout=held_out > 0)
-
-
-def _refuse(models: Sequence[Options], required: str) -> None:
-    """Refuse options that have no effect without an input that is not given.
-
-    Raises:
-        InputError: one of them differs from its default.
-    """
-    for options in models:
-        if arguments := options.as_arguments():
-            raise InputError(f"only available with {required}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
-
-
-def _teachers(names: Sequence[str], model: JudgeOptions, cache: Path) -> list[Teacher]:
-    """Return the teachers; the options of a model are those of the last one."""
-    from maira.judge.data import Teacher
-
-    last = Teacher(names[-1], model.base_url, model.judge_args, model.concurrency, cache, model.max_invalid)
-    return [*(Teacher(name, cache=cache) for name in names[:-1]), last]
 
 
 def _show(written: JudgeDataSummary, out: Path, *, expects_heldout: bool) -> None:

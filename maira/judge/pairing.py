@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from maira.judge.rewording import reword
 from radfact.error_categories import CategoryLetter
@@ -24,20 +24,14 @@ Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworde
 other report; v) the report with findings changed; and, not in the paper, the report in other words. For iv the paper
 uses BERTScore, for v RadGraph's entities; here they are the TF-IDF cosine and the rules of `radfact meta inject`."""
 PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
+_LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
 _NEIGHBORS = 50
 """Number of most similar reports that are searched for one with another text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPair:
-    """A pair of reports.
-
-    Attributes:
-        pair: candidate and reference.
-        pairing: how the candidate was found or made.
-        source_id: name of the reference.
-        injected: the errors in the candidate, if it was made by injection.
-    """
+    """Candidate and reference, how the candidate was found or made, the name of the reference, and injected errors."""
 
     pair: Pair
     pairing: Pairing | Literal["rated"]
@@ -61,30 +55,23 @@ def make_pairs(
         drafts: a model's candidates by the reference's name, for "drafted".
         seed: of all draws.
         count: maximum number of pairs; None for as many as there are reports.
-
-    Raises:
-        InputError: there are fewer than two reports, or no drafts for "drafted".
     """
     if len(reports) < 2:
         raise InputError(f"expected at least two reports, found {len(reports)}", code=ErrorCode.EMPTY_INPUT)
-    usable = {key: text for key, text in (drafts or {}).items() if key in reports}
-    if "drafted" in pairings and not usable:
-        raise InputError(
-            "pairs of the kind 'drafted' need a model's drafts of these reports",
-            code=ErrorCode.MISSING_OPTION,
-            field="drafts",
-        )
+    drafts = {key: text for key, text in (drafts or {}).items() if key in reports}
+    if "drafted" in pairings and not drafts:
+        message = "pairs of the kind 'drafted' need a model's drafts of these reports"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="drafts")
     rng = random.Random(f"{seed}/pairs")
     order = rng.sample(sorted(reports), len(reports))
-    makers = _makers(reports, usable, pairings, rng, seed)
+    makers = _makers(reports, drafts, pairings, rng, seed)
     seen = set[tuple[Report, Report]]()
     pairs: list[ReportPair] = []
     turn = 0
     for key in order:
         # A report without a candidate of the kind whose turn it is may have one of the next kind.
         for step in range(len(pairings)):
-            kind = pairings[(turn + step) % len(pairings)]
-            made = makers[kind](key)
+            made = makers[pairings[(turn + step) % len(pairings)]](key)
             if made is not None and (texts := (made.pair.reference, made.pair.candidate)) not in seen:
                 seen.add(texts)
                 pairs.append(made)
@@ -96,15 +83,7 @@ def make_pairs(
 
 
 def is_held_out(source_id: str, share: float, seed: int) -> bool:
-    """Return whether a reference is held out.
-
-    This depends on its name only, so that additional reports move none to the other split.
-
-    Args:
-        source_id: name of the reference.
-        share: of references that are held out.
-        seed: of the draw.
-    """
+    """Return whether a reference is held out; by its name only, so that more reports move none to the other split."""
     digest = hashlib.sha256(f"{seed}/{source_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
@@ -117,31 +96,32 @@ def _makers(
     nearest = _nearest(reports) if "nearest" in pairings else {}
     injector = RuleInjector(seed=seed)
 
-    def paired(kind: Pairing, key: str, candidate: str | None) -> ReportPair | None:
-        if candidate is None or not candidate.strip():
-            return None
-        return ReportPair(Pair(f"{key}_{kind}", candidate, reports[key]), kind, key)
+    def maker(kind: Pairing, candidate: Callable[[str], str | None]) -> Callable[[str], ReportPair | None]:
+        def make(key: str) -> ReportPair | None:
+            text = candidate(key)
+            return ReportPair(Pair(f"{key}_{kind}", text, reports[key]), kind, key) if text and text.strip() else None
 
-    def random_pair(key: str) -> ReportPair | None:
+        return make
+
+    def other(key: str) -> str:
         place = rng.randrange(len(keys) - 1)
-        return paired("random", key, reports[keys[place + (place >= places[key])]])
+        return reports[keys[place + (place >= places[key])]]
 
     def permuted(key: str) -> ReportPair | None:
-        letters: list[CategoryLetter] = rng.sample(get_args(CategoryLetter), len(get_args(CategoryLetter)))
         # Changes of findings, size and place (a to d) come before changes of comparisons.
-        for letter in sorted(letters, key=lambda letter: letter in "ef"):
+        for letter in sorted(rng.sample(_LETTERS, len(_LETTERS)), key=lambda letter: letter in "ef"):
             for number in rng.sample((1, 2, 3), 3):
                 if made := injector.inject(key, reports[key], letter, number):
                     return ReportPair(Pair(made.sample_id, made.candidate, made.reference), "permuted", key, made)
         return None
 
     return {
-        "random": random_pair,
-        "edited": lambda key: paired("edited", key, _edited(reports[key], rng)),
-        "drafted": lambda key: paired("drafted", key, drafts.get(key)),
-        "nearest": lambda key: paired("nearest", key, reports[nearest[key]] if key in nearest else None),
+        "random": maker("random", other),
+        "edited": maker("edited", lambda key: _edited(reports[key], rng)),
+        "drafted": maker("drafted", drafts.get),
+        "nearest": maker("nearest", nearest.get),
         "permuted": permuted,
-        "reworded": lambda key: paired("reworded", key, reword(reports[key], rng)),
+        "reworded": maker("reworded", lambda key: reword(reports[key], rng)),
     }
 
 
@@ -150,12 +130,11 @@ def _edited(report: str, rng: random.Random) -> str | None:
     sentences = [document.text[begin:end] for begin, end in document.spans]
     if len(sentences) < 2:
         return None
-    remaining = rng.sample(sentences, rng.randint(1, len(sentences) - 1))
-    return " ".join(remaining)
+    return " ".join(rng.sample(sentences, rng.randint(1, len(sentences) - 1)))
 
 
 def _nearest(reports: Mapping[str, str]) -> dict[str, str]:
-    """Return the most similar report with another text for each report.
+    """Return the text of the most similar report with another text for each report, by the TF-IDF cosine.
 
     A matrix of reports by words would not fit in memory for many reports, so each is compared by its own words.
     """
@@ -167,25 +146,26 @@ def _nearest(reports: Mapping[str, str]) -> dict[str, str]:
         for word in set(reports[key].lower().replace(".", " ").replace(",", " ").split()):
             places.setdefault(word, []).append(place)
     lengths = np.zeros(len(keys))
-    words: list[list[str]] = [[] for _ in keys]
-    # A word of all reports has no weight.
-    occurrences = {word: np.array(indices) for word, indices in sorted(places.items()) if len(indices) < len(keys)}
-    for word, indices in occurrences.items():
-        lengths[indices] += math.log(len(keys) / len(indices)) ** 2
+    words: list[list[tuple[float, Any]]] = [[] for _ in keys]
+    for _, indices in sorted(places.items()):
+        if len(indices) == len(keys):
+            continue  # a word of all reports has no weight
+        weighted = math.log(len(keys) / len(indices)) ** 2, np.array(indices)
+        lengths[indices] += weighted[0]
         for place in indices:
-            words[place].append(word)
+            words[place].append(weighted)
     lengths = np.maximum(np.sqrt(lengths), 1e-9)
     nearest: dict[str, str] = {}
-    for number, key in enumerate(keys):
+    for key, own in zip(keys, words, strict=True):
         similarity = np.zeros(len(keys))
-        for word in words[number]:
-            similarity[occurrences[word]] += math.log(len(keys) / len(occurrences[word])) ** 2
+        for weight, indices in own:
+            similarity[indices] += weight
         similarity /= lengths
         closest = np.arange(len(keys))
         if len(keys) > _NEIGHBORS:
             closest = np.argpartition(-similarity, _NEIGHBORS)[:_NEIGHBORS]
-        for other in sorted(closest, key=lambda place: (-similarity[place], place)):
-            if reports[keys[other]].split() != reports[key].split():
-                nearest[key] = keys[other]
-                break
+        ranked = sorted(closest, key=lambda place: (-similarity[place], place))
+        texts = (reports[keys[place]] for place in ranked)
+        if (text := next((text for text in texts if text.split() != reports[key].split()), None)) is not None:
+            nearest[key] = text
     return nearest

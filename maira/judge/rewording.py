@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.injection.records import ReportSentences, parse_facts
-from radfact.reader.facts import Fact
 
 _DENIAL = re.compile(
     r"^(?:there (?:is|are) )?(?:no |negative for )(?:(?:evidence of|signs? of|definite|visualized) )?(?P<what>.+?)"
@@ -44,10 +43,6 @@ def reword(report: str, rng: random.Random) -> str | None:
 
     A sentence stays as it is if the ontology of the offline judge would read an additional finding. Whether the new
     sentence entails the old one is for a judge to decide.
-
-    Args:
-        report: the report.
-        rng: chooses among the variants.
     """
     document = ReportSentences.of(report)
     changes: dict[int, str | None] = {}
@@ -91,11 +86,7 @@ def _rephrase(sentence: str) -> list[str]:
 
 
 def _findings(sentence: str) -> Sequence[tuple[str, bool]]:
-    return [_named(fact) for fact in parse_facts(sentence)]
-
-
-def _named(fact: Fact) -> tuple[str, bool]:
-    return fact.concept, fact.present
+    return [(fact.concept, fact.present) for fact in parse_facts(sentence)]
 
 
 def _sentence(text: str) -> str:

@@ -10,7 +10,6 @@ from pydantic import field_validator
 from maira.train.config.files import read_config_values
 from maira.train.config.run_config import BaseTrainConfig, LossValidationConfig, NonNegative
 from maira.train.data.packing import JudgeTask
-from radfact.errors import ErrorCode, InputError
 from radfact.records import Record
 
 
@@ -54,26 +53,6 @@ class JudgeTrainConfig(BaseTrainConfig):
 
 
 def read_judge_config(path: Path, overrides: list[str] | None = None) -> JudgeTrainConfig:
-    """Read the configuration of a judge; `base` and overrides as in `read_train_config`.
-
-    Args:
-        path: YAML file.
-        overrides: `key=value`.
-
-    Raises:
-        InputError: a file is not a YAML mapping, bases form a circle, a key is unknown or a value is wrong.
-    """
+    """Read the configuration of a judge; `base` and overrides as in `read_train_config`."""
     source = read_config_values(path, overrides)
     return source.validate(JudgeTrainConfig, source.values)
-
-
-def check_folder(folder: Path) -> None:
-    """Check that a folder has the configuration of a model.
-
-    Raises:
-        InputError: the folder has no `config.json`.
-    """
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            "expected a language model, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder, field="model"
-        )

@@ -1,15 +1,22 @@
-"""The file of a judge's training data: conversations with the expected answer, its source and its split."""
+"""Training examples of judges: prompts about pairs of reports with their answers, and the file that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from maira.judge.pairing import ReportPair
 from maira.train.data.packing import JudgeTask
 from radfact.io.jsonl import write_jsonl
-from radfact.records import Record, Text, validate_model
+from radfact.judges.prompt import Example
+from radfact.llm import Message
+from radfact.records import Record, Text
 
+ItemT = TypeVar("ItemT")
+LabelT = TypeVar("LabelT")
+TeacherT = TypeVar("TeacherT")
 Split = Literal["train", "heldout"]
 
 
@@ -21,15 +28,12 @@ class ChatMessage(Record):
 
 
 class ChatSample(Record):
-    """A prompt of a judge and the expected answer.
+    """A line of `samples.jsonl`: a prompt of a judge, the expected answer, and where both come from.
 
     Attributes:
         sample_id: unique in its file.
-        task: of the judge.
         messages: the prompt; the last message is the user's.
-        answer: expected answer.
-        split: train, or held out.
-        source: the teacher, the reports, and how they were paired.
+        source: the teacher, the reference, and how the reports were paired.
     """
 
     sample_id: Text
@@ -40,25 +44,53 @@ class ChatSample(Record):
     source: Mapping[str, Any] = {}
 
 
-def write_samples(path: Path, samples: Iterable[ChatSample]) -> int:
-    """Write samples as JSON Lines atomically and return their number.
+@dataclass(frozen=True, slots=True)
+class TrainingExample:
+    """A prompt about a pair of reports with its answer, and what the answer says: a judgment or a score."""
 
-    Args:
-        path: of the file.
-        samples: to write.
+    paired: ReportPair
+    name: str
+    messages: Sequence[Message]
+    answer: str
+    teacher: str
+    label: Example | float
+
+    def to_sample(self, task: JudgeTask, split: Split) -> ChatSample:
+        """Return the line of the file."""
+        source = {"teacher": self.teacher, "pairing": self.paired.pairing, "reference": self.paired.source_id}
+        if self.paired.injected is not None:
+            source["errors"] = ",".join(change.category for change in self.paired.injected.changes)
+        messages = tuple(ChatMessage.model_validate({"role": role, "content": text}) for role, text in self.messages)
+        return ChatSample(
+            sample_id=self.name, task=task, messages=messages, answer=self.answer, split=split, source=source
+        )
+
+
+@dataclass(slots=True)
+class ExampleSet:
+    """Training examples, and the reasons why some prompts have no answer."""
+
+    examples: list[TrainingExample] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def label_in_turn(
+    items: Sequence[ItemT],
+    teachers: Mapping[str, TeacherT],
+    label: Callable[[TeacherT, Sequence[ItemT]], Sequence[LabelT | str | None]],
+) -> list[tuple[str, LabelT | str | None]]:
+    """Return teacher and label of each item; each teacher labels the items that have none so far.
+
+    Instead of a label there may be the reason why there is none, or None if no teacher can label the item.
     """
-    return write_jsonl(path, (sample.model_dump() for sample in samples))
+    labels: list[tuple[str, LabelT | str | None]] = [("", None)] * len(items)
+    for name, teacher in teachers.items():
+        indices = [index for index, (_, known) in enumerate(labels) if known is None or isinstance(known, str)]
+        for index, new in zip(indices, label(teacher, [items[index] for index in indices]), strict=True):
+            labels[index] = (name, new or labels[index][1])
+    return labels
 
 
-def parse_sample(row: Mapping[str, Any], path: Path, line: int) -> ChatSample:
-    """Validate a line of the file.
-
-    Args:
-        row: object of the line.
-        path: of the file.
-        line: from 1.
-
-    Raises:
-        InputError: the line is not a valid sample.
-    """
-    return validate_model(ChatSample, row, file=path, line=line)
+def write_samples(path: Path, samples: Iterable[ChatSample]) -> None:
+    """Write samples as JSON Lines atomically."""
+    write_jsonl(path, (sample.model_dump() for sample in samples))

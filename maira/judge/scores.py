@@ -1,17 +1,20 @@
-"""Training examples of GREEN and VERT, labeled by another model or by injected errors."""
+"""Training examples of GREEN and VERT, labeled by another model, by injected errors, or by experts' ratings."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from maira.judge.pairing import ReportPair
-from maira.judge.samples import ChatMessage
-from maira.judge.training_examples import ExampleSet, TrainingExample, chat_messages
+from maira.judge.samples import ExampleSet, TrainingExample, label_in_turn
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import Failure
+from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.offline_splitter import split_narrative
 from radfact.llm import ChatClient
+from radfact.meta.datasets.layouts import Layout
+from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences
 from radfact.metrics.llm.green import Green, compute_counts, green_score
 from radfact.metrics.llm.llm_metric import LLMMetric
@@ -24,6 +27,8 @@ ScoreTask = Literal["green", "vert"]
 _PENALTY = 0.15
 """Loss of VERT's score by a significant error (VERT, appendix D.6)."""
 _OMISSION_CATEGORIES = frozenset("bf")
+_SCALES: Mapping[Layout, tuple[float, float]] = {"rate-eval": (0, 5)}
+"""Lowest and highest rating of published sets (VERT, section 3)."""
 
 
 def make_score_examples(
@@ -31,26 +36,20 @@ def make_score_examples(
 ) -> ExampleSet:
     """Make examples with GREEN's assessments, or VERT's scores with one decimal.
 
-    Args:
-        pairs: reports.
-        task: "green" or "vert".
-        teachers: clients of models by name, in order; each scores the pairs without a response so far. None instead
-            of a client labels pairs by their injected errors, if any.
-
-    Raises:
-        RunError: a teacher cannot be reached.
+    None instead of a client labels pairs by their injected errors, if any.
     """
+
+    def label(client: ChatClient | None, pairs: Sequence[ReportPair]) -> Sequence[Assessment | str | None]:
+        if client is None:
+            return [None if paired.injected is None else assess_errors(paired.injected) for paired in pairs]
+        metric = (Green if task == "green" else Vert)(client)
+        answers = metric.query([TextPair.of(paired.pair) for paired in pairs])
+        return [answer.reason if isinstance(answer, Failure) else answer for answer in answers]
+
     example_set = ExampleSet()
-    answers: list[Assessment | Failure | None] = [None] * len(pairs)
-    sources = [""] * len(pairs)
-    for name, client in teachers.items():
-        indices = [index for index, answer in enumerate(answers) if not isinstance(answer, Assessment)]
-        new_answers = _assess([pairs[index] for index in indices], task, client)
-        for index, answer in zip(indices, new_answers, strict=True):
-            answers[index], sources[index] = answer or answers[index], name
-    for paired, answer, teacher in zip(pairs, answers, sources, strict=True):
-        if isinstance(answer, Failure):
-            example_set.failures[paired.pair.sample_id] = answer.reason
+    for paired, (teacher, answer) in zip(pairs, label_in_turn(pairs, teachers, label), strict=True):
+        if isinstance(answer, str):
+            example_set.failures[paired.pair.sample_id] = answer
         elif answer is not None:
             try:
                 example_set.examples.append(_make_example(paired, task, answer, teacher))
@@ -59,49 +58,64 @@ def make_score_examples(
     return example_set
 
 
-def _assess(
-    pairs: Sequence[ReportPair], task: ScoreTask, client: ChatClient | None
-) -> Sequence[Assessment | Failure | None]:
-    if client is None:
-        return [None if paired.injected is None else assess_errors(paired.injected) for paired in pairs]
-    return (Green if task == "green" else Vert)(client).query([TextPair.of(report_pair.pair) for report_pair in pairs])
+def make_rating_examples(
+    ratings: RatingSet, layout: Layout, option: tuple[float, float] | None, file: Path
+) -> tuple[ExampleSet, tuple[float, float]]:
+    """Make VERT's prompt about every rated pair, with the mean rating as a share of the scale, where 1 is best.
+
+    The scale is the option, or as published for the layout, and is returned as well.
+
+    Source: VERT, section 4.1.4.
+    """
+    scale = option or _SCALES.get(layout)
+    if scale is None:
+        message = f"give the lowest and highest rating of the layout {layout}, such as 0 5"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="scale")
+    lowest, highest = scale
+    if not -math.inf < lowest < highest < math.inf:
+        raise InputError(f"expected the lowest and the highest rating, found {lowest:g} {highest:g}", field="scale")
+    example_set = ExampleSet()
+    # Pairs with the same reference are held out together.
+    sources: dict[str, str] = {}
+    for sample in ratings.samples:
+        rating = sample.mean(ratings.target)
+        if math.isnan(rating):
+            example_set.failures[sample.pair.sample_id] = f"no rating of {ratings.target}"
+            continue
+        if not lowest <= rating <= highest:
+            raise InputError(
+                f"the rating {rating:g} of '{sample.pair.sample_id}' is outside of the scale {lowest:g} to {highest:g}",
+                file=file,
+                field=ratings.target,
+            )
+        share = (rating - lowest) / (highest - lowest)
+        score = share if ratings.better[ratings.target] == "higher" else 1 - share
+        source = sources.setdefault(narrative(sample.pair.reference), sample.pair.sample_id)
+        example_set.examples.append(_make_vert_example(ReportPair(sample.pair, "rated", source), score, "experts"))
+    return example_set, scale
 
 
 def _make_example(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
     if task == "vert" and isinstance(answer, ScoredAssessment):
-        return make_vert_example(paired, answer.score, teacher)
+        return _make_vert_example(paired, answer.score, teacher)
     score = green_score(answer.matched.count, assessment.total(answer.significant))
     name = paired.pair.sample_id
-    return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score=score)
+    return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score)
 
 
-def make_vert_example(paired: ReportPair, score: float, teacher: str) -> TrainingExample:
-    """Make the example of a pair and its score with one decimal.
-
-    Source: VERT, section 4.1.4.
-
-    Args:
-        paired: the reports.
-        score: in [0, 1].
-        teacher: source of the score.
-    """
-    name = paired.pair.sample_id
-    return TrainingExample(paired, name, _prompt(VertTuned, paired), f"{score:.1f}", teacher, score=score)
+def _make_vert_example(paired: ReportPair, score: float, teacher: str) -> TrainingExample:
+    return TrainingExample(paired, paired.pair.sample_id, _prompt(VertTuned, paired), f"{score:.1f}", teacher, score)
 
 
-def _prompt(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[ChatMessage, ...]:
+def _prompt(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[tuple[str, str], ...]:
     no_client: Any = None  # only the request is made
-    request = metric(no_client).request(narrative(paired.pair.candidate), narrative(paired.pair.reference))
-    return chat_messages(request.messages)
+    return metric(no_client).request(narrative(paired.pair.candidate), narrative(paired.pair.reference)).messages
 
 
 def format_assessment(answer: Assessment) -> str:
-    """Format an assessment as GREEN's response.
+    """Format an assessment as GREEN's response; ValueError if, parsed again, the text would have other counts.
 
     Source: GREEN, appendix A.1.
-
-    Raises:
-        ValueError: parsed again, the text would have other counts.
     """
     findings = "; ".join(answer.matched.findings)
     text = "\n\n".join(
@@ -142,10 +156,9 @@ def assess_errors(injected: InjectedReport) -> ScoredAssessment:
         if normalize_text(sentence) in shared
     )
     kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if texts[letter]]
-    explanation = f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences."
     significant = {name: assessment.CategoryErrors(count=len(errors), errors=errors) for name, errors in texts.items()}
     return ScoredAssessment(
-        explanation=explanation,
+        explanation=f"The candidate differs from the reference: {'; '.join(kinds)}." if kinds else "No differences.",
         significant=significant,
         insignificant={},
         matched=assessment.MatchedFindings(count=len(findings), findings=findings),

@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.judge.dataset import ChatDataset, open_chat_dataset
-from maira.judge.run_config import JudgeTrainConfig, check_folder
+from maira.judge.dataset import NO_IMAGES, ChatDataset, open_chat_dataset
+from maira.judge.run_config import JudgeTrainConfig
 from maira.model.checkpoint import checkpoint_folder, fingerprint
 from maira.train import attention, lora
 from maira.train.components import check_context, weight_dtype
-from maira.train.data.packing import PackedBatch, StepTotals
+from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.export import gather_weights
 from maira.train.logging import MetricsLogger
 from maira.train.loop import TrainingSetup, attention_kernel, main_process_first, run_training
@@ -32,12 +32,7 @@ _TOLERANCE = 2e-2
 
 
 class JudgeLossModel(PackedLossModel):
-    """A causal language model with its training losses.
-
-    Args:
-        model: `AutoModelForCausalLM`.
-        kernel: name of the attention kernel (`attention.select_kernel`).
-    """
+    """A causal language model (`AutoModelForCausalLM`) with its training losses."""
 
     def __init__(self, model: Any, kernel: str = attention.SAMPLES) -> None:
         super().__init__()
@@ -47,49 +42,30 @@ class JudgeLossModel(PackedLossModel):
 
     def forward(self, batch: PackedBatch) -> Losses:
         """Return the losses of a packed row."""
-        # (1, tokens, width)
-        hidden = self.model.base_model(
+        return answer_losses(self.hidden_states(batch), self.model.get_output_embeddings(), batch)
+
+    def hidden_states(self, batch: PackedBatch) -> Tensor:
+        """Return the hidden states of a packed row, (1, tokens, width)."""
+        states: Tensor = self.model.base_model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
             use_cache=False,
             **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
-        return answer_losses(hidden, self.model.get_output_embeddings(), batch)
+        return states
 
 
 def train_judge(config: JudgeTrainConfig, console: Console | None = None, *, overwrite: bool = False) -> Path:
-    """Train a judge to the end, resuming an interrupted run, and return the folder of the model.
-
-    Args:
-        config: of the run.
-        console: for messages; the standard output by default.
-        overwrite: whether the folder may hold files of another origin.
-
-    Raises:
-        InputError: the configuration, the model or a sample cannot be used, or the folder holds a run of another
-            configuration.
-        RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
-    """
+    """Train a judge to the end, resuming an interrupted run, and return the folder of the model."""
     return run_training(config, setup_judge_training, console, overwrite=overwrite)
 
 
 def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
-    """Make model, data and the rest of a judge's run.
-
-    Args:
-        config: of the run.
-        context: processes of the run.
-        console: unused.
-
-    Raises:
-        InputError: the model or a sample cannot be used.
-    """
+    """Make model, data and the rest of a judge's run."""
     del console
-    check_folder(config.model)
-    tokenizer = _tokenizer(config.model)
-    model = _load(config, empty=not context.is_main and sharding(config, context) == "fsdp")
+    tokenizer = _load_tokenizer(config.model)
+    model = _load_model(config, empty=not context.is_main and sharding(config, context) == "fsdp")
     ends = stops(model, tokenizer)
-    _check_layout(model, config.model)
     dataset = main_process_first(
         context,
         "reading conversations",
@@ -103,32 +79,23 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
         lora.add(model, config.lora, torch.bfloat16 if config.weights == "bfloat16" else torch.float32)
 
     def make_validator(log: MetricsLogger, steps: int) -> Validator:
-        return Validator(
-            config, open_chat_dataset(config, config.validation.sources, tokenizer, ends), context, log, steps
-        )
+        held_out = open_chat_dataset(config, config.validation.sources, tokenizer, ends)
+        return Validator(config, held_out, context, log, steps)
 
+    origin = {"model": fingerprint(config.model), "train": [file_sha256(source.file) for source in config.train]}
     return TrainingSetup(
         training,
         dataset,
         model.config,
         lambda folder: write_judge(model, config, context, folder),
         only_trained=True,
-        origin=_fingerprints(config) if context.is_main else {},
+        origin=origin if context.is_main else {},
         make_validator=make_validator if config.validation.sources else None,
     )
 
 
-def _fingerprints(config: JudgeTrainConfig) -> dict[str, Any]:
-    return {"model": fingerprint(config.model), "train": [file_sha256(source.file) for source in config.train]}
-
-
 def stops(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the stop tokens of a model, as servers read them from its folder.
-
-    Args:
-        model: a language model.
-        tokenizer: of the model.
-    """
+    """Return the stop tokens of a model, as servers read them from its folder."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     tokens = configured if isinstance(configured, list) else [configured]
     return frozenset(token for token in (*tokens, tokenizer.eos_token_id) if token is not None)
@@ -139,15 +106,6 @@ def write_judge(model: Any, config: JudgeTrainConfig, context: DistributedContex
 
     Low-rank adapters are merged into the weights that the run started from, read again in float32, and are also saved
     to `lora/`.
-
-    Args:
-        model: in training, possibly sharded.
-        config: of the run.
-        context: processes of the run.
-        folder: to write to; an existing one is replaced.
-
-    Raises:
-        RunError: the model has no place for a trained weight.
     """
     weights = gather_weights(model, only_trained=True)
     if context.is_main:
@@ -166,46 +124,35 @@ def _write(config: JudgeTrainConfig, weights: dict[str, Tensor], folder: Path) -
     if unknown := [name for name in trained if name.removesuffix(".weight") not in layers]:
         raise RunError(f"the model has no weight {unknown[0]}; {len(unknown)} trained weights would be lost")
     model.load_state_dict(merged, strict=False)
-    model.to(getattr(torch, config.checkpoint_dtype))
-    model.save_pretrained(folder)
+    model.to(getattr(torch, config.checkpoint_dtype)).save_pretrained(folder)
     # The tokenizer's files with the chat template, and all that a server reads.
     for file in sorted(config.model.iterdir()):
-        if (
-            file.is_file()
-            and not (folder / file.name).exists()
-            and file.suffix in (".json", ".jinja", ".model", ".txt")
-        ):
-            if file.name.endswith(".index.json"):
-                continue
+        is_copied = file.suffix in (".json", ".jinja", ".model", ".txt") and not file.name.endswith(".index.json")
+        if is_copied and file.is_file() and not (folder / file.name).exists():
             shutil.copyfile(file, folder / file.name)
     if config.lora:
         lora.save_adapter(weights, config.lora, folder / "lora")
 
 
-def _tokenizer(folder: Path) -> Any:
+def _load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
+    if not (folder / "config.json").is_file():
+        message = "expected a language model, found no config.json"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder, field="model")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # tokenizers raises nothing narrower
         message = f"the tokenizer cannot be read: {_first_line(error)}"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=folder, field="model") from None
     if not tokenizer.chat_template:
-        raise InputError(
-            "the tokenizer has no chat template; use a chat model",
-            code=ErrorCode.MISSING_REQUIREMENT,
-            file=folder,
-            field="model",
-        )
+        message = "the tokenizer has no chat template; use a chat model"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, file=folder, field="model")
     return tokenizer
 
 
-def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
-    """Load a model in the type of its weights; an `empty` one has only names and shapes.
-
-    Raises:
-        InputError: it is not a causal language model, or does not keep the samples of a row apart.
-    """
+def _load_model(config: JudgeTrainConfig, *, empty: bool) -> Any:
+    """Load a model in the type of its weights, and check that it can be trained; an `empty` one has only shapes."""
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -213,78 +160,44 @@ def _load(config: JudgeTrainConfig, *, empty: bool) -> Any:
     try:
         if empty:
             with torch.device("meta"):
-                return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model), dtype=dtype)
-        model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype)
+                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config.model), dtype=dtype)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         message = f"not a causal language model: {_first_line(error)}"
         raise InputError(message, file=config.model, field="model") from None
-    check_packing(model, config.model)
-    return model
-
-
-def _check_layout(model: Any, folder: Path) -> None:
-    """Check that a configuration has a Llama's fields, from which FLOPs and the context window are computed."""
+    if not empty:
+        check_packing(model, config.model)
+    # FLOPs and the context window are computed from these fields.
     if missing := [name for name in _LAYOUT if not hasattr(model.config, name)]:
         raise InputError(
             f"expected a model with a Llama's configuration, found a {type(model).__name__} with no "
             f"{' and no '.join(missing)}",
-            file=folder,
+            file=config.model,
             field="model",
         )
+    return model
 
 
 def check_packing(model: Any, folder: Path) -> None:
-    """Check that a model keeps the samples of a packed row apart, by computing two short ones together and separately.
-
-    Args:
-        model: a causal language model.
-        folder: of the model, for messages.
-
-    Raises:
-        InputError: the model cannot read packed rows, or mixes the samples.
-    """
-    lengths = torch.tensor([0, 5, 12], dtype=torch.int32)
-    ids = (torch.arange(12) % model.config.vocab_size)[None]
-    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
-    empty = torch.zeros(0, dtype=torch.long)
-    row = PackedBatch(
-        input_ids=ids,
-        position_ids=positions,
-        starts=lengths,
-        used_tokens=12,
-        longest=7,
-        answers=empty,
-        targets=empty,
-        answer_samples=empty,
-        pixel_values=torch.zeros(0),
-        frontal_rows=empty,
-        coverage=None,
-        sample_ids=(),
-        tasks=(),
-        totals=StepTotals(0, 0),
-    )
+    """Check that a model keeps the samples of a packed row apart, by computing two short ones together and alone."""
+    ids = (torch.arange(12) % model.config.vocab_size).tolist()
+    samples = [EncodedSample("", "vert", part, len(part), NO_IMAGES) for part in (ids[:5], ids[5:])]
     before = model.config._attn_implementation
     judge = JudgeLossModel(model.eval(), attention.SAMPLES)
     try:
         with torch.no_grad():
-            together = judge.model.base_model(
-                input_ids=ids,
-                position_ids=positions,
-                use_cache=False,
-                **attention.packed_kwargs(attention.SAMPLES, row),
-            ).last_hidden_state[0]
-            apart = [judge.model.base_model(input_ids=part).last_hidden_state[0] for part in (ids[:, :5], ids[:, 5:])]
+            together = judge.hidden_states(collate(samples, StepTotals(1, 1), 0))[0].float()
+            alone = [model.base_model(input_ids=torch.tensor([part.input_ids])) for part in samples]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"a {type(model).__name__} does not read packed rows: {_first_line(error)}", file=folder, field="model"
-        ) from None
+        message = f"a {type(model).__name__} does not read packed rows: {_first_line(error)}"
+        raise InputError(message, file=folder, field="model") from None
     finally:
         model.set_attn_implementation(before)
-    alone = torch.cat(apart).float()
-    if not (together.float() - alone).abs().max() <= _TOLERANCE * alone.std():
-        raise InputError(
-            f"a {type(model).__name__} does not keep the samples of a packed row apart", file=folder, field="model"
-        )
+    apart = torch.cat([output.last_hidden_state[0] for output in alone]).float()
+    if not (together - apart).abs().max() <= _TOLERANCE * apart.std():
+        message = f"a {type(model).__name__} does not keep the samples of a packed row apart"
+        raise InputError(message, file=folder, field="model")
 
 
 def _check_window(model_config: Any, dataset: ChatDataset) -> None:

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.judge.data import HoldOut, Teacher, make_judge_data
+from maira.judge.data import make_judge_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
 from maira.judge.rewording import reword
 from maira.judge.scores import assess_errors, format_assessment, make_score_examples
@@ -24,7 +24,8 @@ from radfact.judges import load_splitter
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 from radfact.judges.offline import OfflineJudge
-from radfact.judges.protocol import EntailmentQuery, Judge
+from radfact.judges.options import JudgeOptions
+from radfact.judges.protocol import Judge
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.meta.injection.records import InjectedError, InjectedReport, parse_facts
 from radfact.metrics.llm.responses.assessment import parse_assessment
@@ -85,17 +86,17 @@ def test_more_reports_do_not_move_existing_ones_between_splits() -> None:
 def test_entailment_prompts_equal_those_of_the_judge(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
     example = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).examples[0]
-    assert example.labeled is not None
+    label: Any = example.label
     backend = MockChatModel(example.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
-    (verdict,) = judge.judge([EntailmentQuery(example.labeled.reference, example.labeled.phrase)])
-    assert backend.calls == [tuple((message.role, message.content) for message in example.messages)]
-    assert getattr(verdict, "status", None) == example.labeled.status
+    (verdict,) = judge.judge([label.query])
+    assert backend.calls == [example.messages]
+    assert getattr(verdict, "status", None) == label.status
 
 
 def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
     written = make_judge_data(
-        REPORTS, "entailment", [Teacher("offline")], tmp_path, few_shots=Path("none"), hold_out=HoldOut(0.3), count=15
+        REPORTS, "entailment", [JudgeOptions(judge="offline")], tmp_path, few_shots=Path("none"), held_out=0.3, count=15
     )
     result = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
     assert result.n == written.samples["heldout"]
@@ -107,27 +108,25 @@ def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
 
 def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
-    make_judge_data(alike, "entailment", [Teacher("offline")], tmp_path, pairings=["nearest"], hold_out=HoldOut(0.2))
+    make_judge_data(alike, "entailment", [JudgeOptions(judge="offline")], tmp_path, pairings=["nearest"], held_out=0.2)
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     train, held_out = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
     assert held_out == []
     assert len(train) > 0
 
 
+def labels_of(pairings: list[Any], teachers: dict[str, Judge | None]) -> list[Any]:
+    """The labels of entailment queries about the reports."""
+    pairs = make_pairs(REPORTS, pairings)
+    return [e.label for e in make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).examples]
+
+
 def test_error_labels_agree_with_the_offline_judge() -> None:
-    pairs = make_pairs(REPORTS, ["permuted"])
-    examples = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), ERRORS).examples
-    labels = {example.labeled.label for example in examples if example.labeled}
-    assert labels == {"entailment", "not_entailment"}
-    queries = [
-        EntailmentQuery(example.labeled.reference, example.labeled.phrase) for example in examples if example.labeled
-    ]
-    statuses = [getattr(verdict, "status", None) for verdict in OfflineJudge().judge(queries)]
-    agree = sum(
-        example.labeled is not None and example.labeled.status == status
-        for example, status in zip(examples, statuses, strict=True)
-    )
-    assert agree / len(examples) > 0.9
+    labels = labels_of(["permuted"], ERRORS)
+    assert {label.label for label in labels} == {"entailment", "not_entailment"}
+    verdicts: list[Any] = OfflineJudge().judge([label.query for label in labels])
+    agree = sum(label.status == verdict.status for label, verdict in zip(labels, verdicts, strict=True))
+    assert agree / len(labels) > 0.9
 
 
 def test_undecided_queries_go_to_the_next_teacher() -> None:
@@ -142,16 +141,9 @@ def test_undecided_queries_go_to_the_next_teacher() -> None:
 
 
 def test_paraphrases_give_both_verdicts_for_sentences_that_are_not_copies() -> None:
-    examples = make_entailment_examples(
-        make_pairs(REPORTS, ["reworded"]), NO_SHOTS, load_splitter("offline"), OFFLINE
-    ).examples
-    labels = [
-        example.labeled
-        for example in examples
-        if example.labeled and example.labeled.phrase not in example.labeled.reference
-    ]
-    assert {example.label for example in labels} == {"entailment", "not_entailment"}
-    assert sum(example.label == "entailment" for example in labels) > len(labels) / 4
+    labels = [label for label in labels_of(["reworded"], OFFLINE) if label.phrase not in label.reference]
+    assert sum(label.label == "entailment" for label in labels) > len(labels) / 4
+    assert any(label.label == "not_entailment" for label in labels)
 
 
 def test_a_paraphrase_states_the_same_or_less() -> None:
@@ -167,9 +159,9 @@ def test_a_paraphrase_states_the_same_or_less() -> None:
     assert reword("As dictated before.", random.Random(0)) is None
 
 
-def test_a_balanced_draw_is_half_entailed_with_few_copies(tmp_path: Path) -> None:
-    teachers = [Teacher("injected"), Teacher("offline")]
-    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, hold_out=HoldOut(0.3))
+def test_a_balanced_draw_is_half_entailed_with_few_copies_in_training(tmp_path: Path) -> None:
+    teachers = [JudgeOptions(judge="injected"), JudgeOptions(judge="offline")]
+    make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, held_out=0.3)
     rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
     for split in ("train", "heldout"):
         answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
@@ -180,47 +172,13 @@ def test_a_balanced_draw_is_half_entailed_with_few_copies(tmp_path: Path) -> Non
 
 
 def test_a_balanced_draw_uses_what_is_available() -> None:
-    examples = make_entailment_examples(
-        make_pairs(REPORTS, ["edited"]), NO_SHOTS, load_splitter("offline"), OFFLINE
-    ).examples
-    copies = [
-        example for example in examples if example.labeled and example.labeled.phrase in example.labeled.reference
-    ]
-    wrong = [example for example in examples if example.labeled and example.labeled.status != "entailment"]
-    assert copies
-    assert wrong
+    pairs = make_pairs(REPORTS, ["edited"])
+    examples: list[Any] = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), OFFLINE).examples
+    copies = [example for example in examples if example.label.phrase in example.label.reference]
+    wrong = [example for example in examples if example.label.status != "entailment"]
+    assert min(len(copies), len(wrong)) > 0
     assert balance(copies + wrong, 1) == []
     assert len(balance(copies + wrong, 1, few_copies=False)) == 2 * min(len(copies), len(wrong))
-    assert balance([], 1) == []
-
-
-def test_copies_may_fill_the_held_out_set(tmp_path: Path) -> None:
-    teachers = [Teacher("injected"), Teacher("offline")]
-    reports = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(60)}
-    counts = {}
-    for balanced in (False, True):
-        written = make_judge_data(reports, "entailment", teachers, tmp_path / str(balanced), balanced=balanced)
-        counts[balanced] = written.samples["heldout"]
-    rows = [row for _, row in read_jsonl(tmp_path / "False" / "samples.jsonl") if row["split"] == "heldout"]
-    wrong = sum(yaml.safe_load(row["answer"])["status"] != "entailment" for row in rows)
-    assert 0 < counts[True] == 2 * min(wrong, counts[False] - wrong)
-
-
-def test_a_draw_without_training_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="injected") as error:
-        make_judge_data(REPORTS, "entailment", [Teacher("injected")], tmp_path / "out", balanced=True)
-    assert error.value.field == "balanced"
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_command_warns_if_nothing_is_held_out(tmp_path: Path) -> None:
-    with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
-        csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
-    arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "entailment", "--teacher", "offline"]
-    for share, is_warned in (("0.0001", True), ("0", False), ("0.3", False)):
-        result = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
-        assert result.exit_code == 0, result.output
-        assert ("Increase --held-out" in " ".join(result.output.split())) == is_warned
 
 
 def test_injected_errors_give_green_responses() -> None:
@@ -267,44 +225,39 @@ def test_vert_targets_have_one_decimal() -> None:
     client = mock_client(answer, name="m")
     (examples,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).examples
     assert examples.answer == "0.9"
-    assert examples.messages[0].content.startswith("Objective: Evaluate the accuracy of a candidate radiology report")
+    assert examples.messages[0][1].startswith("Objective: Evaluate the accuracy of a candidate radiology report")
 
 
-def test_the_command_writes_pairs_for_meta_agreement(tmp_path: Path) -> None:
+def test_the_command_writes_pairs_for_meta_agreement_or_warns_that_there_are_none(tmp_path: Path) -> None:
     with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
-        table = csv.writer(handle)
-        table.writerows([["id", "report"], *REPORTS.items()])
-    out = tmp_path / "out"
+        csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
     arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "vert", "--teacher", "injected"]
-    result = CliRunner().invoke(app, [*arguments, "--held-out", "0.3", "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    rows = list(csv.DictReader((out / "heldout.csv").open(encoding="utf-8")))
-    assert rows
+    for share, is_warned in (("0.0001", True), ("0", False), ("0.3", False)):
+        result = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
+        assert result.exit_code == 0, result.output
+        assert ("Increase --held-out" in " ".join(result.output.split())) == is_warned
+    rows = list(csv.DictReader((tmp_path / "out" / "heldout.csv").open(encoding="utf-8")))
     assert set(rows[0]) == {"id", "reference", "candidate", "expert"}
     assert all(0 <= float(row["expert"]) < 1 for row in rows)
 
 
 @pytest.mark.parametrize(
-    ("teacher", "wrong"), [("injected", "the last teacher, which is"), ("offline", "no language model")]
-)
-def test_a_server_for_an_offline_teacher_is_refused(teacher: str, wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=wrong):
-        make_judge_data(REPORTS, "entailment", [Teacher(teacher, "http://localhost:1")], tmp_path / "out")
-
-
-@pytest.mark.parametrize(
     ("task", "teacher", "options", "wrong"),
     [
-        ("green", "offline", {}, "gives no green answers"),
+        ("green", "offline", {}, "no answers for green"),
         ("vert", "injected", {"few_shots": Path("none")}, "leave this out for vert"),
         ("vert", "injected", {"balanced": True}, "leave this out for vert"),
         ("entailment", "injected", {"pairings": ["random"]}, "'permuted' makes such"),
+        ("entailment", "injected", {"balanced": True}, "a teacher after injected"),
+        ("entailment", "injected", {"base_url": "http://localhost:1"}, "the last teacher, which is"),
+        ("entailment", "offline", {"base_url": "http://localhost:1"}, "no language model"),
         ("entailment", "offline", {"pairings": ["drafted"]}, "need a model's drafts"),
     ],
 )
 def test_conflicting_options_are_refused(
     task: Any, teacher: str, options: dict[str, Any], wrong: str, tmp_path: Path
 ) -> None:
+    teachers = [JudgeOptions(judge=teacher, base_url=options.pop("base_url", None))]
     with pytest.raises(InputError, match=wrong):
-        make_judge_data(REPORTS, task, [Teacher(teacher)], tmp_path / "out", **options)
+        make_judge_data(REPORTS, task, teachers, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

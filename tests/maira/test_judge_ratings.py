@@ -10,8 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.judge.data import HoldOut, make_rated_data
-from maira.judge.experts import find_scale
+from maira.judge.data import make_rated_data
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.meta.datasets.layouts import read_ratings
@@ -36,25 +35,26 @@ def samples(folder: Path) -> list[dict[str, object]]:
     return [dict(row) for _, row in read_jsonl(folder / "samples.jsonl")]
 
 
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["judge-data", *map(str, arguments)])
+
+
 def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> None:
-    written = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
-    rows = samples(tmp_path / "out")
+    out = tmp_path / "out"
+    result = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
+    assert result.exit_code == ExitCode.SUCCESS, result.output
+    rows = samples(out)
     assert [row["answer"] for row in rows[:11]] == [f"{n / 10:.1f}" for n in range(11)]
     assert {row["task"] for row in rows} == {"vert"}
-    assert written.samples["heldout"] == pytest.approx(20, abs=10)
-    about = read_json(tmp_path / "out" / "about.json")
+    messages = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
+    assert rows[0]["messages"] == [{"role": role, "content": content} for role, content in messages]
+    about = read_json(out / "about.json")
+    assert about["samples"]["heldout"] == pytest.approx(20, abs=10)
     assert (about["ratings"], about["scale"], about["held_out"]) == ("rate-eval", [0, 5], 0.1)
 
 
-def test_prompts_equal_those_of_the_metric(tmp_path: Path) -> None:
-    make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out")
-    first = samples(tmp_path / "out")[0]
-    messages = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
-    assert first["messages"] == [{"role": role, "content": content} for role, content in messages]
-
-
 def test_pairs_of_a_reference_stay_in_one_split_and_agreement_reads_held_out_pairs(tmp_path: Path) -> None:
-    data = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", hold_out=HoldOut(0.3))
+    data = make_rated_data(rate_eval(tmp_path), "rate-eval", tmp_path / "out", held_out=0.3)
     held_out = read_ratings(data.held_out, better="higher").samples
     assert len(held_out) == data.samples["heldout"]
     references = [reference.pair.reference for reference in held_out]
@@ -81,32 +81,13 @@ def test_lower_is_better_ratings_are_inverted_and_unrated_pairs_named(tmp_path: 
     assert list(written.failures) == ["d"]
 
 
-@pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'")])
-def test_a_missing_or_too_narrow_scale_is_an_error(
-    scale: tuple[float, float] | None, wrong: str, tmp_path: Path
-) -> None:
-    path = write(
-        tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], [["a", "R.", "C.", 1], ["b", "R.", "D.", 4]]
-    )
+@pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'"), ((5, 0), "found 5 0")])
+def test_a_missing_or_wrong_scale_is_an_error(scale: tuple[float, float] | None, wrong: str, tmp_path: Path) -> None:
+    rows: list[list[object]] = [["a", "R.", "C.", 1], ["b", "R.", "D.", 4]]
+    path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
     with pytest.raises(InputError, match=wrong):
         make_rated_data(path, "plain", tmp_path / "out", better="higher", scale=scale)
     assert not (tmp_path / "out").exists()
-
-
-def test_a_scale_must_be_ascending() -> None:
-    with pytest.raises(InputError, match="found 5 0"):
-        find_scale("rate-eval", (5, 0))
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["judge-data", *map(str, arguments)])
-
-
-def test_the_command_reads_ratings(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
-    assert result.exit_code == ExitCode.SUCCESS, result.output
-    assert (out / "heldout.csv").is_file()
 
 
 @pytest.mark.parametrize(

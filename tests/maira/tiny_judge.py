@@ -16,9 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from maira.judge.pairing import ReportPair
 from maira.judge.run_config import JudgeTrainConfig
-from maira.judge.samples import ChatSample, write_samples
+from maira.judge.samples import ChatSample, TrainingExample, write_samples
 from maira.judge.training import train_judge
-from maira.judge.training_examples import TrainingExample
 from maira.judge.verdicts import held_out_judgments, make_entailment_examples
 from radfact.io.jsonl import write_json
 from radfact.judges import load_splitter
@@ -90,13 +89,7 @@ def samples(examples: Sequence[TrainingExample]) -> list[ChatSample]:
     rng = random.Random(1)
     hold_out = set(rng.sample(range(len(examples)), len(examples) // 5))
     return [
-        ChatSample(
-            sample_id=example.name,
-            task="entailment",
-            messages=example.messages,
-            answer=example.answer,
-            split="heldout" if place in hold_out else "train",
-        )
+        example.to_sample("entailment", "heldout" if place in hold_out else "train")
         for place, example in enumerate(examples)
     ]
 
@@ -122,7 +115,7 @@ def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTra
 
 def texts(examples: Sequence[TrainingExample]) -> list[str]:
     """What its tokenizer needs to know."""
-    return [example.messages[-1].content for example in examples] + [example.answer for example in examples]
+    return [example.messages[-1][1] for example in examples] + [example.answer for example in examples]
 
 
 def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
