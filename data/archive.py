@@ -97,26 +97,14 @@ class Archive:
 
 
 def radiograph_below(folder: Path, image: Path, view: View, size: tuple[int, int] | None = None) -> Radiograph:
-    """Return the radiograph at a path.
-
-    Args:
-        folder: of the archive.
-        image: path relative to `folder`.
-        view: frontal or lateral.
-        size: (width, height), pixels, if known.
-    """
+    """Return the radiograph at a path."""
     # Images in different folders may share a name.
     digest = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
     return Radiograph(f"{image.stem}-{digest}", folder / image, view, size=size)
 
 
 def read_failure(source: str, reason: str) -> Failure:
-    """Return the record of something in an archive that cannot be read.
-
-    Args:
-        source: file or identifier.
-        reason: why it cannot be read.
-    """
+    """Return the record of something in an archive that cannot be read."""
     return Failure(source=source, stage="read", reason=reason)
 
 

@@ -43,16 +43,6 @@ def write_contact_sheet(
 
     Images are embedded in the page for up to `MAX_EMBEDDED` samples, and written to a folder next to it for more. An
     unreadable image is replaced by its error. Report texts are escaped.
-
-    Args:
-        manifest: `manifest.jsonl`.
-        out: the HTML file to write.
-        count: number of random samples, shown in the order of the manifest; None for all.
-        seed: seed of the random selection.
-        sample_ids: exactly these samples instead.
-
-    Raises:
-        InputError: the manifest cannot be read, or a sample of `sample_ids` is missing. Nothing is written then.
     """
     manifest = Path(manifest)
     studies, total = _select(manifest, count, seed, sample_ids)

@@ -54,16 +54,7 @@ _OTHER_VIEWS = ("LAO", "RAO", "LPO", "RPO", "LLO", "RLO", "CC", "MLO", "ML", "LM
 
 
 def check_size(width: int, height: int, file: Path | str | None = None) -> None:
-    """Raise an error if an image has too many pixels; call this before decoding it.
-
-    Args:
-        width: width in pixels.
-        height: height in pixels.
-        file: file of the image, for the error message.
-
-    Raises:
-        InputError: the image has more than `MAX_PIXELS` pixels.
-    """
+    """Raise an error if an image has too many pixels; call this before decoding it."""
     if width * height > MAX_PIXELS:
         raise InputError(
             f"expected a radiograph of at most {MAX_PIXELS:,} pixels, found {width} x {height}",
@@ -75,16 +66,7 @@ def check_size(width: int, height: int, file: Path | str | None = None) -> None:
 def check_pixels(
     pixels: npt.NDArray[Any], file: Path | str | None = None, *, padding: npt.NDArray[np.bool_] | None = None
 ) -> None:
-    """Raise an error if an image is too small, or has too few gray values or too little contrast for a radiograph.
-
-    Args:
-        pixels: (H, W) decoded values on any finite scale.
-        file: file of the image, for the error message.
-        padding: (H, W) mask, True for pixels outside the image, which are ignored.
-
-    Raises:
-        InputError: the image cannot be a radiograph.
-    """
+    """Raise an error if an image is too small, or has too few gray values or too little contrast for a radiograph."""
     height, width = pixels.shape
     if min(width, height) < MIN_SIDE:
         raise _refusal(f"an image of {width} x {height} pixels (minimum: {MIN_SIDE})", file)
@@ -102,16 +84,7 @@ def check_pixels(
 
 
 def check_tags(header: Any, view: Literal["frontal", "lateral"] | None, file: Path | str | None = None) -> None:
-    """Raise an error if DICOM tags contradict a chest radiograph of a view. Missing and unknown values pass.
-
-    Args:
-        header: pydicom dataset with the elements in `TAGS`.
-        view: view of the image according to the archive; None if unknown.
-        file: file of the image, for the error message.
-
-    Raises:
-        InputError: the modality, body part or view position contradicts a chest radiograph of this view.
-    """
+    """Raise an error if DICOM tags contradict a chest radiograph of a view. Missing and unknown values pass."""
     modality, part, position = (str(header.get(tag) or "").strip().upper() for tag in TAGS)
     if modality and modality not in _MODALITIES:
         raise _refusal(f"modality {modality!r}", file, "Modality")

@@ -36,15 +36,7 @@ _TOLERANCE = 1e-9
 
 
 def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
-    """Return (width, height) in pixels of an image as `load_gray` reads it, from the file header.
-
-    Args:
-        path: the file.
-        content: the file's bytes, or the first ones, if it is not on disk.
-
-    Raises:
-        InputError: the file cannot be read, is not an image, has too many pixels, or its header is damaged.
-    """
+    """Return (width, height) in pixels of an image as `load_gray` reads it, from the file header."""
     from PIL import Image
 
     with _errors_with_path(path), Image.open(path if content is None else content) as image:

@@ -54,15 +54,7 @@ def read_manifest(path: Path | str, skipped: list[Failure] | None = None) -> lis
 
 
 def check_has_samples(count: int, file: Path | str | None = None) -> None:
-    """Check that a manifest has samples.
-
-    Args:
-        count: number of its samples.
-        file: for the error message.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Check that a manifest has samples."""
     if not count:
         raise InputError("expected at least one sample, found none", code=ErrorCode.EMPTY_INPUT, file=file)
 
@@ -83,17 +75,7 @@ def iter_manifest(path: Path | str, skipped: list[Failure] | None = None) -> Ite
 
 
 def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: int | None = None) -> Study:
-    """Parse one line of a manifest.
-
-    Args:
-        row: the line's JSON object.
-        folder: base of relative image paths.
-        file: for error messages.
-        line: for error messages.
-
-    Raises:
-        InputError: the row is not a study.
-    """
+    """Parse one line of a manifest."""
     _check_columns(row, file, line)
     for column in _TEXT_COLUMNS:
         if isinstance(text := row.get(column), str) and not text.strip():
@@ -124,11 +106,7 @@ def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
 
 
 def read_failures(path: Path | str) -> list[Failure]:
-    """Read a list of failures; a missing file gives an empty list.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a failure.
-    """
+    """Read a list of failures; a missing file gives an empty list."""
     if not Path(path).exists():
         return []
     return [validate_model(Failure, row, file=path, line=line) for line, row in read_jsonl(path)]
@@ -145,13 +123,7 @@ def write_failures(path: Path | str, failures: Iterable[Failure]) -> int:
 
 
 def replace_failures(path: Path | str, source: str, failures: Iterable[Failure]) -> None:
-    """Replace the failures of one output in a `failures.jsonl` that several outputs share.
-
-    Args:
-        path: the shared file; it is removed if no row remains.
-        source: name of the output, stored as `source` of its rows.
-        failures: failures with a `sample_id`.
-    """
+    """Replace the failures of one output in a `failures.jsonl` that several outputs share."""
     own = [failure.model_copy(update={"source": source}) for failure in failures]
     others = [failure for failure in read_failures(path) if failure.source != source]
     if own or others:
@@ -198,16 +170,7 @@ PREPARATION_RECORD = "prepare.run.json"
 
 
 def open_run_folder(out: Path, record: str, settings: Mapping[str, object]) -> None:
-    """Create a folder and record the settings of its run, or check that an earlier run had the same settings.
-
-    Args:
-        out: the folder.
-        record: file name of the record.
-        settings: JSON values by name.
-
-    Raises:
-        InputError: the folder was made with other settings, or by another program.
-    """
+    """Create a folder and record the settings of its run, or check that an earlier run had the same settings."""
     file = out / record
     if file.exists():
         recorded = read_json(file)

@@ -77,11 +77,7 @@ class _Sample:
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes of a size such as "500MB", "2 GB" or "1000000".
-
-    Raises:
-        InputError: the text is not a positive size.
-    """
+    """Return the number of bytes of a size such as "500MB", "2 GB" or "1000000"."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)B?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if size < 1:
@@ -102,18 +98,6 @@ def pack(
 
     An interrupted run resumes and reuses finished shards. A sample with a missing or damaged image is skipped and
     listed in `failures.jsonl`. The same manifest gives the same bytes.
-
-    Args:
-        manifest: `manifest.jsonl`.
-        out: folder to write.
-        shard_size: maximum size of a shard in bytes, exceeded only by a larger single sample.
-        splits: splits to pack; None for all.
-        shuffle: seed of a random order, for tools that read shards sequentially; None keeps the manifest's order.
-        on_progress: called with (number of processed samples, number of all).
-
-    Raises:
-        InputError: the manifest is invalid, or `out` contains shards of another manifest or other settings.
-        RunError: no sample could be packed.
     """
     manifest = Path(manifest)
     offsets = _offsets(manifest, splits)

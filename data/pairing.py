@@ -49,12 +49,7 @@ class Rules:
     include_unreported: bool = False
 
     def split_of(self, own: str | None, unit: str) -> str | None:
-        """Return the split of a study.
-
-        Args:
-            own: its split in the archive.
-            unit: what must stay in one split: the patient, or the study if the patient is unknown.
-        """
+        """Return the split of a study."""
         if self.shares is None:
             return own
         (split,) = _rng(self.seed, "split", unit).choices(list(self.shares), list(self.shares.values()))
@@ -65,11 +60,7 @@ class Rules:
         return self.splits is None or split in self.splits
 
     def check_requested_splits(self, existing: Iterable[str | None]) -> None:
-        """Check that every requested split exists.
-
-        Raises:
-            InputError: no study is in a requested split.
-        """
+        """Check that every requested split exists."""
         known = sorted({split for split in existing if split is not None})
         for split in self.splits or ():
             if split not in known:
@@ -102,15 +93,6 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
 
     The prior study is the patient's last earlier study that has a report and a frontal radiograph. A study with the
     same timestamp is not earlier.
-
-    Args:
-        archive: the archive.
-        rules: how samples are made.
-        without: keys of unusable radiographs; samples are made as if the archive did not have them.
-
-    Raises:
-        InputError: studies or radiographs share a name, a study with boxes has several frontal radiographs, a patient
-            is in two splits, or a requested split is empty.
     """
     studies = [_remove_radiographs(study, without) for study in archive.studies]
     if rules.shares is not None:
@@ -161,11 +143,7 @@ def _sample_ids(study: ArchiveStudy, combinations: Sequence[_Images]) -> list[st
 
 
 def check_patient_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
-    """Check that no patient is in two splits, so that test patients are unknown to the model.
-
-    Raises:
-        InputError: a patient is in more than one split.
-    """
+    """Check that no patient is in two splits, so that test patients are unknown to the model."""
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for study in studies:
         if study.patient_id is not None and study.split is not None:

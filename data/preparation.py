@@ -85,19 +85,6 @@ def prepare(
     If a radiograph cannot be converted, samples are made again as if the archive did not have it: another lateral or
     prior is drawn if there is one. PNGs of unchanged sources are kept, so an interrupted run resumes: a PNG has the
     modification time of its source.
-
-    Args:
-        source: name of the archive.
-        images: folder of its radiographs, part of the run's settings: names are unique within one folder only.
-        make: makes the samples, such as `maira.data.pairing.make_samples`.
-        out: folder to write.
-        conversion: settings of the conversion.
-        unread: failures of reading the archive, listed with the others.
-        on_progress: called with (number of finished radiographs, number of all).
-
-    Raises:
-        InputError: the archive contradicts itself (see `make_samples`), or `out` was made with other settings.
-        RunError: no sample could be made.
     """
     samples = make(frozenset())
     settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
@@ -216,15 +203,7 @@ def _convert(
 def convert_radiograph(
     radiograph: Radiograph, target: Path, size: int, apply_windows: bool, image_check: ImageCheck = "refuse"
 ) -> str | None:
-    """Convert one radiograph, and return the reason if it cannot be converted.
-
-    Args:
-        radiograph: to convert.
-        target: path of the PNG.
-        size: of the shorter side, pixels.
-        apply_windows: whether to apply the DICOM file's window.
-        image_check: whether to refuse images that cannot be chest radiographs.
-    """
+    """Convert one radiograph, and return the reason if it cannot be converted."""
     modified = _modified(
         radiograph.path
     )  # before reading, so that a source replaced in the meantime is converted again

@@ -84,14 +84,6 @@ def split_findings(
     """Split the narrative findings of studies into single-finding sentences (MAIRA-2, appendix B.5.1).
 
     A study that has such sentences keeps them. Samples of one study share a narrative, which is split once.
-
-    Args:
-        studies: samples of a manifest.
-        splitter: a language model or the offline rules (`radfact.judges.load_splitter`).
-        target: the field to fill.
-
-    Raises:
-        RunError: the model's server is unavailable.
     """
     pending = [study for study in studies if getattr(study, target) is None and study.findings is not None]
     narratives = list(dict.fromkeys(study.findings for study in pending if study.findings is not None))

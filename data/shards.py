@@ -90,12 +90,6 @@ class PackedSample:
 class Shards:
     """Packed samples by number. Thread-safe, and can be pickled.
 
-    Args:
-        location: folder of the shards, or its URL (`s3://...`, `memory://...`), which requires fsspec.
-
-    Raises:
-        InputError: the index is missing or damaged.
-
     Attributes:
         index: names, sizes and checksums of the shards, names of splits and sources.
         rows: (samples,) of `ROW`, to select samples without reading them.
@@ -119,12 +113,7 @@ class Shards:
         return len(self.rows)
 
     def __getitem__(self, number: int) -> PackedSample:
-        """Read a sample with its images.
-
-        Raises:
-            IndexError: the number is out of range.
-            InputError: the shard cannot be read, or is damaged.
-        """
+        """Read a sample with its images."""
         members = self._members(number)
         columns = {name.split(".")[1]: content for name, content in members.items()}
         images = {column: content for column, content in columns.items() if column in IMAGE_COLUMNS}
@@ -146,9 +135,6 @@ class Shards:
 
         Returns:
             The study, and the first bytes of its frontal image, usually including the image header.
-
-        Raises:
-            InputError: the shard cannot be read, or the record of the sample is missing.
         """
         row = self.rows[number]
         name = self.index.shards[int(row["shard"])].name
@@ -165,14 +151,7 @@ class Shards:
         return self._study(number, members), frontal
 
     def image(self, path: Path | str) -> bytes:
-        """Return the bytes of an image file.
-
-        Args:
-            path: image path of a study in these shards.
-
-        Raises:
-            InputError: the sample has no such image.
-        """
+        """Return the bytes of an image file."""
         name = Path(path).name
         key = name.split(".")[0]
         content = self._members(int(key)).get(name) if key.isdecimal() and int(key) < len(self) else None
@@ -181,11 +160,7 @@ class Shards:
         return content
 
     def check(self, on_progress: Callable[[int, int], None] | None = None) -> list[str]:
-        """Verify size and checksum of all shards, and return one line per defect.
-
-        Args:
-            on_progress: called with (number of checked shards, number of all).
-        """
+        """Verify size and checksum of all shards, and return one line per defect."""
         defects = []
         for number, shard in enumerate(self.index.shards, start=1):
             file = self.path_of(shard.name)

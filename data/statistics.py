@@ -71,11 +71,7 @@ class Group:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def as_json(self, total: int) -> dict[str, Any]:
-        """Return counts, shares (0 to 1) and means as `maira stats` writes them; null for a division by zero.
-
-        Args:
-            total: number of samples that `share` refers to.
-        """
+        """Return counts, shares (0 to 1) and means as `maira stats` writes them; null for a division by zero."""
         return {
             "patients": len(self.patients),
             "studies_of_unknown_patients": len(self.unidentified_studies),
@@ -139,15 +135,7 @@ class Statistics:
 
 
 def manifest_statistics(path: Path | str, workers: int | None = None) -> Statistics:
-    """Compute the statistics of a manifest. Images are not opened.
-
-    Args:
-        path: `manifest.jsonl`.
-        workers: number of processes; None for one per processor, or one for a small file.
-
-    Raises:
-        InputError: the file cannot be read or is empty, a line is not a study, or a `sample_id` is a duplicate.
-    """
+    """Compute the statistics of a manifest. Images are not opened."""
     path = Path(path)
     if workers is None:
         is_small = not path.is_file() or path.stat().st_size < _MIN_PARALLEL_BYTES

@@ -41,13 +41,6 @@ def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
     The union has a quality issue if any annotation has one. A phrase gets the most frequent label, progression and
     category (the earlier annotator's in a tie), and all regions of those who label it as a finding. Boxes of two
     annotators with an IoU of at least `SAME_BOX` become the box around both.
-
-    Args:
-        annotations: at least one, of the same phrases.
-        how: treatment of several annotations.
-
-    Raises:
-        Rejected: there are several and `how` is "skip".
     """
     if len(annotations) == 1 or how == "first":
         return annotations[0]
@@ -106,14 +99,7 @@ def _enclosing_box(a: Box, b: Box) -> Box:
 
 
 def iou(boxes: Sequence[Box], masks: Sequence[Mask], other_boxes: Sequence[Box], other_masks: Sequence[Mask]) -> float:
-    """Return the IoU of two regions; 0 if one of them is empty.
-
-    Args:
-        boxes: boxes of the first region, which is the union of boxes and masks.
-        masks: masks of the first region.
-        other_boxes: boxes of the second region, on the same image.
-        other_masks: masks of the second region.
-    """
+    """Return the IoU of two regions; 0 if one of them is empty."""
     if not (boxes or masks) or not (other_boxes or other_masks):
         return 0.0
     first = Sentence(text="first", boxes=tuple(boxes), masks=tuple(masks))
@@ -124,11 +110,7 @@ def iou(boxes: Sequence[Box], masks: Sequence[Mask], other_boxes: Sequence[Box],
 
 
 def cohens_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Return Cohen's kappa of two annotators (Cohen, 1960); None without pairs, or if both use a single value.
-
-    Args:
-        pairs: labels of both annotators for the same items.
-    """
+    """Return Cohen's kappa of two annotators (Cohen, 1960); None without pairs, or if both use a single value."""
     if not pairs:
         return None
     observed = sum(a == b for a, b in pairs) / len(pairs)
@@ -167,11 +149,7 @@ class Agreement:
 
 
 def agreement(samples: Sequence[Sequence[Annotation]]) -> list[Agreement]:
-    """Return the agreement of each pair of annotators with common samples.
-
-    Args:
-        samples: annotations of each sample.
-    """
+    """Return the agreement of each pair of annotators with common samples."""
     common: dict[tuple[str, str], list[tuple[Annotation, Annotation]]] = {}
     for sample in samples:
         ordered = sorted(sample, key=lambda annotation: annotation.annotator)
@@ -240,11 +218,6 @@ def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample],
 
     Samples missing in the export were not annotated and are not failures. The grounded report replaces a study's
     phrases; categories of findings replace its labels if there are any.
-
-    Args:
-        studies: studies of the exported manifest.
-        samples: their annotations.
-        how: treatment of several annotations of one sample.
     """
     by_id = {sample.sample_id: sample for sample in samples}
     result = GroundedStudies()

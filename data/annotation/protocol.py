@@ -133,14 +133,6 @@ def apply_rules(texts: Sequence[str], annotation: Annotation, *, has_prior: bool
     without a prior image ("reject as phrase issue") are dropped. Findings visible only in another view and correctly
     placed devices have no regions. Temporal findings have boxes on the prior image too, if there is one. Other regions
     are ignored, because an annotation platform may require a box for every phrase.
-
-    Args:
-        texts: texts of the phrases.
-        annotation: annotation of the same phrases.
-        has_prior: whether annotators saw a prior image.
-
-    Raises:
-        Rejected: the sample has a quality issue, or the annotation is incomplete.
     """
     if annotation.quality is None:
         raise Rejected("the sample has no quality label")

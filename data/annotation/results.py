@@ -107,13 +107,6 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
     """Read an export of Label Studio ("JSON").
 
     Skipped annotations are ignored. Of several annotations by one annotator, the last updated counts.
-
-    Args:
-        path: the export.
-        studies: studies that the tasks were made of.
-
-    Raises:
-        InputError: the file is not such an export, or does not belong to the studies.
     """
     tasks = read_json(path)
     if isinstance(tasks, dict) and "images" in tasks:
@@ -314,17 +307,7 @@ def _text(value: _Value) -> str | None:
 
 
 def box_of(x: float, y: float, width: float, height: float) -> Box | None:
-    """Return a box as fractions of the image; None without area (a click without a drag).
-
-    Args:
-        x: of the upper left corner, percent.
-        y: of the upper left corner, percent.
-        width: percent.
-        height: percent.
-
-    Raises:
-        Unusable: it extends beyond the image.
-    """
+    """Return a box as fractions of the image; None without area (a click without a drag)."""
     corners = [_share(value) for value in (x, y, x + width, y + height)]
     if corners[0] >= corners[2] or corners[1] >= corners[3]:
         return None
@@ -332,15 +315,7 @@ def box_of(x: float, y: float, width: float, height: float) -> Box | None:
 
 
 def polygon_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
-    """Return the mask of a polygon.
-
-    Args:
-        points: corners.
-        size: (height, width) of the image in pixels.
-
-    Raises:
-        Unusable: it has fewer than three corners, or extends beyond the image.
-    """
+    """Return the mask of a polygon."""
     if len(points) < 3:
         raise Unusable(f"a polygon of {len(points)} points")
     from pycocotools import mask as coco
@@ -351,15 +326,7 @@ def polygon_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
 
 
 def line_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
-    """Return the mask of a line through points, `LINE_WIDTH` wide.
-
-    Args:
-        points: vertices in order.
-        size: (height, width) of the image in pixels.
-
-    Raises:
-        Unusable: it has fewer than two points, or extends beyond the image.
-    """
+    """Return the mask of a line through points, `LINE_WIDTH` wide."""
     if len(points) < 2:
         raise Unusable(f"a line of {len(points)} points")
     import numpy as np

@@ -57,11 +57,7 @@ class ImageAddress:
     prefix: str | None = None
 
     def of(self, image: Path) -> str:
-        """Return the address of an image.
-
-        Raises:
-            InputError: the image is not below the root.
-        """
+        """Return the address of an image."""
         path, root = (Path(os.path.normpath(path.absolute())) for path in (image, self.root))
         if not path.is_relative_to(root):
             message = f"expected an image below {root}; give a folder that contains all images"
@@ -81,15 +77,7 @@ def numbered_phrases(study: Study) -> list[str]:
 
 
 def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
-    """Return a task: images, report (findings), phrases and known labels.
-
-    Args:
-        study: a sample.
-        address: addresses of images.
-
-    Raises:
-        InputError: an image has no address.
-    """
+    """Return a task: images, report (findings), phrases and known labels."""
     phrases = numbered_phrases(study)
     known = [f"{label.kind} ({label.side})" if label.side else label.kind for label in study.labels or ()]
     return {
@@ -105,11 +93,7 @@ def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
 
 
 def labeling_config(categories: Sequence[str] = ()) -> str:
-    """Return the labeling interface (XML): quality control, phrase labels, boxes on both images, lines and polygons.
-
-    Args:
-        categories: categories of findings to choose from.
-    """
+    """Return the labeling interface (XML): quality control, phrase labels, boxes on both images, lines and polygons."""
     view = ElementTree.Element("View")
     _header(view, "Findings of the report")
     _add(view, "Text", name="report", value="$report")
@@ -189,11 +173,6 @@ def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure])
 
     Images have the additional fields `sample_id`, `role` ("current", "prior") and `phrase_ids`, the categories to
     annotate. A phrase is a category; equal phrases are one category.
-
-    Args:
-        studies: studies with phrases or a grounded report.
-        folder: base of the file names for images below it.
-        skipped: receives studies with an unreadable image.
     """
     categories: dict[str, int] = {}
     images: list[dict[str, Any]] = []

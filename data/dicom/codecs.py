@@ -50,15 +50,7 @@ _PYDICOM_PLUGINS = {
 
 
 def check_decodable(header: Any, path: Path) -> None:
-    """Check the transfer syntax and the length of the pixel data.
-
-    Args:
-        header: of a DICOM file.
-        path: of the file.
-
-    Raises:
-        InputError: the transfer syntax is not supported, or pixels are missing.
-    """
+    """Check the transfer syntax and the length of the pixel data."""
     syntax = header.file_meta.get("TransferSyntaxUID")
     if syntax is None:
         message = "missing, so the pixels cannot be decoded"
@@ -78,15 +70,8 @@ def check_decodable(header: Any, path: Path) -> None:
 def decode(header: Any, path: Path) -> Stored:
     """Decode the stored values of one gray frame, without the unused bits.
 
-    Args:
-        header: pydicom dataset with the elements of `STORAGE_TAGS`, checked by `check_decodable`.
-        path: file for errors.
-
     Returns:
         (H, W) integers.
-
-    Raises:
-        InputError: the pixels are damaged, or SimpleITK is required and not installed.
     """
     pixels = _decode_with_pydicom(header, path) if _is_for_pydicom(header) else _decode_with_gdcm(header, path)
     if pixels.shape != (header.Rows, header.Columns):

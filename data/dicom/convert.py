@@ -63,13 +63,7 @@ def radiograph_to_png(
 
 
 def read_radiograph(radiograph: Radiograph, *, apply_windows: bool = False, image_check: ImageCheck = "off") -> Frame:
-    """Decode a radiograph; see `radiograph_to_png` for the errors.
-
-    Args:
-        radiograph: location of the radiograph.
-        apply_windows: see `maira.data.dicom.reader.read_dicom`.
-        image_check: see `radiograph_to_png`.
-    """
+    """Decode a radiograph; see `radiograph_to_png` for the errors."""
     with _open_content(radiograph) as content:
         return _read(content, radiograph, apply_windows, image_check)
 

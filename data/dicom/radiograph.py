@@ -83,16 +83,8 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
     result is clipped to the radiograph's range so that such edges do not set the contrast. Borders and burned-in
     letters are part of the radiograph.
 
-    Args:
-        frame: the radiograph.
-        size: shorter side of the result, pixels.
-        source: file for errors.
-
     Returns:
         (H, W) with minimum 0 and maximum 255.
-
-    Raises:
-        InputError: the radiograph is constant, contains only padding, or has the shape of no radiograph.
 
     Source: MAIRA-2, appendix B.4.
     """
@@ -116,12 +108,7 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
 
 
 def write_png(levels: Levels, target: Path) -> None:
-    """Write a gray PNG without metadata, atomically.
-
-    Args:
-        levels: gray levels, (height, width).
-        target: path of the PNG.
-    """
+    """Write a gray PNG without metadata, atomically."""
     from PIL import Image
 
     with open_atomic(target, "wb") as handle:
@@ -130,14 +117,7 @@ def write_png(levels: Levels, target: Path) -> None:
 
 
 def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
-    """Write a radiograph as PNG; see `to_levels` for arguments and errors.
-
-    Args:
-        frame: decoded pixels of a DICOM file.
-        target: path of the PNG.
-        size: of the shorter side, pixels.
-        source: path of the DICOM file, for error messages.
-    """
+    """Write a radiograph as PNG; see `to_levels` for arguments and errors."""
     levels = to_levels(frame, size, source)
     write_png(levels, target)
     return ImageInfo(
@@ -160,15 +140,7 @@ def _target_size(frame: Frame, size: int, source: Path) -> tuple[int, int]:
 
 
 def fill_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:
-    """Return the pixels with the padding as dark as the darkest pixel of the image.
-
-    Args:
-        frame: the radiograph.
-        source: file for errors.
-
-    Raises:
-        InputError: the radiograph contains only padding.
-    """
+    """Return the pixels with the padding as dark as the darkest pixel of the image."""
     if frame.padding is None:
         return frame.pixels
     radiograph = frame.pixels[~frame.padding]

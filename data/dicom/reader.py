@@ -66,16 +66,6 @@ def read_dicom(
 
     Without windows the values are those stored: scaling from darkest to brightest cancels rescale slope and intercept
     except for the sign of the slope.
-
-    Args:
-        content: the file, seekable.
-        path: file for errors.
-        apply_windows: apply the file's first window (VOI) as a viewer does; MAIRA-2 uses all values.
-        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
-        view: view of the image according to the archive, for this check.
-
-    Raises:
-        InputError: as `dicom_to_png`, or the check refuses the file.
     """
     with _errors_with_path(path):
         header = _read_header(content, path)
@@ -122,11 +112,7 @@ def example_radiograph() -> Path:
 
 @contextmanager
 def open_binary(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read bytes.
-
-    Raises:
-        InputError: the file does not exist or cannot be read, also inside the `with` block.
-    """
+    """Open a file to read bytes."""
     try:
         with path.open("rb") as content:
             yield content

@@ -32,11 +32,6 @@ def bspline_resize(pixels: npt.NDArray[np.integer] | npt.NDArray[np.floating], h
     As with SimpleITK's `sitkBSpline`, the image is mirrored at its outermost pixel centers and not smoothed before it
     is reduced in size (MAIRA-2, appendix B.4).
 
-    Args:
-        pixels: (H, W) of any real type, at least 2 x 2.
-        height: of the result, pixels.
-        width: of the result, pixels.
-
     Returns:
         (height, width); overshoots the range of `pixels` at sharp edges.
     """

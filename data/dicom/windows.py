@@ -27,16 +27,8 @@ def apply_windows(pixels: npt.NDArray[np.integer], header: Any, path: Path) -> n
     pydicom's functions are not used: tables of 8 bit with more than 256 entries wrap around, and windows invert the
     radiograph for a negative rescale slope.
 
-    Args:
-        pixels: (H, W) stored values.
-        header: pydicom dataset with `WINDOW_TAGS`, RescaleSlope and RescaleIntercept.
-        path: file for errors.
-
     Returns:
         (H, W): shares of the window's range, values of the table, or rescaled values if the file has neither.
-
-    Raises:
-        InputError: a window or table does not conform to the standard.
     """
     low, high = int(pixels.min()), int(pixels.max())
     if high - low >= 2**16:
@@ -47,11 +39,7 @@ def apply_windows(pixels: npt.NDArray[np.integer], header: Any, path: Path) -> n
 
 
 def stated_windows(header: Any) -> Iterator[Window]:
-    """Yield the valid windows of a file; tables and the shape of the function are ignored.
-
-    Args:
-        header: pydicom dataset with `WINDOW_TAGS`.
-    """
+    """Yield the valid windows of a file; tables and the shape of the function are ignored."""
     if header.get("ModalityLUTSequence"):
         # Windows are in values of this table, not in stored ones.
         return

@@ -51,12 +51,7 @@ class Anatomy:
         return 1 if side == "left" else -1
 
     def u(self, side: Side, lateral: float) -> float:
-        """Return u of a point at a distance from the midline.
-
-        Args:
-            side: the patient's.
-            lateral: distance, in sides of the square.
-        """
+        """Return u of a point at a distance from the midline."""
         return self.midline + self.sign(side) * lateral
 
     def dome(self, side: Side) -> float:
@@ -69,12 +64,7 @@ class Anatomy:
         return np.asarray(self.half_width * np.sqrt(np.clip(1 - rise**2, 0, 1)), np.float32)
 
     def diaphragm(self, side: Side, lateral: Array) -> Array:
-        """Return v of the diaphragm, a dome down to the costophrenic angle.
-
-        Args:
-            side: the patient's.
-            lateral: distances from the midline, in sides of the square.
-        """
+        """Return v of the diaphragm, a dome down to the costophrenic angle."""
         across = (lateral - 0.45 * self.half_width) / (0.55 * self.half_width)
         return np.asarray(self.dome(side) + 0.10 * np.clip(across, -1.2, 1.2) ** 2, np.float32)
 

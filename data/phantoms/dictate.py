@@ -92,12 +92,7 @@ def _capital(text: str) -> str:
 
 
 def noun_phrase(finding: Finding, rng: np.random.Generator) -> str:
-    """Return a finding with size, side and location, without article: "small left pleural effusion".
-
-    Args:
-        finding: of a phantom.
-        rng: draws the words.
-    """
+    """Return a finding with size, side and location, without article: "small left pleural effusion"."""
     noun = _pick(rng, NOUNS[finding.kind])
     plural = finding.side == "both" and finding.kind == "effusion"
     if finding.kind in GRADED:
@@ -116,13 +111,7 @@ def noun_phrase(finding: Finding, rng: np.random.Generator) -> str:
 
 
 def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Generator) -> str:
-    """Return a sentence about a finding, with its change since the prior if there is one.
-
-    Args:
-        finding: of a phantom.
-        change: since the prior radiograph; None without a prior.
-        rng: draws the words.
-    """
+    """Return a sentence about a finding, with its change since the prior if there is one."""
     phrase = noun_phrase(finding, rng)
     plural = finding.side == "both" and finding.kind == "effusion"
     verb = "are" if plural else "is"
@@ -143,13 +132,7 @@ def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Gene
 def dictate(
     findings: tuple[Finding, ...], prior: tuple[Finding, ...] | None, rng: np.random.Generator
 ) -> list[Dictated]:
-    """Return the report as single-finding sentences: devices, lungs, pleura, heart, bones.
-
-    Args:
-        findings: findings on the radiograph.
-        prior: findings on the prior radiograph, None without one.
-        rng: source of the wording.
-    """
+    """Return the report as single-finding sentences: devices, lungs, pleura, heart, bones."""
     sentences: list[Dictated] = []
     present = {finding.kind for finding in findings}
     resolved = [] if prior is None else [f for f in prior if f.kind not in present]
@@ -168,12 +151,7 @@ def dictate(
 
 
 def change_since(finding: Finding, prior: tuple[Finding, ...]) -> Change:
-    """Return the change of a finding since the prior radiograph.
-
-    Args:
-        finding: of the current radiograph.
-        prior: findings of the prior radiograph.
-    """
+    """Return the change of a finding since the prior radiograph."""
     for before in prior:
         if before.kind == finding.kind and before.sides == finding.sides and before.zone == finding.zone:
             if finding.kind not in GRADED or finding.grade == before.grade:
@@ -191,12 +169,7 @@ def _dictate_resolved(finding: Finding) -> str:
 
 
 def dictate_indication(findings: tuple[Finding, ...], rng: np.random.Generator) -> str:
-    """Return an indication, which fits a finding in two of three cases.
-
-    Args:
-        findings: of the radiograph.
-        rng: draws the words.
-    """
+    """Return an indication, which fits a finding in two of three cases."""
     hints = [f.kind for f in findings if f.kind in INDICATIONS]
     kind = hints[rng.integers(len(hints))] if hints and rng.random() < 0.67 else None
     return _pick(rng, INDICATIONS[kind])

@@ -79,13 +79,7 @@ class Finding:
 
 
 def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Finding:
-    """Draw a random finding of a kind in a patient.
-
-    Args:
-        kind: of the finding.
-        anatomy: of the patient.
-        rng: draws side, location and size.
-    """
+    """Draw a random finding of a kind in a patient."""
     sides: tuple[Side, ...] = ()
     if kind in SIDED:
         sides = ("left",) if rng.random() < 0.5 else ("right",)
@@ -107,12 +101,7 @@ def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Find
 
 
 def apply_to(anatomy: Anatomy, findings: tuple[Finding, ...]) -> Anatomy:
-    """Return the anatomy changed by the findings (a larger heart).
-
-    Args:
-        anatomy: of the patient.
-        findings: of the radiograph.
-    """
+    """Return the anatomy changed by the findings (a larger heart)."""
     for finding in findings:
         if finding.kind == "cardiomegaly":
             anatomy = replace(anatomy, heart_share=0.55 + 0.15 * finding.extent)
@@ -120,13 +109,7 @@ def apply_to(anatomy: Anatomy, findings: tuple[Finding, ...]) -> Anatomy:
 
 
 def device_path(finding: Finding, anatomy: Anatomy, side: Side | None = None) -> list[tuple[float, float]]:
-    """Return the points (u, v) of a tube, catheter or lead.
-
-    Args:
-        finding: a device.
-        anatomy: of the patient.
-        side: the patient's side of the device, if it has one.
-    """
+    """Return the points (u, v) of a tube, catheter or lead."""
     u, shift = anatomy.midline, finding.v
     if finding.kind == "endotracheal_tube":
         return [(u, 0.0), (u + 0.004, 0.12), (u, 0.255 + shift)]
@@ -145,24 +128,13 @@ def device_path(finding: Finding, anatomy: Anatomy, side: Side | None = None) ->
 
 
 def generator(finding: Finding, anatomy: Anatomy) -> Rectangle:
-    """Return the box of a pacemaker's generator.
-
-    Args:
-        finding: a pacemaker.
-        anatomy: of the patient.
-    """
+    """Return the box of a pacemaker's generator."""
     u, v = anatomy.u(finding.sides[0], 0.27), 0.235 + finding.v
     return u - 0.05, v - 0.04, u + 0.05, v + 0.04
 
 
 def effusion_level(finding: Finding, anatomy: Anatomy, side: Side) -> float:
-    """Return v of the surface of an effusion at its lowest point.
-
-    Args:
-        finding: an effusion.
-        anatomy: of the patient.
-        side: the patient's.
-    """
+    """Return v of the surface of an effusion at its lowest point."""
     return anatomy.dome(side) + 0.03 - 0.05 - 0.24 * finding.extent
 
 
@@ -172,12 +144,7 @@ def pneumothorax_rim(finding: Finding) -> tuple[float, float]:
 
 
 def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
-    """Return the ground-truth boxes (u_min, v_min, u_max, v_max), one per side, in the image's centered square.
-
-    Args:
-        finding: of a phantom.
-        anatomy: of the patient.
-    """
+    """Return the ground-truth boxes (u_min, v_min, u_max, v_max), one per side, in the image's centered square."""
     boxes: list[Rectangle]
     if finding.kind == "cardiomegaly":
         boxes = [anatomy.heart_box]
@@ -220,12 +187,7 @@ def _between(
 
 
 def compatible(finding: Finding, others: list[Finding]) -> bool:
-    """Return whether a finding can be distinguished from the others.
-
-    Args:
-        finding: a candidate.
-        others: findings of the same radiograph.
-    """
+    """Return whether a finding can be distinguished from the others."""
     for other in others:
         if other.kind == finding.kind and (
             finding.kind not in ("nodule", "consolidation") or other.side == finding.side

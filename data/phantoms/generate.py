@@ -48,12 +48,7 @@ class PhantomStudy:
 
 
 def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """Draw up to four findings that can be seen next to each other, in the order of a report.
-
-    Args:
-        anatomy: of the patient.
-        rng: draws number and kinds.
-    """
+    """Draw up to four findings that can be seen next to each other, in the order of a report."""
     count = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
     weights = np.array([FREQUENCY[kind] for kind in KINDS])
     chosen: list[Finding] = []
@@ -67,13 +62,7 @@ def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, 
 
 
 def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since.
-
-    Args:
-        findings: of the current radiograph.
-        anatomy: of the patient.
-        rng: draws the changes.
-    """
+    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since."""
     prior: list[Finding] = []
     for finding in findings:
         if rng.random() < 0.3:
@@ -90,14 +79,7 @@ def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.G
 
 
 def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
-    """Generate a study; the same arguments give the same bytes.
-
-    Args:
-        seed: seed of a series of studies.
-        index: number within the series.
-        size: shorter side of the radiographs, pixels.
-        split: split of the study.
-    """
+    """Generate a study; the same arguments give the same bytes."""
     rng = np.random.default_rng(np.random.SeedSequence((seed, index)))
     anatomy = draw_anatomy(rng)
     findings = draw_findings(anatomy, rng)
@@ -167,19 +149,7 @@ def _write_study(index: int, *, folder: Path, seed: int, size: int, split: str) 
 def write_phantoms(
     folder: Path, count: int, *, seed: int, size: int = 518, split: str = "test", workers: int = 1
 ) -> Iterator[Study]:
-    """Write phantom studies into a folder and yield each when it is done. The manifest is written last.
-
-    Args:
-        folder: folder to write.
-        count: number of studies.
-        seed: seed of the series.
-        size: shorter side of the radiographs, pixels.
-        split: split of the studies.
-        workers: number of processes.
-
-    Raises:
-        InputError: `count` or `size` is too small, or `folder` was made with other settings.
-    """
+    """Write phantom studies into a folder and yield each when it is done. The manifest is written last."""
     if count < 1:
         raise InputError(f"expected at least 1 study, found {count}", code=ErrorCode.INVALID_OPTION, field="count")
     if size < 64:

@@ -29,61 +29,31 @@ class Canvas:
     square: int
 
     def band(self, distance: Array, edge: float = 0.008) -> Array:
-        """Return 1 for `distance` above 0 and 0 below, with a soft edge.
-
-        Args:
-            distance: from an edge, in sides of the square.
-            edge: half width of the soft edge, in sides of the square.
-        """
+        """Return 1 for `distance` above 0 and 0 below, with a soft edge."""
         softened: Array = np.clip(distance * np.float32(0.5 / edge) + np.float32(0.5), 0, 1)
         return softened
 
     def blob(self, u: float, v: float, radius_u: float, radius_v: float | None = None) -> Array:
-        """Return a Gaussian of height 1, (height, width).
-
-        Args:
-            u: of the center.
-            v: of the center.
-            radius_u: horizontal radius.
-            radius_v: vertical radius; default: `radius_u`.
-        """
+        """Return a Gaussian of height 1, (height, width)."""
         across = np.exp(-(((self.u - u) / radius_u) ** 2))
         down = np.exp(-(((self.v - v) / (radius_v or radius_u)) ** 2))
         hill: Array = across * down
         return hill
 
     def disc(self, u: float, v: float, radius_u: float, radius_v: float | None = None, edge: float = 0.15) -> Array:
-        """Return a filled ellipse with a soft edge, 1 inside, (height, width).
-
-        Args:
-            u: of the center.
-            v: of the center.
-            radius_u: horizontal radius.
-            radius_v: vertical radius; default: `radius_u`.
-            edge: width of the soft edge, as a share of the radius.
-        """
+        """Return a filled ellipse with a soft edge, 1 inside, (height, width)."""
         away = ((self.u - u) / radius_u) ** 2 + ((self.v - v) / (radius_v or radius_u)) ** 2
         return np.clip((1 - away) / (2 * edge) + 0.5, 0, 1)
 
     def noise(self, rng: np.random.Generator, cells: int) -> Array:
-        """Return smooth noise with unit variance, (height, width).
-
-        Args:
-            rng: draws the noise.
-            cells: of the noise's grid, across the square.
-        """
+        """Return smooth noise with unit variance, (height, width)."""
         height, width = self.pixels.shape
         rows, columns = round(cells * height / self.square), round(cells * width / self.square)
         grid = Image.fromarray(rng.standard_normal((rows, columns), np.float32))
         return np.asarray(grid.resize((width, height), Image.Resampling.BICUBIC))
 
     def stroke(self, line: list[tuple[float, float]], width: float) -> Array:
-        """Return a smooth line, 1 on it, (height, width).
-
-        Args:
-            line: points (u, v).
-            width: of the line, in sides of the square.
-        """
+        """Return a smooth line, 1 on it, (height, width)."""
         points = _smooth(line)
         height, columns = self.pixels.shape
         canvas = Image.new("L", (columns * 2, height * 2))
@@ -106,12 +76,7 @@ def _smooth(line: list[tuple[float, float]]) -> NDArray[np.float64]:
 
 
 def blank(size: int, aspect: float) -> Canvas:
-    """Return an empty canvas.
-
-    Args:
-        size: of the shorter side, pixels.
-        aspect: width over height.
-    """
+    """Return an empty canvas."""
     width, height = (round(size * aspect), size) if aspect >= 1 else (size, round(size / aspect))
     u, v = (
         np.asarray((np.arange(side, dtype=np.float32) + 0.5 - (side - size) / 2) / size, np.float32)
@@ -123,15 +88,7 @@ def blank(size: int, aspect: float) -> Canvas:
 def render_frontal(
     anatomy: Anatomy, findings: tuple[Finding, ...], rng: np.random.Generator, size: int, aspect: float = 1.0
 ) -> NDArray[np.uint8]:
-    """Render the frontal radiograph as gray levels (height, width), bones bright.
-
-    Args:
-        anatomy: the patient without findings.
-        findings: of the radiograph.
-        rng: source of texture and grain.
-        size: pixels of the shorter side.
-        aspect: width over height.
-    """
+    """Render the frontal radiograph as gray levels (height, width), bones bright."""
     anatomy = apply_to(anatomy, findings)
     canvas = blank(size, aspect)
     lungs = {side: _lung(canvas, anatomy, side) for side in SIDES}
@@ -256,14 +213,7 @@ def _paint_pneumothorax(canvas: Canvas, anatomy: Anatomy, finding: Finding, side
 def render_lateral(
     anatomy: Anatomy, findings: tuple[Finding, ...], rng: np.random.Generator, size: int
 ) -> NDArray[np.uint8]:
-    """Render the lateral radiograph as gray levels (size, size); the patient faces left.
-
-    Args:
-        anatomy: of the patient.
-        findings: of the radiograph.
-        rng: draws noise.
-        size: of the image, pixels.
-    """
+    """Render the lateral radiograph as gray levels (size, size); the patient faces left."""
     anatomy = apply_to(anatomy, findings)
     canvas = blank(size, 1.0)
     canvas.pixels += 0.1 + 0.45 * canvas.disc(0.5, 0.55, 0.44, 0.68, 0.08)

@@ -38,15 +38,7 @@ _STUDY = re.compile(r"(?:.*/)?(patient\d+)/(study\d+)/[^/]+", re.ASCII)
 
 
 def read_chexpert_plus(root: Path, images: Path | None = None) -> Archive:
-    """Read CheXpert Plus. DICOM is preferred over PNG, and PNG over JPEG.
-
-    Args:
-        root: folder of `df_chexpert_plus_240401.csv` (also `.gz` or `.zip`).
-        images: folder with `train` and `valid`; None for `root`.
-
-    Raises:
-        InputError: the table is missing or has no such columns, or there are no images.
-    """
+    """Read CheXpert Plus. DICOM is preferred over PNG, and PNG over JPEG."""
     table = find_csv(root, _TABLE)
     if table is None:
         message = f"expected the folder of CheXpert Plus with {_TABLE}"

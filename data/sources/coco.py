@@ -22,13 +22,6 @@ def read_coco_studies(path: Path, images: Path | None = None) -> Archive:
 
     Boxes refer to the `width` and `height` of their image, so a radiograph of another size is not converted. An image
     with an invalid annotation is skipped and listed.
-
-    Args:
-        path: the file.
-        images: base folder of the file names; None for the folder of `path`.
-
-    Raises:
-        InputError: the file is not a COCO dataset.
     """
     invalid: dict[str, str] = {}
     reports = read_coco(path, faults=invalid)

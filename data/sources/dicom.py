@@ -20,9 +20,6 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
     The name is the file name without suffix, with a prefix of folder names if several files share it. Files in folders
     are recognized by content, since exports often omit the suffix; a DICOMDIR is skipped. Files given directly are not
     checked.
-
-    Raises:
-        InputError: a folder contains no DICOM file.
     """
     radiographs = list(dict.fromkeys(file.absolute() for path in paths for file in _radiographs(path)))
     for radiograph in radiographs:
@@ -49,13 +46,6 @@ def pseudonym(instance: str | None, path: Path) -> str:
     """Return a sample name that hides the file name, often that of the patient: a hash of the SOP instance UID.
 
     It does not depend on the path of the file. Anyone who has the UID can compute it.
-
-    Args:
-        instance: the UID; None for a hash of the file's content.
-        path: the file.
-
-    Raises:
-        InputError: the file cannot be read.
     """
     if instance is None:
         with open_binary(path) as content:

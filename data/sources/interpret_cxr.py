@@ -40,15 +40,6 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[P
 
     The split is that of the column `split`, or else of the file name (train, validation, val, test). A study has the
     name of its first image.
-
-    Args:
-        root: a table, or the folder of tables whose names begin with a split.
-        images: folder of the images; None for the folder of the tables. Leading folders of a path in the
-            table may be absent there.
-        views: tables of views: `mimic-cxr-2.0.0-metadata.csv.gz`, PadChest's table, `indiana_projections.csv`.
-
-    Raises:
-        InputError: a table is missing or has no such columns, or there are no images.
     """
     tables = [root]
     if root.is_dir():

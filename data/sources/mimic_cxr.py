@@ -74,15 +74,6 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     original headings is our choice.
 
     The time of a study is StudyDate and StudyTime, the earliest if its images differ.
-
-    Args:
-        root: folder of the release, which contains `files`.
-        layout: which of the two releases it is.
-        metadata: folder with the files missing in `root`: tables of mimic-cxr-jpg for the DICOM release, reports of
-            mimic-cxr (zip or unpacked) for the JPEG release. None if `root` contains them.
-
-    Raises:
-        InputError: a table or all reports are missing, or a table is invalid.
     """
     folders = [root] if metadata is None else [root, metadata]
     files = root / "files"
@@ -198,11 +189,7 @@ def _view(position: str | None, code: str | None) -> tuple[View | None, str]:
 
 
 def _timestamp(date: str | None, time: str | None) -> datetime | None:
-    """Parse a date and a time such as 20800506 and 52000.5 (5:20:00.5); times are numbers without leading zeros.
-
-    Raises:
-        ValueError: it is not a valid time.
-    """
+    """Parse a date and a time such as 20800506 and 52000.5 (5:20:00.5); times are numbers without leading zeros."""
     if date is None:
         return None
     whole, _, fraction = (time or "0").partition(".")

@@ -64,13 +64,6 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
     Boxes refer to an image, so a study here is an image and not a study of MIMIC-CXR; its `study_id` is the `dicom_id`.
     It has no lateral, prior or sections, since phrase grounding uses none (MAIRA-2, table B.1). A phrase is one (image,
     category, text) with all its boxes; a category is a label of the image.
-
-    Args:
-        root: folder of the release, or its CSV or JSON. The latest version is read, CSV before JSON.
-        images: folder of mimic-cxr-jpg or mimic-cxr, which contains `files`. Missing images are listed.
-
-    Raises:
-        InputError: the file is missing or invalid.
     """
     path = _annotations(root)
     failures: list[Failure] = []
@@ -103,13 +96,6 @@ def hold_out(archive: Archive, root: Path) -> Archive:
     MAIRA-2 (appendix B.1) does not train on studies in MS-CXR's test and validation folds and otherwise follows the
     official MIMIC-CXR split. Both splits are by patient, so all training studies of such a patient are skipped and
     listed. Official test and validation studies stay, also those of patients in MS-CXR's training fold.
-
-    Args:
-        archive: MIMIC-CXR, with its official split.
-        root: folder of MS-CXR 1.1.0 (release 0.1 has no split), or its CSV or JSON.
-
-    Raises:
-        InputError: the file is missing, invalid, or has no split.
     """
     path = _annotations(root)
     annotated = _read_images(path, []).values()

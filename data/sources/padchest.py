@@ -66,20 +66,6 @@ def read_padchest(
 
     Images listed as MONOCHROME1 are inverted: they are assumed to contain the stored values of the DICOM files, as in
     public readers. This was not verified on the radiographs.
-
-    Args:
-        root: folder of the release.
-        reports: English reports, CSV (also `.gz`) or JSON Lines, with the columns `findings`, `impression`, and
-            `StudyID`, `ImageID` or `images_path`. If there is a column `source`, rows of other sources are skipped.
-            (The collection's Parquet files contain the images too: save their text columns.)
-        splits: a CSV table with the column `split` and `PatientID`, `StudyID` or `ImageID`: PadChest-GR's
-            `master_table.csv`, or the official splits released with it. All studies of a listed patient are in that
-            patient's split; the others have no split.
-        language: language of the findings.
-        pediatric: include pediatric studies. The patients of MAIRA-2 are adults, so they are skipped by default.
-
-    Raises:
-        InputError: a table cannot be read or does not belong to this archive, or there are no images.
     """
     if language == "es" and reports is not None:
         message = "English reports cannot be combined with Spanish findings; omit one"
@@ -184,11 +170,7 @@ class _Images:
         return None
 
     def missing_images(self) -> Iterator[Failure]:
-        """Yield a failure for each missing image, but only one for a missing folder.
-
-        Raises:
-            InputError: no image was found.
-        """
+        """Yield a failure for each missing image, but only one for a missing folder."""
         if self._missing and not self._has_any:
             message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
             raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=self._root)
@@ -211,11 +193,7 @@ class _Images:
 
 
 def png_members(packed: Path) -> list[str]:
-    """Return the names of the PNG files in a zip file.
-
-    Raises:
-        InputError: the zip file is incomplete or damaged.
-    """
+    """Return the names of the PNG files in a zip file."""
     try:
         with zipfile.ZipFile(packed) as archive:
             return [name for name in archive.namelist() if name.endswith(".png") and not name.startswith("__MACOSX/")]

@@ -50,16 +50,6 @@ def read_padchest_gr(
     The release contains neither lateral radiographs nor reports of previous studies; both are in PadChest. A study gets
     a timestamp just after its previous study, so that no other study becomes its prior. Failures of PadChest's own
     tables and files are listed by the reader of PadChest, not here.
-
-    Args:
-        root: folder of the release.
-        padchest: folder of PadChest, for laterals and previous studies. Without it there are no laterals, and a prior
-            only if the previous study is in this release.
-        reports: PadChest's English reports, see `read_padchest`.
-        language: language of the sentences and of the previous studies' reports.
-
-    Raises:
-        InputError: the reports or the table are missing or invalid, or there are no images.
     """
     if reports is not None and padchest is None:
         message = "reports of PadChest require the folder of PadChest"

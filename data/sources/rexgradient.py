@@ -30,15 +30,7 @@ _FOLDER = "deid_png/"
 
 
 def read_rexgradient(root: Path, images: Path | None = None) -> Archive:
-    """Read the splits of ReXGradient-160K whose metadata is present.
-
-    Args:
-        root: folder of `metadata`, or `metadata` itself.
-        images: folder with `deid_png`, or `deid_png` itself; None for `root`.
-
-    Raises:
-        InputError: there is no metadata, or it is not JSON of this form, or there are no images.
-    """
+    """Read the splits of ReXGradient-160K whose metadata is present."""
     files = [
         file
         for split in ("train", "valid", "test")

@@ -125,11 +125,7 @@ _TIME_WORDS = frozenset(("am", "pm", "at", "on", "hrs", "hour", "hours", "ap", "
 
 
 def split_sections(text: str) -> Sections:
-    """Split a report by its headings; all of its text is in some section.
-
-    Args:
-        text: the original text with its line breaks.
-    """
+    """Split a report by its headings; all of its text is in some section."""
     parts = [_resolve_title(part) for part in _parts(text)]
     text = " ".join(part.text() for part in parts if part.kind != "wet_read")
     # A heading without text is not a section, so a title does not hide the last paragraph.

@@ -72,14 +72,6 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
 
     A row without `findings`, `grounded_findings` and `phrases` is a sample to draft a report for. Empty cells, NaN, N/A
     and null (in any case) are missing values.
-
-    Args:
-        path: the table, or the folder of `studies.csv` or `studies.jsonl`.
-        images: base folder of image paths; None for the folder of the table.
-        rules: how samples are made.
-
-    Raises:
-        InputError: the table is invalid.
     """
     rules, path = rules or Rules(), _find_table(path)
     folder, failures = (images or path.parent).absolute(), list[Failure]()

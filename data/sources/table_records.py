@@ -63,32 +63,18 @@ class TableRecord:
         return f"{self.file.name}:{self.key or self.line}"
 
     def error(self, column: str, message: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        """Return an error about a cell.
-
-        Args:
-            column: of the cell.
-            message: what was expected and what was found.
-            code: of the error.
-        """
+        """Return an error about a cell."""
         path = ".".join(part for part in (self.key, column) if part)
         return InputError(message, code=code, file=self.file, line=self.line, field=path or None)
 
     def value(self, column: str) -> Any:
-        """Return a cell as it is; None if there is none.
-
-        Raises:
-            InputError: the record is not an object.
-        """
+        """Return a cell as it is; None if there is none."""
         if not isinstance(self.cells, Mapping):
             raise self.error("", f"expected an object, found {describe(self.cells)}", ErrorCode.INVALID_FORMAT)
         return self.cells.get(column)
 
     def text(self, column: str) -> str | None:
-        """Return a cell as text; None for the spellings of a missing value.
-
-        Raises:
-            InputError: the cell is a list, an object, or true or false.
-        """
+        """Return a cell as text; None for the spellings of a missing value."""
         value = self.value(column)
         if isinstance(value, list | dict | bool):
             raise self.error(column, f"expected a string, found {describe(value)}")
@@ -96,21 +82,13 @@ class TableRecord:
         return None if text.casefold() in _MISSING else text
 
     def require(self, column: str) -> str:
-        """Return a cell as text.
-
-        Raises:
-            InputError: as `text`, or the value is missing.
-        """
+        """Return a cell as text."""
         if (text := self.text(column)) is None:
             raise self.error(column, "expected a value, found none", ErrorCode.MISSING_FIELD)
         return text
 
     def texts(self, column: str) -> list[str | None]:
-        """Return a list of strings; a CSV cell holds the list as JSON, Python or numpy write it, or one string.
-
-        Raises:
-            InputError: the cell is not such a list.
-        """
+        """Return a list of strings; a CSV cell holds the list as JSON, Python or numpy write it, or one string."""
         value = self.value(column)
         if isinstance(value, list):
             if any(not isinstance(item, str | None) for item in value):
@@ -173,14 +151,6 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
 
     Records of one study can differ in their reports: the first one with findings is used. Of several dates or positions
     the earliest is used. The prior report of a later study consists of findings and impression.
-
-    Args:
-        layout: of the archive.
-        records: rows or objects, with an image or a study in each.
-        folder: of the images. The conversion reports missing images.
-
-    Raises:
-        InputError: no image of the records is below the folder.
     """
     studies: dict[str, _Study] = {}
     location_of: dict[str, str] = {}
@@ -264,11 +234,7 @@ def _merge(first: _Study, study: _Study, record: TableRecord, layout: Layout) ->
 
 
 def _radiograph(layout: Layout, record: TableRecord, index: int, path: str, folder: Path) -> Radiograph | Failure:
-    """Return an image of a record; a failure if its view is neither frontal nor lateral.
-
-    Raises:
-        InputError: the view is missing or unknown.
-    """
+    """Return an image of a record; a failure if its view is neither frontal nor lateral."""
     name, column = layout.view(record, index, path)
     if name is None or name.upper() not in VIEWS:
         found = "none" if name is None else describe_choice(name)
@@ -299,15 +265,7 @@ def _archive_study(name: str, study: _Study) -> ArchiveStudy:
 
 
 def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRecord]:
-    """Yield the rows of a table: CSV (also `.gz` or `.zip`), JSON Lines, or a JSON list of objects.
-
-    Args:
-        path: the table.
-        required: columns that a CSV file must have.
-
-    Raises:
-        InputError: the table cannot be read, or a column is missing.
-    """
+    """Yield the rows of a table: CSV (also `.gz` or `.zip`), JSON Lines, or a JSON list of objects."""
     if path.name.endswith((".csv", ".csv.gz", ".zip")):
         columns, rows = read_csv(path)
         if missing := [name for name in required if name not in columns]:
@@ -326,27 +284,13 @@ def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRec
 
 
 def join_sections(findings: str | None, impression: str | None) -> str | None:
-    """Join two sections to one report, with headings as in MIMIC-CXR.
-
-    Args:
-        findings: section.
-        impression: section.
-    """
+    """Join two sections to one report, with headings as in MIMIC-CXR."""
     sections = (("FINDINGS", findings), ("IMPRESSION", impression))
     return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
 
 
 def parse_split(value: str | None, *, file: Path | str, line: int | None) -> str:
-    """Return the name of a split as used in manifests.
-
-    Args:
-        value: split as in the table.
-        file: for error messages.
-        line: for error messages.
-
-    Raises:
-        InputError: the split is unknown.
-    """
+    """Return the name of a split as used in manifests."""
     if value is None or value.lower() not in _SPLITS:
         raise InputError(
             f"expected train, validation or test, found {describe_choice(value)}", file=file, line=line, field="split"
