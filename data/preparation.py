@@ -11,16 +11,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
 
 from maira.data.archive import Radiograph
 from maira.data.dicom.convert import radiograph_to_png
-from maira.data.image_check import ImageCheck
+from maira.data.image_check import ImageCheck, ImageCheckOption
+from maira.data.images import MAX_SIZE
 from maira.data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
 from maira.data.pairing import SampleMaker, png_path
 from maira.data.processes import process_pool
 from maira.data.study import IMAGE_COLUMNS, Original, Study
 from radfact.errors import InputError, RunError
+from radfact.options import Option, Options
 
 MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
 
@@ -28,26 +32,28 @@ _AHEAD = 16
 """Radiographs queued for each process. The number in flight bounds the memory, whatever the archive's size."""
 _CRASHED = "the decoder crashed"
 
+_ConversionFailure = tuple[Radiograph, str, Study, str]
+"""A radiograph that cannot be converted, the reason, and a sample that was to show it in a column."""
+Target = tuple[Radiograph, Path]
+"""A radiograph and the path of its PNG."""
 
-@dataclass(frozen=True)
-class Conversion:
-    """Settings of the conversion to PNG.
 
-    Attributes:
-        size: shorter side, pixels.
-        apply_windows: apply a DICOM's VOI window, which MAIRA-2 does not.
-        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
-        workers: number of processes; None for one on this machine, or one per CPU of a Ray cluster.
-        engine: processes of this machine, or Ray.
-        link_originals: list the original files of the images in the manifest.
-    """
+class Conversion(Options):
+    """Conversion of images to PNG; defaults as in the MAIRA-2 paper."""
 
-    size: int = 518
-    apply_windows: bool = False
-    image_check: ImageCheck = "refuse"
-    workers: int | None = None
-    engine: Literal["local", "ray"] = "local"
-    link_originals: bool = False
+    size: Annotated[int, Field(ge=14, le=MAX_SIZE), Option("Shorter side of the radiographs in pixels.")] = 518
+    apply_windows: Annotated[
+        bool, Option("Apply the VOI windows of DICOM files (not done in the paper).", flag="--apply-windows")
+    ] = False
+    image_check: ImageCheckOption = "refuse"
+    link_originals: Annotated[
+        bool,
+        Option("List the original files in the manifest, for `maira review` to show them.", flag="--link-originals"),
+    ] = False
+    engine: Annotated[Literal["local", "ray"], Option("Processes on this machine, or a Ray cluster.")] = "local"
+    workers: Annotated[PositiveInt | None, Option("Number of processes. Default: 1, or the CPUs of the cluster.")] = (
+        None
+    )
 
     @property
     def pixel_settings(self) -> dict[str, Any]:
@@ -72,7 +78,7 @@ class PreparationResult:
 
 def prepare(
     source: str,
-    images: Path,
+    origin: str,
     make: SampleMaker,
     out: Path,
     conversion: Conversion,
@@ -84,11 +90,11 @@ def prepare(
 
     If a radiograph cannot be converted, samples are made again as if the archive did not have it: another lateral or
     prior is drawn if there is one. PNGs of unchanged sources are kept, so an interrupted run resumes: a PNG has the
-    modification time of its source.
+    modification time of its source. The origin (the folder of the radiographs) is part of the run's settings: names are
+    unique within one only.
     """
     samples = make(frozenset())
-    settings = {"source": source, "images": str(images.absolute()), "size": conversion.size}
-    settings |= {"apply_windows": conversion.apply_windows, "image_check": conversion.image_check}
+    settings = {"source": source, "images": origin, **conversion.pixel_settings}
     open_run_folder(out, PREPARATION_RECORD, settings)
     unreadable: dict[str, str] = {}
     conversion_failures: list[_ConversionFailure] = []
@@ -113,7 +119,7 @@ def prepare(
         if not failed:
             break
         conversion_failures += [
-            _ConversionFailure(*failed[path], study, column)
+            (*failed[path], study, column)
             for study in samples.studies
             for column in IMAGE_COLUMNS
             if (path := getattr(study, column)) in failed
@@ -157,16 +163,6 @@ def _modified(path: Path) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class _ConversionFailure:
-    """A radiograph that cannot be converted, and a sample that was to show it in `column`."""
-
-    radiograph: Radiograph
-    reason: str
-    study: Study
-    column: str
-
-
 def _describe_failures(
     conversion_failures: Iterable[_ConversionFailure], studies: Iterable[Study]
 ) -> Iterator[Failure]:
@@ -175,18 +171,18 @@ def _describe_failures(
     by_frontal: dict[tuple[str, Path], list[Study]] = {}
     for study in studies:
         by_frontal.setdefault((study.study_id or study.sample_id, study.frontal), []).append(study)
-    for failure in conversion_failures:
-        remaining = by_frontal.get((failure.study.study_id or failure.study.sample_id, failure.study.frontal), [])
-        name = failure.column.split("_")[0]
-        sample_id = remaining[0].sample_id if remaining else failure.study.sample_id
+    for radiograph, cause, study, column in conversion_failures:
+        remaining = by_frontal.get((study.study_id or study.sample_id, study.frontal), [])
+        sample_id = remaining[0].sample_id if remaining else study.sample_id
+        name = column.split("_")[0]
         if not remaining:
             effect = "is skipped"
-        elif all(getattr(study, failure.column) is None for study in remaining):
+        elif all(getattr(left, column) is None for left in remaining):
             effect = f"has no {name} image"
         else:
             effect = f"uses another {name} image"
-        reason = f"sample {sample_id} {effect}: {failure.reason}"
-        yield Failure(sample_id=sample_id, source=str(failure.radiograph.location), stage="convert", reason=reason)
+        reason = f"sample {sample_id} {effect}: {cause}"
+        yield Failure(sample_id=sample_id, source=str(radiograph.location), stage="convert", reason=reason)
 
 
 def _convert(
@@ -204,9 +200,8 @@ def convert_radiograph(
     radiograph: Radiograph, target: Path, size: int, apply_windows: bool, image_check: ImageCheck = "refuse"
 ) -> str | None:
     """Convert one radiograph, and return the reason if it cannot be converted."""
-    modified = _modified(
-        radiograph.path
-    )  # before reading, so that a source replaced in the meantime is converted again
+    # Before reading, so that a source replaced in the meantime is converted again.
+    modified = _modified(radiograph.path)
     try:
         radiograph_to_png(radiograph, target, size, apply_windows=apply_windows, image_check=image_check)
     except InputError as error:
@@ -216,9 +211,6 @@ def convert_radiograph(
     if modified is not None:
         os.utime(target, ns=(modified, modified))
     return None
-
-
-Target = tuple[Radiograph, Path]
 
 
 def _convert_in_processes(

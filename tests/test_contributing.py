@@ -64,7 +64,7 @@ def test_a_new_reader_prepares_an_archive(tmp_path: Path) -> None:
     read = _run_example("Add an archive reader")["read_clinic"](archive)
     result = prepare(
         "clinic",
-        archive,
+        str(archive),
         lambda broken: make_samples(read, Rules(), broken),
         out,
         Conversion(size=32),

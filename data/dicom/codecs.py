@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import tempfile
@@ -24,6 +23,7 @@ STORAGE_TAGS = (
 )
 """Elements that describe how pixels are stored, and the pixels."""
 
+_RLE = "1.2.840.10008.1.2.5"
 # Transfer syntaxes that GDCM, the decoder in SimpleITK, supports for a single frame; pydicom supports some of them.
 _TRANSFER_SYNTAXES = {
     "1.2.840.10008.1.2": "implicit little endian",
@@ -38,14 +38,7 @@ _TRANSFER_SYNTAXES = {
     "1.2.840.10008.1.2.4.81": "JPEG-LS near-lossless",
     "1.2.840.10008.1.2.4.90": "JPEG 2000 lossless",
     "1.2.840.10008.1.2.4.91": "JPEG 2000",
-    "1.2.840.10008.1.2.5": "RLE",
-}
-
-# Transfer syntaxes that pydicom decodes faster than GDCM, with its plugin.
-_PYDICOM_PLUGINS = {
-    "1.2.840.10008.1.2.4.90": "pillow",
-    "1.2.840.10008.1.2.4.91": "pillow",
-    "1.2.840.10008.1.2.5": "pydicom",
+    _RLE: "RLE",
 }
 
 
@@ -68,65 +61,47 @@ def check_decodable(header: Any, path: Path) -> None:
 
 
 def decode(header: Any, path: Path) -> Stored:
-    """Decode the stored values of one gray frame, without the unused bits.
+    """Return the stored values (H, W) of one gray frame, without the unused bits.
 
-    Returns:
-        (H, W) integers.
+    The header has the elements of `STORAGE_TAGS` and was checked by `check_decodable`.
     """
-    pixels = _decode_with_pydicom(header, path) if _is_for_pydicom(header) else _decode_with_gdcm(header, path)
+    syntax = header.file_meta.TransferSyntaxUID
+    # GDCM cannot read some RLE, and reads plain pixels only from a file on disk; it reads other depths and JPEG.
+    is_for_pydicom = not syntax.is_encapsulated or syntax == _RLE
+    is_for_pydicom = is_for_pydicom and header.BitsAllocated in (8, 16, 32)
+    pixels = _decode_with_pydicom(header, path) if is_for_pydicom else _decode_with_gdcm(header, path)
     if pixels.shape != (header.Rows, header.Columns):
         raise _undecodable(header, path)
     return pixels
 
 
-def _is_for_pydicom(header: Any) -> bool:
-    from pydicom.pixels import get_decoder
-
-    syntax = header.file_meta.TransferSyntaxUID
-    if not syntax.is_encapsulated:
-        return header.BitsAllocated in (8, 16, 32)
-    plugin = _PYDICOM_PLUGINS.get(syntax)
-    return plugin in get_decoder(syntax).available_plugins and header.BitsAllocated in (8, 16)
-
-
 def _decode_with_pydicom(header: Any, path: Path) -> Stored:
     from pydicom.pixels import get_decoder
 
-    syntax = header.file_meta.TransferSyntaxUID
-    plugin = _PYDICOM_PLUGINS.get(syntax, "")
-    if plugin == "pillow" and _codestream_shape(header) != (header.Rows, header.Columns):
-        raise _undecodable(header, path)
+    pixels: Stored
     try:
         # The correction of unused bits in pydicom assumes that the stored bits are the lowest.
-        pixels: Stored
-        pixels, _ = get_decoder(syntax).as_array(
-            header, decoding_plugin=plugin, view_only=True, correct_unused_bits=False
+        pixels, _ = get_decoder(header.file_meta.TransferSyntaxUID).as_array(
+            header, view_only=True, correct_unused_bits=False
         )
     except (RuntimeError, ValueError):
         raise _undecodable(header, path) from None
     unused = 8 * pixels.itemsize - header.BitsStored
-    if plugin == "pillow" or not unused:
+    if not unused:
         return pixels
     shifted: Stored = pixels << (8 * pixels.itemsize - 1 - header.HighBit)
     shifted >>= unused
     return shifted
 
 
-def _codestream_shape(header: Any) -> tuple[int, int] | None:
-    from PIL import Image
-    from pydicom.encaps import get_frame
-
-    try:
-        with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
-            return image.height, image.width
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None
-
-
 def _decode_with_gdcm(header: Any, path: Path) -> Stored:
     from pydicom import Dataset, dcmwrite
 
-    sitk = _simpleitk()
+    try:
+        import SimpleITK
+    except ImportError:
+        message = "reading DICOM requires SimpleITK: pip install 'maira-radfact[model]'"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT) from None
     # GDCM inverts MONOCHROME1 in some versions (and fails for signed pixels of odd depth), and converts rescaled pixels
     # to float. So it receives only the pixels, as MONOCHROME2.
     dataset = Dataset()
@@ -138,11 +113,11 @@ def _decode_with_gdcm(header: Any, path: Path) -> Stored:
     try:
         with tempfile.TemporaryDirectory() as folder, _stderr_silenced():
             dcmwrite(Path(folder) / "image.dcm", dataset)
-            image = sitk.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
+            image = SimpleITK.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
     except RuntimeError:
         # The messages of SimpleITK are C++ lines with memory addresses.
         raise _undecodable(header, path) from None
-    pixels: Stored = sitk.GetArrayFromImage(image)
+    pixels: Stored = SimpleITK.GetArrayFromImage(image)
     return pixels.reshape(pixels.shape[-2:])
 
 
@@ -150,15 +125,6 @@ def _undecodable(header: Any, path: Path) -> InputError:
     kind = _TRANSFER_SYNTAXES[header.file_meta.TransferSyntaxUID]
     message = f"pixels cannot be decoded as {kind}; they are damaged or do not match the header"
     return InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
-
-
-def _simpleitk() -> Any:
-    try:
-        import SimpleITK
-    except ImportError:
-        message = "reading DICOM requires SimpleITK: pip install 'maira-radfact[model]'"
-        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT) from None
-    return SimpleITK
 
 
 @contextmanager

@@ -63,22 +63,18 @@ def radiograph_to_png(
 
 
 def read_radiograph(radiograph: Radiograph, *, apply_windows: bool = False, image_check: ImageCheck = "off") -> Frame:
-    """Decode a radiograph; see `radiograph_to_png` for the errors."""
-    with _open_content(radiograph) as content:
-        return _read(content, radiograph, apply_windows, image_check)
-
-
-def _read(content: IO[bytes], radiograph: Radiograph, apply_windows: bool, image_check: ImageCheck) -> Frame:
+    """Decode a radiograph; see `radiograph_to_png`."""
     name = radiograph.location
-    is_dicom = content.read(132)[128:] == b"DICM" or name.suffix.lower() in _DICOM_SUFFIXES
-    content.seek(0)
-    if is_dicom:
-        return read_dicom(content, name, apply_windows=apply_windows, image_check=image_check, view=radiograph.view)
-    gray = load_gray(name, content)
-    if image_check == "refuse":
-        check_pixels(gray, name)
-    content.seek(0)
-    _check_gray(content, name)
+    with _open_content(radiograph) as content:
+        is_dicom = content.read(132)[128:] == b"DICM" or name.suffix.lower() in _DICOM_SUFFIXES
+        content.seek(0)
+        if is_dicom:
+            return read_dicom(content, name, apply_windows=apply_windows, image_check=image_check, view=radiograph.view)
+        gray = load_gray(name, content)
+        if image_check == "refuse":
+            check_pixels(gray, name)
+        content.seek(0)
+        _check_gray(content, name)
     # The depth that the brightest pixel needs; the depth in the header may be greater.
     return Frame(gray, radiograph.is_inverted, bits_stored=max(8, int(gray.max()).bit_length()))
 

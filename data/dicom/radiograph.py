@@ -58,7 +58,6 @@ class Frame:
         spacing: distance of rows and of columns in a common unit.
         photometric: photometric interpretation in DICOM terms.
         bits_stored: bit depth of the source.
-        instance: SOP instance UID of a DICOM file, if it has one.
         rescale: slope and intercept from stored to output values (PS3.3, C.11.1.1.2).
         windows: windows (VOI) that the file recommends, in output values.
     """
@@ -70,7 +69,6 @@ class Frame:
     spacing: tuple[float, float] = (1.0, 1.0)
     photometric: str = "MONOCHROME2"
     bits_stored: int = 16
-    instance: str | None = None
     rescale: tuple[float, float] = (1.0, 0.0)
     windows: tuple[Window, ...] = ()
 
@@ -88,13 +86,17 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
 
     Source: MAIRA-2, appendix B.4.
     """
-    height, width = _target_size(frame, size, source)
+    height, width = frame.pixels.shape
+    tall, wide = height * frame.spacing[0], width * frame.spacing[1]
+    if max(tall, wide) > MAX_ASPECT * min(tall, wide) or min(height, width) < 4:
+        raise InputError(f"expected a radiograph, found an image of {width} x {height} pixels", file=source)
+    unit = min(tall, wide) / size
     pixels = fill_padding(frame, source)
     low, high = float(pixels.min()), float(pixels.max())
     # Before resizing, whose rounding errors would be scaled to full contrast.
     if low == high:
         raise InputError(_CONSTANT, file=source)
-    resized = bspline_resize(pixels, height, width)
+    resized = bspline_resize(pixels, max(size, round(tall / unit)), max(size, round(wide / unit)))
     if frame.padding is not None or frame.is_clipped:
         np.clip(resized, low, high, out=resized)
     if frame.is_inverted:
@@ -128,15 +130,6 @@ def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageIn
         photometric=frame.photometric,
         bits_stored=frame.bits_stored,
     )
-
-
-def _target_size(frame: Frame, size: int, source: Path) -> tuple[int, int]:
-    height, width = frame.pixels.shape
-    tall, wide = height * frame.spacing[0], width * frame.spacing[1]
-    if max(tall, wide) > MAX_ASPECT * min(tall, wide) or min(height, width) < 4:
-        raise InputError(f"expected a radiograph, found an image of {width} x {height} pixels", file=source)
-    unit = min(tall, wide) / size
-    return max(size, round(tall / unit)), max(size, round(wide / unit))
 
 
 def fill_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:

@@ -73,7 +73,7 @@ def read_dicom(
             check_tags(header, view, path)
         spacing = _spacing(header, path)
         stored = decode(header, path)
-        slope_is_negative = float(header.get("RescaleSlope") or 1) < 0
+        slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
         is_negative = header.PhotometricInterpretation == "MONOCHROME1"
         padding = _padding(stored, header)
         pixels = window_pixels(stored, header, path) if apply_windows else stored
@@ -81,16 +81,22 @@ def read_dicom(
             check_pixels(pixels, path, padding=padding)
         return Frame(
             pixels=pixels,
-            is_inverted=is_negative if apply_windows else is_negative != slope_is_negative,
+            is_inverted=is_negative if apply_windows else is_negative != (slope < 0),
             is_clipped=apply_windows,
             padding=padding,
             spacing=spacing,
             photometric=str(header.PhotometricInterpretation),
             bits_stored=int(header.BitsStored),
-            instance=str(header.get("SOPInstanceUID") or "") or None,
-            rescale=(float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)),
+            rescale=(slope, intercept),
             windows=tuple(stated_windows(header)),
         )
+
+
+def read_instance(content: IO[bytes], path: Path) -> str | None:
+    """Return the SOP instance UID of a DICOM file; None if it has none."""
+    with _errors_with_path(path):
+        header = _read_elements(content, path, ["SOPInstanceUID"])
+        return str(header.get("SOPInstanceUID") or "") or None
 
 
 def example_radiograph() -> Path:
@@ -140,28 +146,31 @@ def _errors_with_path(path: Path) -> Iterator[None]:
 
 def _read_header(content: IO[bytes], path: Path) -> Any:
     """Return the pixel elements of a file, checked and completed as far as possible without decoding."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        header = _read_elements(content, path, _PIXEL_TAGS)
+    if "PixelData" not in header:
+        is_truncated = any("End of file" in str(warning.message) for warning in caught)
+        message = "truncated within the pixel data" if is_truncated else "DICOM file without pixels"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
+    _check_header(header, path)
+    check_decodable(header, path)
+    return header
+
+
+def _read_elements(content: IO[bytes], path: Path, tags: list[str]) -> Any:
     try:
         import pydicom
         from pydicom.errors import InvalidDicomError
     except ImportError:
         message = "reading DICOM requires pydicom: pip install 'maira-radfact[model]'"
         raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT) from None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            _check_inflated_size(content, path)
-            header = pydicom.dcmread(content, specific_tags=_PIXEL_TAGS)
-        except InvalidDicomError:
-            message = "expected a DICOM file, found no DICM prefix"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
-    if "PixelData" not in header:
-        is_truncated = any("End of file" in str(warning.message) for warning in caught)
-        message = "truncated within the pixel data" if is_truncated else "DICOM file without pixels"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-    _check_single_gray_frame(header, path)
-    _complete_header(header, path)
-    check_decodable(header, path)
-    return header
+    try:
+        _check_inflated_size(content, path)
+        return pydicom.dcmread(content, specific_tags=tags, stop_before_pixels="PixelData" not in tags)
+    except InvalidDicomError:
+        message = "expected a DICOM file, found no DICM prefix"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
 
 
 def _check_inflated_size(content: IO[bytes], path: Path) -> None:
@@ -184,7 +193,8 @@ def _check_inflated_size(content: IO[bytes], path: Path) -> None:
     content.seek(0)
 
 
-def _check_single_gray_frame(header: Any, path: Path) -> None:
+def _check_header(header: Any, path: Path) -> None:
+    """Check that a file has one gray frame, and complete how it is stored."""
     missing = [tag for tag in ("Rows", "Columns", "BitsAllocated", "PhotometricInterpretation") if not header.get(tag)]
     if missing:
         raise InputError("expected a value, found none or 0", code=ErrorCode.MISSING_FIELD, file=path, field=missing[0])
@@ -195,9 +205,6 @@ def _check_single_gray_frame(header: Any, path: Path) -> None:
     if samples != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
         message = f"expected MONOCHROME1 or MONOCHROME2, found {photometric!r} with {samples} samples per pixel"
         raise InputError(message, file=path, field="PhotometricInterpretation")
-
-
-def _complete_header(header: Any, path: Path) -> None:
     check_size(header.Columns, header.Rows, path)
     allocated = int(header.BitsAllocated)
     header.SamplesPerPixel, header.PixelRepresentation = 1, int(header.get("PixelRepresentation") or 0)

@@ -53,9 +53,10 @@ def stated_windows(header: Any) -> Iterator[Window]:
 
 
 def _values(value: Any) -> list[Any]:
+    """Return the values of an element, which may be missing, empty, one value or several."""
     if value is None or value == "":
         return []
-    return list(value) if not isinstance(value, str | float | int) and hasattr(value, "__len__") else [value]
+    return [value] if isinstance(value, str | float | int) or not hasattr(value, "__len__") else list(value)
 
 
 def _window_values(values: Floats, header: Any, path: Path) -> Floats:
@@ -69,18 +70,15 @@ def _window_values(values: Floats, header: Any, path: Path) -> Floats:
         values = values * slope + intercept
     if table := header.get("VOILUTSequence"):
         return _look_up(values, table[0], header, path, "VOILUTSequence")
-    center, width = (_first(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
-    if center is None or width is None:
+    centers, widths = (_values(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
+    if not centers or not widths:
         return values
+    center, width = float(centers[0]), float(widths[0])
     function = str(header.get("VOILUTFunction") or "LINEAR")
     if not np.isfinite([center, width]).all() or width < (1 if function == "LINEAR" else 0) or width == 0:
         message = f"expected a window of positive width, found width {width:g} at center {center:g}"
         raise InputError(message, file=path, field="WindowWidth")
-    return _apply_window(values, center, width, function, path)
-
-
-def _apply_window(values: Floats, center: float, width: float, function: str, path: Path) -> Floats:
-    """Return shares in [0, 1] of a window (PS3.3, C.11.2.1.2 and C.11.2.1.3)."""
+    # PS3.3, C.11.2.1.2 and C.11.2.1.3
     if function == "SIGMOID":
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-4 * (values - center) / width))
@@ -107,8 +105,3 @@ def _look_up(values: Floats, item: Any, header: Any, path: Path, field: str) -> 
         raise InputError(f"expected {count} table entries, found {len(table)}", file=path, field=field)
     looked_up: Floats = table[np.clip(np.rint(values - first), 0, count - 1).astype(np.intp)]
     return looked_up
-
-
-def _first(value: Any) -> float | None:
-    values = _values(value)
-    return float(values[0]) if values else None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from maira.data.dicom.reader import open_binary
+from maira.data.archive import Radiograph, read_failure
+from maira.data.dicom.reader import open_binary, read_instance
+from maira.data.manifest import Failure
+from maira.data.pairing import Samples, png_path
+from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError
 
 _PREFIX = 128
@@ -42,15 +46,39 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
     return named
 
 
-def pseudonym(instance: str | None, path: Path) -> str:
-    """Return a sample name that hides the file name, often that of the patient: a hash of the SOP instance UID.
+def name_instances(radiographs: Iterable[Path], failures: list[Failure]) -> dict[str, Path]:
+    """Return DICOM files by names that hide the file name, often that of the patient.
 
-    It does not depend on the path of the file. Anyone who has the UID can compute it.
+    A name is a hash of the SOP instance UID, or of the content of a file without one; anyone who has the UID can
+    compute it. Files that cannot be read, or that repeat an instance, are listed.
+
+    Raises:
+        InputError: no file can be read, and there is only one.
     """
-    if instance is None:
-        with open_binary(path) as content:
-            return hashlib.sha256(content.read()).hexdigest()[:16]
-    return hashlib.sha256(instance.encode()).hexdigest()[:16]
+    paths = list(radiographs)
+    named: dict[str, Path] = {}
+    for path in paths:
+        try:
+            name = hashlib.sha256(_identity(path)).hexdigest()[:16]
+            if (first := named.setdefault(name, path)) != path:
+                raise InputError(f"has the same SOP instance as {first}", code=ErrorCode.DUPLICATE, file=path)
+        except InputError as error:
+            if len(paths) == 1:
+                raise
+            failures.append(read_failure(str(path), str(error)))
+    return named
+
+
+def samples_of(radiographs: Mapping[str, Path], without: frozenset[str]) -> Samples:
+    """Make a sample with one frontal radiograph of each file; see `maira.data.pairing.SampleMaker`."""
+    images = [Radiograph(name, path, "frontal") for name, path in radiographs.items() if name not in without]
+    studies = [Study(sample_id=image.key, frontal=png_path(image), source="dicom") for image in images]
+    return Samples(studies, {png_path(image): image for image in images})
+
+
+def _identity(path: Path) -> bytes:
+    with open_binary(path) as content:
+        return (read_instance(content, path) or "").encode() or path.read_bytes()
 
 
 def _radiographs(path: Path) -> Iterator[Path]:

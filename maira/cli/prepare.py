@@ -1,97 +1,305 @@
-"""`maira prepare`: convert a source of studies to a manifest and PNG files."""
+"""`maira prepare SOURCE`: convert a data set to a manifest and PNG files."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import Field
+from pydantic import BeforeValidator, NonNegativeInt
 from rich.console import Console
 
 from maira.cli.options import PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
-from maira.cli.sources import SOURCES
-from maira.data.image_check import ImageCheckOption
 from maira.data.images import MAX_SIZE
+from maira.data.pairing import SPLITS, Priors, Rules, make_samples
+from maira.data.preparation import Conversion, PreparationResult, prepare
 from radfact.cli.command import with_options
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_jsonl
-from radfact.options import Option, Options
+from radfact.options import Option
+
+if TYPE_CHECKING:
+    from maira.data.archive import Archive
+    from maira.data.manifest import Failure
+    from maira.data.pairing import SampleMaker
+    from maira.data.sources.mimic_cxr import Layout
 
 app = typer.Typer(help="Convert a data set to a manifest and PNG files.", no_args_is_help=True)
 
-
 SOURCE_FILES = "source_files.jsonl"
-"""The file of each sample; other files of a prepared folder do not name them."""
+"""The DICOM file of each sample; other files of a prepared folder do not name them."""
 
 
-class DicomOptions(Options):
-    """Conversion and names of single radiographs."""
+def _parse_shares(value: Any) -> Any:
+    """Return the fractions of the splits from text such as `train=0.8,test=0.2`."""
+    shares: dict[str, float] = {}
+    for part in value.split(",") if isinstance(value, str) else [f"{name}={share}" for name, share in value.items()]:
+        name, _, share = part.strip().partition("=")
+        if name in shares:
+            raise InputError(f"duplicate split '{name}'", code=ErrorCode.DUPLICATE)
+        try:
+            shares[name] = float(share)
+        except ValueError:
+            shares[name] = -1.0
+        if name not in SPLITS or not 0 <= shares[name] < math.inf:
+            raise InputError(
+                f"expected fractions for {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'",
+                code=ErrorCode.INVALID_OPTION,
+            )
+    if not math.isclose(total := sum(shares.values()), 1, abs_tol=1e-6):
+        raise InputError(f"expected fractions with the sum 1, found the sum {total:g}", code=ErrorCode.INVALID_OPTION)
+    return shares
 
-    size: Annotated[int, Field(ge=14, le=MAX_SIZE), Option("Shorter side in pixels.")] = 518
-    image_check: ImageCheckOption = "refuse"
-    file_names: Annotated[
-        bool,
+
+class PrepareOptions(Conversion):
+    """Selection of samples and conversion of images; defaults as in the MAIRA-2 paper."""
+
+    split: Annotated[tuple[str, ...], Option("Split to prepare; repeatable. Default: all.")] = ()
+    draw_splits: Annotated[
+        Mapping[str, float] | None,
+        BeforeValidator(_parse_shares),
         Option(
-            "Name samples after their files, which often contain names of patients. Default: a hash of the SOP "
-            "instance UID.",
-            flag="--file-names",
+            "Draw random splits by patient instead of using those of the data set, such as "
+            "train=0.8,validate=0.1,test=0.1.",
+            cli_type=str,
         ),
-    ] = False
+    ] = None
+    seed: Annotated[NonNegativeInt, Option("Random seed: laterals, priors, splits.")] = 0
+    priors: Annotated[
+        Priors | None, Option("Prior radiographs of a training sample. Default: as in the paper for this data set.")
+    ] = None
+
+    def rules(self, train_priors: Priors) -> Rules:
+        """Return the rules of making samples, with the priors of training samples in the paper."""
+        chosen: Priors = self.priors or train_priors
+        others: Priors = "none" if chosen == "none" else "one"
+        return Rules(self.seed, chosen, others, self.draw_splits, self.split or None)
+
+
+Language = Literal["en", "es"]
+_Root = Annotated[Path, typer.Option(help="Folder of the data set.")]
+_Images = Annotated[
+    Path | None, typer.Option(help="Folder that image paths are relative to. Default: the folder of the file.")
+]
+_ArchiveImages = Annotated[Path | None, typer.Option(help="Folder of the images. Default: --root.")]
+_Reports = Annotated[Path | None, typer.Option(help="English reports of PadChest (CSV or JSON Lines).")]
+_MsCxr = Annotated[
+    Path | None, typer.Option(help="Folder of MS-CXR; its validation and test patients are removed from training.")
+]
+_LanguageOption = Annotated[Language, typer.Option(help="Language of the reports.")]
+
+
+@app.command("mimic-cxr")
+@with_options
+def mimic_cxr(
+    root: _Root,
+    out: PreparedFolder,
+    options: PrepareOptions,
+    metadata: Annotated[
+        Path | None, typer.Option(help="Folder with the tables of the JPEG release. Default: --root.")
+    ] = None,
+    ms_cxr: _MsCxr = None,
+) -> None:
+    """MIMIC-CXR: DICOM files and free-text reports."""
+    _mimic(root, out, options, metadata, ms_cxr, "dicom")
+
+
+@app.command("mimic-cxr-jpg")
+@with_options
+def mimic_cxr_jpg(
+    root: _Root,
+    out: PreparedFolder,
+    options: PrepareOptions,
+    metadata: Annotated[
+        Path | None, typer.Option(help="Folder with the reports of the DICOM release. Default: --root.")
+    ] = None,
+    ms_cxr: _MsCxr = None,
+) -> None:
+    """MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR."""
+    _mimic(root, out, options, metadata, ms_cxr, "jpg")
+
+
+@app.command("ms-cxr")
+@with_options
+def ms_cxr(
+    root: _Root,
+    out: PreparedFolder,
+    options: PrepareOptions,
+    images: Annotated[Path, typer.Option(help="Folder of MIMIC-CXR or MIMIC-CXR-JPG.")],
+) -> None:
+    """MS-CXR: phrases with boxes on radiographs of MIMIC-CXR."""
+    from maira.data.sources.ms_cxr import read_ms_cxr
+
+    _prepare_archive(read_ms_cxr(root, images), images, out, options)
+
+
+@app.command("padchest")
+@with_options
+def padchest(
+    root: _Root,
+    out: PreparedFolder,
+    options: PrepareOptions,
+    reports: _Reports = None,
+    splits: Annotated[Path | None, typer.Option(help="Table of the official splits, from PadChest-GR.")] = None,
+    language: _LanguageOption = "en",
+    pediatric: Annotated[bool, typer.Option("--pediatric", help="Include pediatric studies.")] = False,
+) -> None:
+    """PadChest: 16 bit PNG files in folders or zips, and a table of reports."""
+    from maira.data.sources.padchest import read_padchest
+
+    if reports is None and language == "en":
+        message = "no study has findings without English reports; give them, or use --language es"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="reports")
+    _prepare_archive(
+        read_padchest(root, reports=reports, splits=splits, language=language, pediatric=pediatric), root, out, options
+    )
+
+
+@app.command("padchest-gr")
+@with_options
+def padchest_gr(
+    root: _Root,
+    out: PreparedFolder,
+    options: PrepareOptions,
+    padchest: Annotated[
+        Path | None, typer.Option(help="Folder of PadChest, for laterals and previous studies.")
+    ] = None,
+    reports: _Reports = None,
+    language: _LanguageOption = "en",
+) -> None:
+    """PadChest-GR: grounded reports on radiographs of PadChest."""
+    from maira.data.sources.padchest_gr import read_padchest_gr
+
+    _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language), root, out, options)
+
+
+@app.command("iu-xray")
+@with_options
+def iu_xray(root: _Root, out: PreparedFolder, options: PrepareOptions) -> None:
+    """IU-Xray (Open-i): XML reports, PNG or DICOM files."""
+    from maira.data.sources.iu_xray import read_iu_xray
+
+    _prepare_archive(read_iu_xray(root), root, out, options)
+
+
+@app.command("chexpert-plus")
+@with_options
+def chexpert_plus(root: _Root, out: PreparedFolder, options: PrepareOptions, images: _ArchiveImages = None) -> None:
+    """CheXpert Plus: DICOM, PNG or JPEG files, and a table of reports.
+
+    --images is the folder with train and valid.
+    """
+    from maira.data.sources.chexpert_plus import read_chexpert_plus
+
+    _prepare_archive(read_chexpert_plus(root, images), images or root, out, options)
+
+
+@app.command("rexgradient")
+@with_options
+def rexgradient(root: _Root, out: PreparedFolder, options: PrepareOptions, images: _ArchiveImages = None) -> None:
+    """ReXGradient-160K: PNG files, and reports as JSON.
+
+    --images is the folder with deid_png.
+    """
+    from maira.data.sources.rexgradient import read_rexgradient
+
+    _prepare_archive(read_rexgradient(root, images), images or root, out, options)
+
+
+@app.command("interpret-cxr")
+@with_options
+def interpret_cxr(
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--root", help="Table (CSV, JSON or JSON Lines), or the folder with train.csv, validation.csv, ..."
+        ),
+    ],
+    out: PreparedFolder,
+    options: PrepareOptions,
+    images: _Images = None,
+    views: Annotated[
+        list[Path] | None,
+        typer.Option(help="Table of MIMIC-CXR, PadChest or OpenI with the views of its images; repeatable."),
+    ] = None,
+) -> None:
+    """interpret-cxr (RRG24): tables with findings, impression and images of five data sets.
+
+    Images without a view in their names or in --views are skipped and reported.
+    """
+    from maira.data.sources.interpret_cxr import read_interpret_cxr
+
+    folder = images or (file if file.is_dir() else file.parent)
+    _prepare_archive(read_interpret_cxr(file, images, views or ()), folder, out, options)
+
+
+@app.command("coco")
+@with_options
+def coco(
+    file: Annotated[Path, typer.Option("--root", help="COCO file (JSON).")],
+    out: PreparedFolder,
+    options: PrepareOptions,
+    images: _Images = None,
+) -> None:
+    """COCO file: detections become grounded findings, captions become findings."""
+    from maira.data.sources.coco import read_coco_studies
+
+    _prepare_archive(read_coco_studies(file, images), images or file.parent, out, options)
+
+
+@app.command("table")
+@with_options
+def table(
+    file: Annotated[
+        Path, typer.Option("--root", help="Table of studies (CSV or JSON Lines), or the folder with studies.csv.")
+    ],
+    out: PreparedFolder,
+    options: PrepareOptions,
+    images: _Images = None,
+) -> None:
+    """Table with the columns of a manifest, such as a hospital export; images are PNG, JPEG or DICOM files.
+
+    Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing values.
+    """
+    from maira.data.sources.table import read_table
+
+    read = read_table(file, images, options.rules("one"))
+    _report(_convert("table", str(read.images), read.make, read.failures, out, options), out, options)
 
 
 @app.command("dicom")
 @with_options
-def prepare_dicom(
+def dicom(
     files: Annotated[list[Path], typer.Argument(help="DICOM files or folders; each file is one frontal radiograph.")],
     out: PreparedFolder,
-    options: DicomOptions,
+    options: Conversion,
+    file_names: Annotated[
+        bool,
+        typer.Option(
+            "--file-names",
+            help="Name samples after their files, which often contain names of patients. Default: a hash of the SOP "
+            "instance UID.",
+        ),
+    ] = False,
 ) -> None:
     """Convert radiographs to 8-bit PNG (MAIRA-2, appendix B.4), and write a manifest with one study per radiograph."""
-    from maira.data.dicom.radiograph import to_levels, write_png
-    from maira.data.dicom.reader import open_binary, read_dicom
-    from maira.data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
-    from maira.data.sources.dicom import find_radiographs, pseudonym
-    from maira.data.study import Study
+    from maira.data.sources.dicom import find_radiographs, name_instances, samples_of
 
-    studies: list[Study] = []
-    failures: list[Failure] = []
-    sources: dict[str, Path] = {}
-    radiographs = find_radiographs(files)
+    unread: list[Failure] = []
+    found = find_radiographs(files)
+    named = found if file_names else name_instances(found.values(), unread)
     # A digest, since the record does not have to name the files.
-    paths = hashlib.sha256("\n".join(map(str, radiographs.values())).encode()).hexdigest()
-    settings = {"source": "dicom", "radiographs": paths, **options.record()}
-    for name, path in radiographs.items():
-        try:
-            with open_binary(path) as content:
-                frame = read_dicom(content, path, image_check=options.image_check, view="frontal")
-            levels = to_levels(frame, options.size, path)
-            if not options.file_names:
-                name = pseudonym(frame.instance, path)
-            if (first := sources.setdefault(name, path)) != path:
-                raise InputError(f"has the same SOP instance as {first}", code=ErrorCode.DUPLICATE, file=path)
-        except InputError as error:
-            if len(radiographs) == 1:
-                raise
-            failures.append(Failure(source=str(path), stage="dicom", reason=str(error)))
-            continue
-        if not studies:
-            # After the first success, so that a wrong path does not leave a folder behind.
-            open_run_folder(out, PREPARATION_RECORD, settings)
-        frontal = Path("frontal") / f"{name}.png"
-        write_png(levels, out / frontal)
-        studies.append(Study(sample_id=name, frontal=frontal, source="dicom"))
-    if not studies:
-        raise RunError(f"none of the {len(radiographs)} radiographs can be read, for example: {failures[0].reason}")
-    write_jsonl(out / SOURCE_FILES, ({"sample_id": name, "file": str(path)} for name, path in sources.items()))
-    write_manifest(out / "manifest.jsonl", studies)
-    console = Console()
-    if failures:
-        write_failures(out / "failures.jsonl", failures)
-    print_line(console, f"{len(studies)} of {len(radiographs)} radiographs converted: {out / 'manifest.jsonl'}")
-    exit_with_failures(console, [(str(f.source), f.reason) for f in failures])
+    origin = hashlib.sha256("\n".join([*map(str, found.values()), str(file_names)]).encode()).hexdigest()
+    prepared = _convert("dicom", origin, partial(samples_of, named), unread, out, options)
+    names = [study.sample_id for study in prepared.studies]
+    write_jsonl(out / SOURCE_FILES, ({"sample_id": name, "file": str(named[name])} for name in names))
+    _report(prepared, out, options)
 
 
 @app.command("phantom")
@@ -113,5 +321,44 @@ def prepare_phantom(
     print_line(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
 
 
-for _name, _command in SOURCES.items():
-    app.command(_name)(_command)
+def _mimic(
+    root: Path, out: Path, options: PrepareOptions, metadata: Path | None, ms_cxr: Path | None, layout: Layout
+) -> None:
+    from maira.data.sources.mimic_cxr import read_mimic_cxr
+    from maira.data.sources.ms_cxr import hold_out
+
+    if ms_cxr is not None and options.draw_splits is not None:
+        message = "random splits could train on patients that --ms-cxr removes from training; use one of both options"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="draw_splits")
+    archive = read_mimic_cxr(root, layout, metadata=metadata)
+    _prepare_archive(archive if ms_cxr is None else hold_out(archive, ms_cxr), root, out, options, train_priors="every")
+
+
+def _prepare_archive(
+    archive: Archive, images: Path, out: Path, options: PrepareOptions, train_priors: Priors = "one"
+) -> None:
+    make = partial(make_samples, archive, options.rules(train_priors))
+    _report(_convert(archive.source, str(images.absolute()), make, archive.failures, out, options), out, options)
+
+
+def _convert(
+    source: str, origin: str, make: SampleMaker, unread: Iterable[Failure], out: Path, options: Conversion
+) -> PreparationResult:
+    with show_progress("converting radiographs") as on_progress:
+        return prepare(source, origin, make, out, options, unread=unread, on_progress=on_progress)
+
+
+def _report(prepared: PreparationResult, out: Path, options: Conversion) -> None:
+    """Print what was prepared; samples skipped by a rule, such as a study without findings, are not errors."""
+    console, studies = Console(), prepared.studies
+    print_line(console, f"{len(studies)} samples, {prepared.converted} radiographs converted: {out}/manifest.jsonl")
+    is_drawn = isinstance(options, PrepareOptions) and options.draw_splits is not None
+    if is_drawn and (lone := sum(study.patient_id is None for study in studies)):
+        print_line(console, f"samples without patient_id, assigned to splits by study: {lone}")
+    if unreported := sum(not (s.findings or s.grounded_findings or s.phrases) for s in studies):
+        print_line(console, f"samples without a report, for drafting only: {unreported}")
+    errors = [failure for failure in prepared.failures if failure.stage != "select"]
+    if skipped := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.most_common())
+        print_line(console, f"skipped by the rules: {reasons} (failures.jsonl)")
+    exit_with_failures(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in errors])

@@ -48,7 +48,7 @@ def _archive(folder: Path, count: int = 6) -> Archive:
 
 
 def _prepare(archive: Archive, out: Path, conversion: Conversion = SMALL, **options: Any) -> PreparationResult:
-    return prepare("test", out.parent, partial(make_samples, archive, Rules()), out, conversion, **options)
+    return prepare("test", "archive", partial(make_samples, archive, Rules()), out, conversion, **options)
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -77,7 +77,7 @@ def test_originals_are_linked_on_request(tmp_path: Path) -> None:
     _prepare(archive, out)
     assert [study.originals for study in read_manifest(out / "manifest.jsonl")] == [None, None]
     images = _files(out / "images")
-    _prepare(archive, out, replace(SMALL, link_originals=True))
+    _prepare(archive, out, Conversion(size=32, link_originals=True))
     assert _files(out / "images") == images
     first, second = (study.originals or {} for study in read_manifest(out / "manifest.jsonl"))
     assert {column: original.path for column, original in first.items()} == {
@@ -189,7 +189,7 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
         "from maira.data.sources.table import read_table\n"
         "if __name__ == '__main__':\n"
         "    table = read_table(Path(sys.argv[1]))\n"
-        "    made = prepare('table', table.images, table.make, Path(sys.argv[2]), Conversion(size=32))\n"
+        "    made = prepare('table', str(table.images), table.make, Path(sys.argv[2]), Conversion(size=32))\n"
         "    print(made.converted)\n"
     )
     script = tmp_path / "run.py"
@@ -198,7 +198,7 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     def command(out: str) -> list[str]:
         return [sys.executable, str(script), str(table), str(tmp_path / out)]
 
-    environment = os.environ | {"PYTHONPATH": str(Path(maira.data.preparation.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(maira.data.preparation.__file__).parents[2])}
     process = subprocess.Popen(command("out"), env=environment, start_new_session=True)
     images = tmp_path / "out/images"
     deadline = time.monotonic() + 60
@@ -237,7 +237,7 @@ def test_a_radiograph_that_crashes_its_process_is_listed(tmp_path: Path, monkeyp
 def test_only_radiographs_of_requested_splits_are_converted(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive")
     rules = Rules(shares={"train": 0.5, "test": 0.5}, splits=["test"])
-    prepared = prepare("test", tmp_path, partial(make_samples, archive, rules), tmp_path / "out", SMALL)
+    prepared = prepare("test", "archive", partial(make_samples, archive, rules), tmp_path / "out", SMALL)
     assert {s.split for s in prepared.studies} == {"test"}
     assert prepared.converted == 2 * len(prepared.studies)
 
@@ -251,9 +251,9 @@ def test_a_folder_of_other_options_is_refused(tmp_path: Path) -> None:
 
 def test_radiographs_of_another_source_are_not_reused(tmp_path: Path) -> None:
     make = partial(make_samples, _archive(tmp_path / "archive", 1), Rules())
-    prepare("test", tmp_path / "archive", make, tmp_path / "out", SMALL)
+    prepare("test", "archive", make, tmp_path / "out", SMALL)
     with raises("out: output-conflict"):
-        prepare("test", tmp_path / "other", make, tmp_path / "out", SMALL)
+        prepare("test", "other", make, tmp_path / "out", SMALL)
 
 
 def test_an_archive_that_contradicts_itself_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_same_instance_and_other_body_parts_are_skipped(maira: Run, tmp_path
         write_dicom(tmp_path / f"{name}.dcm", noise, BodyPartExamined=part)
     shutil.copy(tmp_path / "chest.dcm", tmp_path / "copy.dcm")
     files = ("chest.dcm", "copy.dcm", "hand.dcm")
-    assert maira("prepare", "dicom", *files, "--size", "48", "--out", "out")[0] == 3
+    assert maira("prepare", "dicom", *files, "--size", "48", "--workers", "2", "--out", "out")[0] == 3
     reasons = [failure.reason for failure in read_failures(tmp_path / "out" / "failures.jsonl")]
     assert [("same SOP instance" in reason, "HAND" in reason) for reason in reasons] == [(True, False), (False, True)]
     assert maira("prepare", "dicom", "hand.dcm", "--image-check", "off", "--size", "48", "--out", "hand")[0] == 0

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from maira.cli.sources import SOURCES
 from maira.data.manifest import read_failures, read_manifest
+
+SOURCES = ("mimic-cxr", "mimic-cxr-jpg", "padchest", "padchest-gr", "iu-xray", "chexpert-plus", "rexgradient")
+SOURCES += ("interpret-cxr", "coco", "table")
 
 
 def _run(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
@@ -110,7 +112,7 @@ def test_wrong_options_are_one_line_errors(table: Path, tmp_path: Path, options:
     assert process.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("source", [name for name in SOURCES if name != "ms-cxr"])
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_folder_without_the_archive_is_a_one_line_error(source: str, tmp_path: Path) -> None:
     process = _run(source, "--root", tmp_path, "--out", tmp_path / "out")
     assert process.returncode == 2
