@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fault_inputs import SENTENCES
 
-from maira.data.annotation import read_label_studio
+from maira.data.annotation.results import read_label_studio
 from maira.data.manifest import read_manifest
 from maira.data.sources.table import read_table
 from maira.data.study import Study

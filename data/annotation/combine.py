@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, TypeVar
 
 from maira.data.annotation.protocol import (
     Annotation,
-    Grounded,
     PhraseAnnotation,
     Quality,
     Rejected,
     apply_rules,
-    takes_regions,
 )
 from maira.data.annotation.results import AnnotatedSample
 from maira.data.annotation.tasks import phrases_of
@@ -56,7 +54,7 @@ def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
 def _unite(phrases: Sequence[PhraseAnnotation]) -> PhraseAnnotation:
     label = _most_frequent([phrase.label for phrase in phrases if phrase.label is not None])
     agreeing = [phrase for phrase in phrases if phrase.label == label]
-    findings = [phrase for phrase in phrases if phrase.label is not None and phrase.label.is_finding]
+    findings = [phrase for phrase in phrases if phrase.is_finding]
     return PhraseAnnotation(
         label,
         _most_frequent([phrase.progression for phrase in agreeing if phrase.progression is not None]),
@@ -83,19 +81,16 @@ def _merge(boxes_by_annotator: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
             overlaps = [(iou((box,), (), (known,), ()), index) for index, known in enumerate(merged[:earlier])]
             best, index = max(overlaps, default=(0.0, 0))
             if best >= SAME_BOX:
-                merged[index] = _enclosing_box(merged[index], box)
+                known = merged[index]
+                merged[index] = Box(
+                    x_min=min(known.x_min, box.x_min),
+                    y_min=min(known.y_min, box.y_min),
+                    x_max=max(known.x_max, box.x_max),
+                    y_max=max(known.y_max, box.y_max),
+                )
             else:
                 merged.append(box)
     return tuple(merged)
-
-
-def _enclosing_box(a: Box, b: Box) -> Box:
-    return Box(
-        x_min=min(a.x_min, b.x_min),
-        y_min=min(a.y_min, b.y_min),
-        x_max=max(a.x_max, b.x_max),
-        y_max=max(a.y_max, b.y_max),
-    )
 
 
 def iou(boxes: Sequence[Box], masks: Sequence[Mask], other_boxes: Sequence[Box], other_masks: Sequence[Mask]) -> float:
@@ -158,14 +153,23 @@ def agreement(samples: Sequence[Sequence[Annotation]]) -> list[Agreement]:
     return [_agreement(annotators, pairs) for annotators, pairs in sorted(common.items())]
 
 
+_Regions = tuple[Sequence[Box], Sequence[Mask]]
+
+
 def _agreement(annotators: tuple[str, str], pairs: Sequence[tuple[Annotation, Annotation]]) -> Agreement:
     passed = [pair for pair in pairs if all(annotation.quality is Quality.NO_ISSUE for annotation in pair)]
     phrases = [both for a, b in passed for both in zip(a.phrases, b.phrases, strict=True)]
     labels = [(a.label, b.label) for a, b in phrases if a.label is not None and b.label is not None]
-    current = list(_regions(phrases, lambda phrase: (phrase.boxes, phrase.masks)))
-    prior = list(_regions(phrases, lambda phrase: (phrase.prior_boxes, ())))
-    overlaps = [iou(*a, *b) for a, b in current if any(a) and any(b)]
-    prior_overlaps = [iou(*a, *b) for a, b in prior if any(a) and any(b)]
+    located: list[tuple[_Regions, _Regions]] = []
+    prior: list[tuple[_Regions, _Regions]] = []
+    for pair in phrases:
+        # Regions that the protocol does not allow do not count.
+        (a, prior_a), (b, prior_b) = (
+            ((p.boxes, p.masks), (p.prior_boxes, ())) if p.takes_regions else (((), ()), ((), ())) for p in pair
+        )
+        located.append((a, b))
+        prior.append((prior_a, prior_b))
+    overlaps, prior_overlaps = ([iou(*a, *b) for a, b in pairs if any(a) and any(b)] for pairs in (located, prior))
     return Agreement(
         annotators=annotators,
         samples=len(pairs),
@@ -174,22 +178,11 @@ def _agreement(annotators: tuple[str, str], pairs: Sequence[tuple[Annotation, An
         label_agreement=_mean([float(a == b) for a, b in labels]),
         label_kappa=cohens_kappa(labels),
         located=len(overlaps),
-        located_by_one=sum(any(a) != any(b) for a, b in current),
+        located_by_one=sum(any(a) != any(b) for a, b in located),
         mean_iou=_mean(overlaps),
         prior_located=len(prior_overlaps),
         prior_mean_iou=_mean(prior_overlaps),
     )
-
-
-_Region = tuple[Sequence[Box], Sequence[Mask]]
-
-
-def _regions(
-    phrases: Sequence[tuple[PhraseAnnotation, PhraseAnnotation]], regions_of: Callable[[PhraseAnnotation], _Region]
-) -> Iterator[tuple[_Region, _Region]]:
-    """Yield the regions of both annotators for each phrase, without those that the protocol does not allow."""
-    for a, b in phrases:
-        yield regions_of(a) if takes_regions(a) else ((), ()), regions_of(b) if takes_regions(b) else ((), ())
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -221,32 +214,23 @@ def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample],
     """
     by_id = {sample.sample_id: sample for sample in samples}
     result = GroundedStudies()
+    dropped: Counter[str] = Counter()
     for study in studies:
         if (sample := by_id.get(study.sample_id)) is None:
             continue
         try:
-            grounded = _grounded(study, sample, how)
+            if sample.unusable is not None or not sample.annotations:
+                raise Rejected(sample.unusable or "not annotated")
+            texts = [phrase.text for phrase in phrases_of(study) or ()]
+            has_prior = study.prior_frontal is not None
+            grounded = apply_rules(texts, combine(sample.annotations, how), has_prior=has_prior)
         except Rejected as error:
             result.failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=str(error)))
             continue
         result.ignored += grounded.ignored
-        for _, reason in grounded.dropped:
-            result.dropped[reason] = result.dropped.get(reason, 0) + 1
-        update = {"grounded_findings": list(grounded.sentences), "phrases": None, "labels": _labels(study, grounded)}
-        result.studies.append(study.model_copy(update=update))
+        dropped.update(grounded.dropped)
+        labels = [Label(kind=kind, boxes=sentence.boxes) for sentence, kind in grounded.sentences if kind is not None]
+        report = {"grounded_findings": [sentence for sentence, _ in grounded.sentences], "phrases": None}
+        result.studies.append(study.model_copy(update=report | {"labels": labels or study.labels}))
+    result.dropped.update(dropped)
     return result
-
-
-def _grounded(study: Study, sample: AnnotatedSample, how: Combine) -> Grounded:
-    if sample.unusable is not None:
-        raise Rejected(sample.unusable)
-    if not sample.annotations:
-        raise Rejected("not annotated")
-    texts = [phrase.text for phrase in phrases_of(study) or ()]
-    return apply_rules(texts, combine(sample.annotations, how), has_prior=study.prior_frontal is not None)
-
-
-def _labels(study: Study, grounded: Grounded) -> list[Label] | None:
-    pairs = zip(grounded.sentences, grounded.categories, strict=True)
-    labels = [Label(kind=kind, boxes=sentence.boxes) for sentence, kind in pairs if kind is not None]
-    return labels or study.labels

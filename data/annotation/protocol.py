@@ -30,11 +30,6 @@ class PhraseLabel(StrEnum):
     OTHER = "E. Other, no location"
     ISSUE = "F. Issue with phrase"
 
-    @property
-    def is_finding(self) -> bool:
-        """Whether the phrase describes a finding."""
-        return self in (PhraseLabel.FINDING, PhraseLabel.TEMPORAL)
-
 
 class Progression(StrEnum):
     """Change of a temporal finding since the prior study."""
@@ -94,6 +89,16 @@ class PhraseAnnotation:
         """Number of boxes and masks."""
         return len(self.boxes) + len(self.masks) + len(self.prior_boxes)
 
+    @property
+    def is_finding(self) -> bool:
+        """Whether the phrase describes a finding."""
+        return self.label in (PhraseLabel.FINDING, PhraseLabel.TEMPORAL)
+
+    @property
+    def takes_regions(self) -> bool:
+        """Whether the phrase has regions by the protocol."""
+        return self.is_finding and not self.only_in_other_view and self.category != PLACED_DEVICE
+
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
@@ -114,92 +119,58 @@ class Grounded:
     """The grounded report of an annotated sample.
 
     Attributes:
-        sentences: sentences in the order of their phrases.
-        categories: category of each sentence, or None.
-        dropped: (text, reason) of phrases that give no sentence.
+        sentences: sentences in the order of their phrases, each with its category, or None.
+        dropped: reasons for phrases that give no sentence.
         ignored: number of regions that the protocol does not allow.
     """
 
-    sentences: tuple[Sentence, ...]
-    categories: tuple[str | None, ...]
-    dropped: tuple[tuple[str, str], ...]
+    sentences: tuple[tuple[Sentence, str | None], ...]
+    dropped: tuple[str, ...]
     ignored: int
 
 
 def apply_rules(texts: Sequence[str], annotation: Annotation, *, has_prior: bool) -> Grounded:
-    """Make the sentences of a sample by the protocol.
+    """Make the sentences of a sample by the protocol; `has_prior` is whether annotators saw a prior image.
 
     Non-findings become sentences without regions. Phrases that do not describe the image (E, F) and resolved findings
     without a prior image ("reject as phrase issue") are dropped. Findings visible only in another view and correctly
     placed devices have no regions. Temporal findings have boxes on the prior image too, if there is one. Other regions
     are ignored, because an annotation platform may require a box for every phrase.
+
+    Raises:
+        Rejected: the sample has a quality issue, or the annotation is incomplete.
     """
     if annotation.quality is None:
         raise Rejected("the sample has no quality label")
     if annotation.quality is not Quality.NO_ISSUE:
         raise Rejected(": ".join(filter(None, (annotation.quality.value, annotation.comment))))
-    sentences: list[Sentence] = []
-    categories: list[str | None] = []
-    dropped: list[tuple[str, str]] = []
-    ignored = 0
+    sentences: list[tuple[Sentence, str | None]] = []
+    dropped: list[str] = []
     defects: list[str] = []
+    used = 0
     for number, (text, phrase) in enumerate(zip(texts, annotation.phrases, strict=True), start=1):
-        if defect := _defect(phrase, has_prior):
-            defects.append(f"phrase {number} {defect}")
-        elif reason := _drop_reason(phrase, has_prior):
-            dropped.append((text, reason))
-            ignored += phrase.regions
+        on_prior = phrase.label is PhraseLabel.TEMPORAL and has_prior
+        if phrase.label is None:
+            defects.append(f"phrase {number} has no label")
+        elif phrase.label in (PhraseLabel.OTHER, PhraseLabel.ISSUE):
+            dropped.append(phrase.label.value)
+        elif phrase.label is PhraseLabel.TEMPORAL and phrase.progression is Progression.RESOLVED and not has_prior:
+            dropped.append(f"{PhraseLabel.ISSUE.value}: a resolved finding without a prior image")
+        elif not phrase.takes_regions:
+            sentences.append((Sentence(text=text), phrase.category if phrase.is_finding else None))
+        elif not (phrase.boxes or phrase.masks):
+            defects.append(f"phrase {number} is a finding without a box on the current image")
+        elif on_prior and not phrase.prior_boxes:
+            defects.append(f"phrase {number} is a temporal finding without a box on the prior image")
         else:
-            sentence = _sentence(text, phrase, has_prior)
-            sentences.append(sentence)
-            categories.append(phrase.category if _is_finding(phrase) else None)
-            used = sum(map(len, filter(None, (sentence.boxes, sentence.masks, sentence.prior_boxes))))
-            ignored += phrase.regions - used
+            prior_boxes = phrase.prior_boxes if on_prior else ()
+            regions = {"boxes": phrase.boxes, "masks": phrase.masks, "prior_boxes": prior_boxes}
+            used += sum(map(len, regions.values()))
+            shown = {name: region or None for name, region in regions.items()}
+            sentences.append((Sentence.model_validate({"text": text, **shown}), phrase.category))
     if defects:
         raise Rejected("; ".join(defects))
     if not sentences:
         raise Rejected("no phrase describes a finding or its absence")
-    return Grounded(tuple(sentences), tuple(categories), tuple(dropped), ignored)
-
-
-def takes_regions(phrase: PhraseAnnotation) -> bool:
-    """Return whether a phrase has regions by the protocol."""
-    return _is_finding(phrase) and not phrase.only_in_other_view and phrase.category != PLACED_DEVICE
-
-
-def _is_finding(phrase: PhraseAnnotation) -> bool:
-    return phrase.label is not None and phrase.label.is_finding
-
-
-def _drop_reason(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
-    """Return why a phrase is not part of the grounded report, None if it is."""
-    if phrase.label in (PhraseLabel.OTHER, PhraseLabel.ISSUE):
-        return phrase.label.value
-    if phrase.label is PhraseLabel.TEMPORAL and phrase.progression is Progression.RESOLVED and not has_prior:
-        return f"{PhraseLabel.ISSUE.value}: a resolved finding without a prior image"
-    return None
-
-
-def _defect(phrase: PhraseAnnotation, has_prior: bool) -> str | None:
-    """Return what is missing in an annotation, None if it is complete."""
-    if phrase.label is None:
-        return "has no label"
-    if not takes_regions(phrase) or _drop_reason(phrase, has_prior):
-        return None
-    if not (phrase.boxes or phrase.masks):
-        return "is a finding without a box on the current image"
-    if phrase.label is PhraseLabel.TEMPORAL and has_prior and not phrase.prior_boxes:
-        return "is a temporal finding without a box on the prior image"
-    return None
-
-
-def _sentence(text: str, phrase: PhraseAnnotation, has_prior: bool) -> Sentence:
-    if not takes_regions(phrase):
-        return Sentence(text=text)
-    on_prior = phrase.label is PhraseLabel.TEMPORAL and has_prior
-    return Sentence(
-        text=text,
-        boxes=phrase.boxes or None,
-        masks=phrase.masks or None,
-        prior_boxes=phrase.prior_boxes if on_prior else None,
-    )
+    ignored = sum(phrase.regions for phrase in annotation.phrases) - used
+    return Grounded(tuple(sentences), tuple(dropped), ignored)

@@ -1,29 +1,37 @@
 """Read annotations exported by Label Studio (JSON).
 
 The format is documented at https://labelstud.io/guide/task_format and for each tag: a list of tasks with data and
-annotations by several annotators. Coordinates are percentages of the image.
+annotations by several annotators (as exported by Label Studio 1.23.2). Coordinates are percentages of the image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality
 from maira.data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
 from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Mask, validate_model
+from radfact.records import Box, Mask, Row, validate_model
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-_LABELS = ("rectanglelabels", "polygonlabels", "vectorlabels", "labels")
-_EnumT = TypeVar("_EnumT", bound=StrEnum)
+_SHAPES = ("rectanglelabels", "polygonlabels", "vectorlabels", "labels")
+_UNLABELED = (*_SHAPES[:3], "rectangle", "polygon", "vector")
+_SAMPLE_CONTROLS = {"quality": Quality, "comment": None}
+_PHRASE_CONTROLS = {
+    "label": PhraseLabel,
+    "progression": Progression,
+    "category": str,
+    "only_in_other_view": bool,
+    "comment": None,
+}
+"""Fields of an annotation by the names of controls, with the type of the choice; None for text."""
 
 Point = tuple[float, float]
 """x and y in percent of the image's width and height."""
@@ -39,13 +47,13 @@ class Unusable(ValueError):
     """A shape that cannot become a box or mask; `str()` is the reason."""
 
 
-class _Vertex(BaseModel):
+class _Vertex(Row):
     x: _Number
     y: _Number
     isBezier: bool = False  # noqa: N815 (the file's own name)
 
 
-class _Value(BaseModel):
+class _Value(Row):
     x: _Number | None = None
     y: _Number | None = None
     width: _Number | None = None
@@ -54,16 +62,15 @@ class _Value(BaseModel):
     points: list[Annotated[list[_Number], Field(min_length=2, max_length=2)]] | None = None
     vertices: list[_Vertex] | None = None
     closed: bool = False
-    choices: list[str] = []
-    text: list[str] | str = []
-    rectanglelabels: list[str] = []
-    polygonlabels: list[str] = []
-    vectorlabels: list[str] = []
-    labels: list[str] = []
+    choices: tuple[str, ...] = ()
+    text: tuple[str, ...] | str = ()
+    rectanglelabels: tuple[str, ...] = ()
+    polygonlabels: tuple[str, ...] = ()
+    vectorlabels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
-class _Result(BaseModel):
-    id: str | int | None = None
+class _Result(Row):
     from_name: str | None = None
     to_name: str | None = None
     type: str = ""
@@ -73,23 +80,23 @@ class _Result(BaseModel):
     image_rotation: _Number = 0
 
 
-class _Annotation(BaseModel):
+class _Annotation(Row):
     completed_by: Any = None
     was_cancelled: bool = False
-    result: list[_Result] = []
+    result: tuple[_Result, ...] = ()
     updated_at: str = ""
 
 
-class _Phrase(BaseModel):
+class _Phrase(Row):
     value: str
 
 
-class _Data(BaseModel):
+class _Data(Row):
     sample_id: str
     phrases: list[_Phrase]
 
 
-class _Task(BaseModel):
+class _Task(Row):
     data: _Data
     annotations: list[_Annotation]
 
@@ -103,8 +110,19 @@ class AnnotatedSample:
     unusable: str | None = None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A place in the export, for errors."""
+
+    file: Path | str
+    field: str
+
+    def error(self, below: str, message: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
+        return InputError(message, code=code, file=self.file, field=f"{self.field}{below}")
+
+
 def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[AnnotatedSample]:
-    """Read an export of Label Studio ("JSON").
+    """Read an export of Label Studio ("JSON") for tasks made of studies.
 
     Skipped annotations are ignored. Of several annotations by one annotator, the last updated counts.
     """
@@ -116,227 +134,142 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
         message = "expected a list of tasks; export from Label Studio as JSON"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     by_id = {study.sample_id: study for study in studies}
-    seen: set[str] = set()
-    samples = []
+    samples: dict[str, AnnotatedSample] = {}
     for index, value in enumerate(tasks):
+        place = _Place(path, f"[{index}]")
         if isinstance(value, dict) and "data" not in value:
             message = "expected a task with its data; export as JSON, not as JSON-MIN"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field=f"[{index}]")
-        task = validate_model(_Task, value, file=path, field=f"[{index}]")
-        study = by_id.get(task.data.sample_id)
-        if study is None:
-            message = f"sample '{task.data.sample_id}' is not in the manifest"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"[{index}].data.sample_id")
-        if study.sample_id in seen:
-            message = f"duplicate sample '{study.sample_id}'"
-            raise InputError(message, code=ErrorCode.DUPLICATE, file=path, field=f"[{index}].data.sample_id")
-        seen.add(study.sample_id)
-        samples.append(_sample(task, study, path, f"[{index}]"))
-    return samples
+            raise place.error("", message, ErrorCode.INVALID_FORMAT)
+        task = validate_model(_Task, value, file=path, field=place.field)
+        name = task.data.sample_id
+        if name not in by_id:
+            raise place.error(".data.sample_id", f"sample '{name}' is not in the manifest", ErrorCode.MISMATCH)
+        if name in samples:
+            raise place.error(".data.sample_id", f"duplicate sample '{name}'", ErrorCode.DUPLICATE)
+        if [phrase.value for phrase in task.data.phrases] != numbered_phrases(by_id[name]):
+            message = f"phrases differ from sample '{name}' in the manifest; use the manifest that was exported"
+            raise place.error(".data.phrases", message, ErrorCode.MISMATCH)
+        samples[name] = _sample(task, place)
+    return list(samples.values())
 
 
-def _sample(task: _Task, study: Study, path: Path | str, field: str) -> AnnotatedSample:
-    phrases = [phrase.value for phrase in task.data.phrases]
-    if phrases != numbered_phrases(study):
-        message = f"phrases differ from sample '{study.sample_id}' in the manifest; use the manifest that was exported"
-        raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"{field}.data.phrases")
+def _sample(task: _Task, place: _Place) -> AnnotatedSample:
     latest: dict[str, tuple[int, _Annotation]] = {}
     for number, annotation in enumerate(task.annotations):
-        annotator = _annotator(annotation.completed_by)
-        if annotation.was_cancelled:
-            continue
-        if annotator not in latest or latest[annotator][1].updated_at <= annotation.updated_at:
-            latest[annotator] = (number, annotation)
+        # An annotator is exported as an id or as an object.
+        person = annotation.completed_by
+        person = person.get("email") or person.get("id") if isinstance(person, Mapping) else person
+        name = "unknown" if person is None else str(person)
+        if not annotation.was_cancelled and (name not in latest or latest[name][1].updated_at <= annotation.updated_at):
+            latest[name] = (number, annotation)
     annotations = []
-    for annotator, (number, annotation) in latest.items():
-        reader = _Reader(phrases, path, f"{field}.annotations[{number}]")
+    for name, (number, annotation) in latest.items():
+        below = _Place(place.file, f"{place.field}.annotations[{number}]")
         try:
-            annotations.append(reader.read(annotator, annotation))
+            annotations.append(_annotation(name, annotation.result, [p.value for p in task.data.phrases], below))
         except Unusable as error:
-            return AnnotatedSample(study.sample_id, unusable=f"annotation by {annotator}: {error}")
-    return AnnotatedSample(study.sample_id, tuple(annotations))
+            return AnnotatedSample(task.data.sample_id, unusable=f"annotation by {name}: {error}")
+    return AnnotatedSample(task.data.sample_id, tuple(annotations))
 
 
-def _annotator(completed_by: Any) -> str:
-    """Return the name of an annotator, exported as an id or as an object."""
-    if isinstance(completed_by, Mapping):
-        completed_by = completed_by.get("email") or completed_by.get("id")
-    return "unknown" if completed_by is None else str(completed_by)
+def _annotation(annotator: str, results: Sequence[_Result], phrases: Sequence[str], place: _Place) -> Annotation:
+    sample: dict[str, Any] = {}
+    drafts: dict[str, dict[str, Any]] = {phrase: {} for phrase in phrases}
+    for number, result in enumerate(results):
+        here = _Place(place.file, f"{place.field}.result[{number}]")
+        if labels := [text for name in _SHAPES for text in getattr(result.value, name)]:
+            if len(labels) > 1 or labels[0] not in drafts:
+                found = f"{len(labels)} labels" if len(labels) > 1 else "another text"
+                raise here.error(".value", f"expected one phrase of the task, found {found}")
+            name, region = _region(result, labels[0], here)
+            if region is not None:
+                # A dict without values: duplicate regions count once.
+                drafts[labels[0]].setdefault(name, {})[region] = None
+        elif result.type in ("choices", "textarea"):
+            name, value, index = _control(result, len(phrases), here)
+            (sample if index is None else drafts[phrases[index]])[name] = value
+        elif result.type in _UNLABELED:
+            raise Unusable(f"a region without a phrase ({here.field})")
+        elif result.type != "relation":
+            message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
+            raise here.error(".type", message)
+    annotated = tuple(
+        PhraseAnnotation(**{name: tuple(value) if isinstance(value, dict) else value for name, value in draft.items()})
+        for draft in drafts.values()
+    )
+    return Annotation(annotator, annotated, **sample)
 
 
-@dataclass
-class _Draft:
-    """Annotation of a phrase while its results are collected."""
-
-    label: PhraseLabel | None = None
-    progression: Progression | None = None
-    category: str | None = None
-    only_in_other_view: bool = False
-    comment: str | None = None
-    boxes: list[Box] = field(default_factory=list)
-    masks: list[Mask] = field(default_factory=list)
-    prior_boxes: list[Box] = field(default_factory=list)
-
-    def finished(self) -> PhraseAnnotation:
-        """Return the annotation without duplicate regions."""
-        return PhraseAnnotation(
-            self.label,
-            self.progression,
-            self.category,
-            self.only_in_other_view,
-            tuple(dict.fromkeys(self.boxes)),
-            tuple(dict.fromkeys(self.masks)),
-            tuple(dict.fromkeys(self.prior_boxes)),
-            self.comment,
-        )
-
-
-class _Reader:
-    """Converts the results of one annotation (as exported by Label Studio 1.23.2)."""
-
-    def __init__(self, phrases: Sequence[str], path: Path | str, field: str) -> None:
-        self.phrases = {phrase: _Draft() for phrase in phrases}
-        self.path, self.field = path, field
-        self.quality: Quality | None = None
-        self.comment: str | None = None
-
-    def read(self, annotator: str, annotation: _Annotation) -> Annotation:
-        for number, result in enumerate(annotation.result):
-            field = f"{self.field}.result[{number}]"
-            if result.type == "relation":
-                continue
-            if any(getattr(result.value, name) for name in _LABELS):
-                self._region(result, field)
-            elif result.type in ("choices", "textarea"):
-                self._choice_or_comment(result, field)
-            elif result.type in ("rectanglelabels", "polygonlabels", "vectorlabels", "rectangle", "polygon", "vector"):
-                raise Unusable(f"a region without a phrase ({field})")
-            else:
-                message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
-                raise InputError(message, file=self.path, field=f"{field}.type")
-        phrases = tuple(draft.finished() for draft in self.phrases.values())
-        return Annotation(annotator, phrases, self.quality, self.comment)
-
-    def _region(self, result: _Result, field: str) -> None:
-        (label, *more) = [text for name in _LABELS for text in getattr(result.value, name)]
-        draft = self.phrases.get(label)
-        if draft is None or more:
-            message = f"expected one phrase of the task, found {f'{1 + len(more)} labels' if more else 'another text'}"
-            raise InputError(message, file=self.path, field=f"{field}.value")
-        if result.to_name not in (CURRENT, PRIOR):
-            message = f"expected {CURRENT} or {PRIOR}, found {describe_choice(result.to_name)}"
-            raise InputError(message, file=self.path, field=f"{field}.to_name")
-        if result.image_rotation or result.value.rotation:
-            raise Unusable(f"a rotated shape for '{label}'; boxes must be axis-aligned")
-        region = self._shape(result, field)
-        if isinstance(region, Mask):
-            if result.to_name == PRIOR:
-                raise Unusable(f"a polygon or line for '{label}' on the prior image; expected boxes")
-            draft.masks.append(region)
-        elif region is not None:
-            (draft.boxes if result.to_name == CURRENT else draft.prior_boxes).append(region)
-
-    def _shape(self, result: _Result, field: str) -> Box | Mask | None:
-        value = result.value
-        if value.points is None and value.vertices is None:
-            if value.x is None or value.y is None or value.width is None or value.height is None:
-                message = "expected x, y, width and height, or points, or vertices"
-                raise InputError(message, file=self.path, field=f"{field}.value")
-            return box_of(value.x, value.y, value.width, value.height)
-        if result.original_width is None or result.original_height is None:
-            message = "expected original_width and original_height with a polygon or line"
-            raise InputError(message, file=self.path, field=field)
-        size = (result.original_height, result.original_width)
-        if value.points is not None:
-            return polygon_mask([(x, y) for x, y in value.points], size)
-        vertices = value.vertices or []
-        if any(vertex.isBezier for vertex in vertices):
-            raise Unusable("a curved line; draw it through points")
-        points = [(vertex.x, vertex.y) for vertex in vertices]
-        return polygon_mask(points, size) if value.closed else line_mask(points, size)
-
-    def _choice_or_comment(self, result: _Result, field: str) -> None:
-        name, _, number = (result.from_name or "").partition("_")
-        if number:
-            drafts = list(self.phrases.values())
-            if not number.isdigit() or int(number) >= len(drafts):
-                raise self._unknown_control(result, field)
-            self._phrase_result(drafts[int(number)], name, result, field)
-        elif name == "quality":
-            self.quality = self._enum_choice(Quality, result, field)
-        elif name == "comment":
-            self.comment = _text(result.value)
-        else:
-            raise self._unknown_control(result, field)
-
-    def _phrase_result(self, draft: _Draft, name: str, result: _Result, field: str) -> None:
-        if name == "label":
-            draft.label = self._enum_choice(PhraseLabel, result, field)
-        elif name == "progression":
-            draft.progression = self._enum_choice(Progression, result, field)
-        elif name == "category":
-            draft.category = self._single_choice(result, field)
-        elif name == "view":
-            draft.only_in_other_view = OTHER_VIEW in result.value.choices
-        elif name == "comment":
-            draft.comment = _text(result.value)
-        else:
-            raise self._unknown_control(result, field)
-
-    def _enum_choice(self, choices: type[_EnumT], result: _Result, field: str) -> _EnumT:
-        chosen = self._single_choice(result, field)
-        try:
-            return choices(chosen)
-        except ValueError:
-            message = f"expected one of {', '.join(choices)}, found {describe_choice(chosen)}"
-            raise InputError(message, file=self.path, field=f"{field}.value.choices") from None
-
-    def _single_choice(self, result: _Result, field: str) -> str:
-        if len(result.value.choices) != 1:
-            message = f"expected one choice, found {len(result.value.choices)}"
-            raise InputError(message, file=self.path, field=f"{field}.value.choices")
-        return result.value.choices[0]
-
-    def _unknown_control(self, result: _Result, field: str) -> InputError:
+def _control(result: _Result, phrases: int, place: _Place) -> tuple[str, Any, int | None]:
+    """Return the field, the value and the phrase of a choice or comment; no phrase for the sample."""
+    name, _, number = (result.from_name or "").partition("_")
+    name = "only_in_other_view" if name == "view" else name
+    controls: Mapping[str, Any] = _PHRASE_CONTROLS if number else _SAMPLE_CONTROLS
+    if name not in controls or (number and not (number.isdigit() and int(number) < phrases)):
         message = f"the exported labeling interface has no control {describe_choice(result.from_name)}"
-        return InputError(message, file=self.path, field=f"{field}.from_name")
+        raise place.error(".from_name", message)
+    kind, choices, text = controls[name], result.value.choices, result.value.text
+    value: Any
+    if kind is None:
+        value = (text if isinstance(text, str) else " ".join(text)).strip() or None
+    elif kind is bool:
+        value = OTHER_VIEW in choices
+    elif len(choices) != 1:
+        raise place.error(".value.choices", f"expected one choice, found {len(choices)}")
+    elif kind is not str and choices[0] not in list(kind):
+        message = f"expected one of {', '.join(kind)}, found {describe_choice(choices[0])}"
+        raise place.error(".value.choices", message)
+    else:
+        value = kind(choices[0])
+    return name, value, int(number) if number else None
 
 
-def _text(value: _Value) -> str | None:
-    return (value.text if isinstance(value.text, str) else " ".join(value.text)).strip() or None
+def _region(result: _Result, phrase: str, place: _Place) -> tuple[str, Box | Mask | None]:
+    """Return the field and the region of a shape; None for a shape without area."""
+    value, size = result.value, (result.original_height, result.original_width)
+    if result.to_name not in (CURRENT, PRIOR):
+        raise place.error(".to_name", f"expected {CURRENT} or {PRIOR}, found {describe_choice(result.to_name)}")
+    if result.image_rotation or value.rotation:
+        raise Unusable(f"a rotated shape for '{phrase}'; boxes must be axis-aligned")
+    if value.points is None and value.vertices is None:
+        if value.x is None or value.y is None or value.width is None or value.height is None:
+            raise place.error(".value", "expected x, y, width and height, or points, or vertices")
+        box = _box(value.x, value.y, value.width, value.height)
+        return "boxes" if result.to_name == CURRENT else "prior_boxes", box
+    if size[0] is None or size[1] is None:
+        raise place.error("", "expected original_width and original_height with a polygon or line")
+    vertices = value.vertices or []
+    if any(vertex.isBezier for vertex in vertices):
+        raise Unusable("a curved line; draw it through points")
+    points = [(x, y) for x, y in value.points or ((vertex.x, vertex.y) for vertex in vertices)]
+    mask = _mask(points, (size[0], size[1]), is_closed=value.points is not None or value.closed)
+    if result.to_name == PRIOR:
+        raise Unusable(f"a polygon or line for '{phrase}' on the prior image; expected boxes")
+    return "masks", mask
 
 
-def box_of(x: float, y: float, width: float, height: float) -> Box | None:
+def _box(x: float, y: float, width: float, height: float) -> Box | None:
     """Return a box as fractions of the image; None without area (a click without a drag)."""
-    corners = [_share(value) for value in (x, y, x + width, y + height)]
-    if corners[0] >= corners[2] or corners[1] >= corners[3]:
-        return None
-    return Box(x_min=corners[0], y_min=corners[1], x_max=corners[2], y_max=corners[3])
+    x_min, y_min, x_max, y_max = (_share(value) for value in (x, y, x + width, y + height))
+    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max) if x_min < x_max and y_min < y_max else None
 
 
-def polygon_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
-    """Return the mask of a polygon."""
-    if len(points) < 3:
-        raise Unusable(f"a polygon of {len(points)} points")
-    from pycocotools import mask as coco
-
-    flat = [value for point in _pixels(points, size) for value in point]
-    encoded = coco.merge(coco.frPyObjects([flat], *size))
-    return Mask(size=size, counts=encoded["counts"].decode())
-
-
-def line_mask(points: Sequence[Point], size: tuple[int, int]) -> Mask:
-    """Return the mask of a line through points, `LINE_WIDTH` wide."""
-    if len(points) < 2:
-        raise Unusable(f"a line of {len(points)} points")
+def _mask(points: Sequence[Point], size: tuple[int, int], *, is_closed: bool) -> Mask:
+    """Return the mask of a polygon, or of a line `LINE_WIDTH` wide, on an image of (height, width) pixels."""
+    if len(points) < (3 if is_closed else 2):
+        raise Unusable(f"a {'polygon' if is_closed else 'line'} of {len(points)} points")
     import numpy as np
     from PIL import Image, ImageDraw
     from pycocotools import mask as coco
 
-    canvas = Image.new("L", (size[1], size[0]))
-    width = max(1, round(LINE_WIDTH * min(size)))
-    ImageDraw.Draw(canvas).line(_pixels(points, size), fill=1, width=width, joint="curve")
-    encoded = coco.encode(np.asfortranarray(np.asarray(canvas, dtype=np.uint8)))
+    height, width = size
+    pixels = [(_share(x) * width, _share(y) * height) for x, y in points]
+    if is_closed:
+        encoded = coco.merge(coco.frPyObjects([[value for point in pixels for value in point]], height, width))
+    else:
+        canvas = Image.new("L", (width, height))
+        ImageDraw.Draw(canvas).line(pixels, fill=1, width=max(1, round(LINE_WIDTH * min(size))), joint="curve")
+        encoded = coco.encode(np.asfortranarray(np.asarray(canvas, dtype=np.uint8)))
     return Mask(size=size, counts=encoded["counts"].decode())
 
 
@@ -344,8 +277,3 @@ def _share(value: float) -> float:
     if not -_OVERHANG <= value <= 100 + _OVERHANG:
         raise Unusable(f"a shape beyond the image ({value:g} percent)")
     return min(max(value / 100, 0.0), 1.0)
-
-
-def _pixels(points: Sequence[Point], size: tuple[int, int]) -> list[Point]:
-    height, width = size
-    return [(_share(x) * width, _share(y) * height) for x, y in points]

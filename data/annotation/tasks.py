@@ -125,7 +125,7 @@ def _phrase(view: ElementTree.Element, categories: Sequence[str]) -> None:
     _choices(view, "label_{{idx}}", name, list(PhraseLabel))
     when = {"visibleWhen": "choice-selected", "whenTagName": "label_{{idx}}"}
     temporal = when | {"whenChoiceValue": PhraseLabel.TEMPORAL.value}
-    finding = when | {"whenChoiceValue": ",".join(label.value for label in PhraseLabel if label.is_finding)}
+    finding = when | {"whenChoiceValue": ",".join((PhraseLabel.FINDING, PhraseLabel.TEMPORAL))}
     _choices(view, "progression_{{idx}}", name, list(Progression), **temporal)
     if categories:
         _choices(view, "category_{{idx}}", name, categories, **finding)

@@ -19,7 +19,8 @@ from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from maira.data.annotation import Agreement, AnnotatedSample
+    from maira.data.annotation.combine import Agreement
+    from maira.data.annotation.results import AnnotatedSample
     from maira.data.manifest import Failure
     from maira.data.sentences import SplitStudies
     from radfact.judges import Judge
@@ -133,7 +134,7 @@ def export_tasks(
 
     Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report).
     """
-    from maira.data.annotation import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
+    from maira.data.annotation.tasks import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
     from maira.data.manifest import Failure, replace_failures
     from radfact.io.jsonl import open_atomic, write_json
 
@@ -196,7 +197,8 @@ def import_annotations(
     """
     from dataclasses import asdict
 
-    from maira.data.annotation import agreement, ground_studies, read_label_studio
+    from maira.data.annotation.combine import agreement, ground_studies
+    from maira.data.annotation.results import read_label_studio
     from maira.data.manifest import read_manifest, replace_failures, write_manifest
     from radfact.io.jsonl import write_json, write_jsonl
 
@@ -224,7 +226,7 @@ def import_annotations(
 
 def _categories(name: str) -> Sequence[str]:
     """Return the categories of an option."""
-    from maira.data.annotation import CATEGORIES
+    from maira.data.annotation.protocol import CATEGORIES
     from radfact.io.jsonl import read_text
 
     if name in ("chexpert", "none"):
@@ -258,7 +260,7 @@ def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
     """Return one row per sample and annotator."""
     from pydantic import TypeAdapter
 
-    from maira.data.annotation import Annotation
+    from maira.data.annotation.protocol import Annotation
 
     adapter = TypeAdapter(Annotation)
     return [

@@ -16,21 +16,10 @@ from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from maira.data.annotation import (
-    CATEGORIES,
-    AnnotatedSample,
-    Combine,
-    ImageAddress,
-    PhraseLabel,
-    Progression,
-    Quality,
-    coco_dataset,
-    ground_studies,
-    labeling_config,
-    read_label_studio,
-    task_of,
-)
-from maira.data.annotation.tasks import OTHER_VIEW
+from maira.data.annotation.combine import Combine, ground_studies
+from maira.data.annotation.protocol import CATEGORIES, PhraseLabel, Progression, Quality
+from maira.data.annotation.results import AnnotatedSample, read_label_studio
+from maira.data.annotation.tasks import OTHER_VIEW, ImageAddress, coco_dataset, labeling_config, task_of
 from maira.data.manifest import Failure
 from maira.data.study import Label, Study
 from radfact.errors import InputError

@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maira.data.annotation import (
-    Annotation,
-    PhraseAnnotation,
-    PhraseLabel,
-    Quality,
-    Rejected,
-    agreement,
-    cohens_kappa,
-    combine,
-    iou,
-)
+from maira.data.annotation.combine import agreement, cohens_kappa, combine, iou
+from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Quality, Rejected
 from radfact.metrics.radfact.regions import covered_share
 from radfact.records import Box, Sentence
 
