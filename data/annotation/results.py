@@ -193,10 +193,9 @@ def _annotation(annotator: str, results: Sequence[_Result], phrases: Sequence[st
         elif result.type != "relation":
             message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
             raise here.error(".type", message)
-    annotated = tuple(
-        PhraseAnnotation(**{name: tuple(value) if isinstance(value, dict) else value for name, value in draft.items()})
-        for draft in drafts.values()
-    )
+    for draft in drafts.values():
+        draft.update({name: tuple(value) for name, value in draft.items() if isinstance(value, dict)})
+    annotated = tuple(PhraseAnnotation(**draft) for draft in drafts.values())
     return Annotation(annotator, annotated, **sample)
 
 

@@ -8,44 +8,74 @@ boxes has several rows. In the JSON, the split is read from the annotation or th
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
+from pydantic import Field
+
+from maira.data.archive import Archive, ArchiveStudy, Radiograph, read_failure
 from maira.data.manifest import Failure
 from maira.data.study import Label
-from radfact.errors import ErrorCode, InputError, describe, describe_choice
+from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import stream_columns
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Sentence
+from radfact.records import Box, Id, Row, Sentence, Text, validate_model
 
 SOURCE = "ms-cxr"
 
 _NAME = re.compile(r"MS_CXR_Local_Alignment_v(\d+)\.(\d+)\.(\d+)\.(csv|json)")
 # files/p10/p10233088/s54276838/<dicom_id>.jpg
 _PATH = re.compile(r"(?:^|/)p(?P<patient>\d+)/s(?P<study>\d+)/[^/]+$")
-_SPLITS = {"train": "train", "val": "validate", "validate": "validate", "test": "test", "": None}
-_COLUMNS = ("dicom_id", "category_name", "label_text", "path", "x", "y", "w", "h", "image_width", "image_height")
-_TEXTS = ("path", "name", "label_text")
+_SPLITS = {"train": "train", "val": "validate", "validate": "validate", "test": "test", None: None}
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Side = Annotated[_Number, Field(gt=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One box as written in the file; `line` and `place` are its location there."""
+class _Box(Row):
+    """One box of a phrase, as a row of the CSV file."""
 
-    line: int | None
-    place: str
     dicom_id: str
-    category: str
-    phrase: str
+    category_name: Text
+    label_text: Text
     path: str
-    box: tuple[Any, ...]
-    size: tuple[Any, Any]
-    split: str
+    x: _Number
+    y: _Number
+    w: _Number
+    h: _Number
+    image_width: _Side
+    image_height: _Side
+    split: str | None = None
+
+
+class _JsonImage(Row):
+    id: Id
+    path: str
+    width: _Side
+    height: _Side
+    file_name: str | None = None
+    split: str | None = None
+
+
+class _JsonCategory(Row):
+    id: Id
+    name: Text
+
+
+class _JsonAnnotation(Row):
+    image_id: Id
+    category_id: Id
+    label_text: Text
+    bbox: tuple[_Number, _Number, _Number, _Number]
+    split: str | None = None
+
+
+class _Json(Row):
+    images: list[_JsonImage]
+    categories: list[_JsonCategory]
+    annotations: list[_JsonAnnotation]
 
 
 @dataclass(slots=True)
@@ -128,127 +158,78 @@ def _annotations(root: Path) -> Path:
 
 
 def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
-    rows = _csv_rows(path) if path.suffix == ".csv" else _json_rows(path)
     images: dict[str, _Image] = {}
-    for row in rows:
-        image = images.get(row.dicom_id)
+    for line, place, row in _csv_rows(path) if path.suffix == ".csv" else _json_rows(path):
         match = _PATH.search(row.path)
         if match is None or Path(row.path).stem != row.dicom_id:
-            message = f"expected files/p1x/p<patient>/s<study>/{row.dicom_id}.jpg, found '{row.path}'"
-            raise InputError(message, file=path, line=row.line, field=row.place + "path")
+            raise _error(
+                path,
+                line,
+                place,
+                "path",
+                f"expected files/p1x/p<patient>/s<study>/{row.dicom_id}.jpg, found '{row.path}'",
+            )
         if row.split not in _SPLITS:
-            message = f"expected train, val or test, found {describe_choice(row.split)}"
-            raise InputError(message, file=path, line=row.line, field=row.place + "split")
-        if image is None:
-            image = images[row.dicom_id] = _Image(row.path, match["patient"], _SPLITS[row.split])
-        elif image.split != _SPLITS[row.split]:
+            raise _error(path, line, place, "split", f"expected train, val or test, found {describe_choice(row.split)}")
+        split = _SPLITS[row.split]
+        image = images.setdefault(row.dicom_id, _Image(row.path, match["patient"], split))
+        if image.split != split:
             message = f"image {row.dicom_id} is in two splits, '{image.split}' and '{row.split}'"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=row.line, field=row.place + "split")
-        if not row.phrase or not row.category:
-            name = "label_text" if row.category else "category_name"
-            message = "expected a value, found none"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=row.line, field=row.place + name)
-        box = _box(row, path)
-        if box is None:
-            location = f"line {row.line}" if row.line is not None else row.place.rstrip(".")
-            reason = f"the box in {location} of {path.name} lies outside the image"
+            raise _error(path, line, place, "split", message)
+        # Shares of the image, clipped to it.
+        x_min, x_max = max(row.x / row.image_width, 0.0), min((row.x + row.w) / row.image_width, 1.0)
+        y_min, y_max = max(row.y / row.image_height, 0.0), min((row.y + row.h) / row.image_height, 1.0)
+        if x_min >= x_max or y_min >= y_max:
+            reason = f"the box in {place or f'line {line}'} of {path.name} lies outside the image"
             failures.append(read_failure(row.dicom_id, reason))
             continue
-        boxes = image.phrases.setdefault((row.category, row.phrase), [])
+        box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+        boxes = image.phrases.setdefault((row.category_name, " ".join(row.label_text.split())), [])
         if box not in boxes:
             boxes.append(box)
     return images
 
 
-def _csv_rows(path: Path) -> Iterator[_Row]:
-    for line, cells in stream_columns(path, _COLUMNS, optional=("split",)):
-        dicom_id, category, phrase, image, x, y, w, h, width, height, split = (cell or "" for cell in cells)
-        yield _Row(line, "", dicom_id, category, prose(phrase) or "", image, (x, y, w, h), (width, height), split)
+def _error(path: Path, line: int | None, place: str, column: str, message: str) -> InputError:
+    return InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field=f"{place}.{column}".lstrip("."))
 
 
-def _json_rows(path: Path) -> Iterator[_Row]:
-    coco = read_json(path)
-    if not isinstance(coco, dict):
-        raise InputError("expected a COCO object with images, annotations and categories", file=path)
-    sized = ("id", "path", "width", "height")
-    images = {image["id"]: image for image in _entries(coco, "images", path, sized, ("file_name", "split"))}
-    names = {category["id"]: category["name"] for category in _entries(coco, "categories", path, ("id", "name"))}
-    required = ("image_id", "category_id", "label_text", "bbox")
-    for number, annotation in enumerate(_entries(coco, "annotations", path, required, ("split",))):
-        place = f"annotations[{number}]."
-        for name, known in (("image_id", images), ("category_id", names)):
-            if annotation[name] not in known:
-                message = f"unknown {name[:-3]} {annotation[name]}"
-                raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=place + name)
-        image = images[annotation["image_id"]]
-        if not isinstance(box := annotation["bbox"], list) or len(box) != 4:
-            raise InputError("expected [x, y, width, height]", file=path, field=place + "bbox")
-        yield _Row(
-            line=None,
-            place=place,
-            dicom_id=Path(image.get("file_name") or image["path"]).stem,
-            category=names[annotation["category_id"]].strip(),
-            phrase=prose(annotation["label_text"]) or "",
-            path=image["path"],
-            box=tuple(box),
-            size=(image["width"], image["height"]),
-            split=annotation.get("split") or image.get("split") or "",
-        )
+def _csv_rows(path: Path) -> Iterator[tuple[int | None, str, _Box]]:
+    """Yield (line, field of the row in a JSON file, row)."""
+    columns = list(_Box.model_fields)
+    for line, cells in stream_columns(path, columns[:-1], optional=columns[-1:]):
+        yield line, "", validate_model(_Box, dict(zip(columns, cells, strict=True)), file=path, line=line)
 
 
-def _entries(
-    coco: dict[str, Any], name: str, path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> list[dict[str, Any]]:
-    """Return checked records: required fields in `_TEXTS` are strings, optional fields strings or null."""
-    entries = coco.get(name)
-    if not isinstance(entries, list):
-        raise InputError("expected a list", file=path, field=name)
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise InputError("expected an object", file=path, field=f"{name}[{number}]")
-        if missing := next((key for key in required if key not in entry), None):
-            raise InputError("missing", code=ErrorCode.MISSING_FIELD, file=path, field=f"{name}[{number}].{missing}")
-        if bad := next(
-            (k for k in required if k == "id" or k.endswith("_id") if not isinstance(entry[k], int | str)), ""
+def _json_rows(path: Path) -> Iterator[tuple[int | None, str, _Box]]:
+    coco = validate_model(_Json, read_json(path), file=path)
+    images = {image.id: image for image in coco.images}
+    names = {category.id: category.name for category in coco.categories}
+    for number, annotation in enumerate(coco.annotations):
+        place = f"annotations[{number}]"
+        for name, key, known in (
+            ("image", annotation.image_id, images),
+            ("category", annotation.category_id, names),
         ):
-            raise InputError("expected a number", file=path, field=f"{name}[{number}].{bad}")
-        texts = [key for key in required if key in _TEXTS] + [key for key in optional if entry.get(key) is not None]
-        if bad := next((key for key in texts if not isinstance(entry[key], str)), ""):
-            message = f"expected a string, found {describe(entry[bad])}"
-            raise InputError(message, file=path, field=f"{name}[{number}].{bad}")
-    return entries
-
-
-def _box(row: _Row, path: Path) -> Box | None:
-    """Return the box in shares of the image, clipped to it; None if it lies outside."""
-    x, y, w, h, width, height = (
-        _number(value, path, row, name)
-        for value, name in zip((*row.box, *row.size), ("x", "y", "w", "h", "image_width", "image_height"), strict=True)
-    )
-    for value, name in ((width, "image_width"), (height, "image_height")):
-        if value <= 0:
-            message = f"expected a size in pixels, found {value:g}"
-            raise InputError(message, file=path, line=row.line, field=row.place + name)
-    x_min, x_max = max(x / width, 0.0), min((x + w) / width, 1.0)
-    y_min, y_max = max(y / height, 0.0), min((y + h) / height, 1.0)
-    if x_min >= x_max or y_min >= y_max:
-        return None
-    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
-
-
-def _number(value: Any, path: Path, row: _Row, name: str) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(
-            f"expected a number of pixels, found {describe_choice(value)}",
-            file=path,
-            line=row.line,
-            field=row.place + name,
+            if key not in known:
+                message = f"unknown {name} {key}"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"{place}.{name}_id")
+        image = images[annotation.image_id]
+        x, y, w, h = annotation.bbox
+        row = _Box(
+            dicom_id=Path(image.file_name or image.path).stem,
+            category_name=names[annotation.category_id],
+            label_text=annotation.label_text,
+            path=image.path,
+            x=x,
+            y=y,
+            w=w,
+            h=h,
+            image_width=image.width,
+            image_height=image.height,
+            split=annotation.split or image.split or None,
         )
-    return number
+        yield None, place, row
 
 
 def _radiograph(dicom_id: str, path: str, images: Path) -> Radiograph | None:

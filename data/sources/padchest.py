@@ -16,6 +16,7 @@ The Labels of the table are not read: all come from the reports (27 % by physici
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections import defaultdict
@@ -112,7 +113,7 @@ class _Study:
 
 def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dict[str, _Study], dict[str, str]]:
     """Return studies by name, and names by image."""
-    images = _Images(root)
+    images, missing = ImageFiles(root, _NAME), defaultdict[str, list[str]](list)
     studies: dict[str, _Study] = {}
     study_of: dict[str, str] = {}
 
@@ -141,59 +142,62 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
         elif (view := _VIEWS[projection]) is None:
             reason = f"Projection {projection} is neither frontal nor lateral"
             failures.append(Failure(source=image, stage="select", reason=reason))
-        elif radiograph := images.find(image, folder or "", view):
+        elif (radiograph := images.find(image, view)) is None:
+            missing[folder or ""].append(image)
+        else:
             study.radiographs.append(replace(radiograph, is_inverted=polarity == "MONOCHROME1"))
-    failures.extend(images.missing_images())
+    failures.extend(_missing_images(images, missing))
     return studies, study_of
 
 
-class _Images:
-    """Finds images in the folder ImageDir, its zip file, or the root."""
+class ImageFiles:
+    """PNG files below a folder by name: the first unpacked one, or else the first in a zip file."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._listed: dict[str, tuple[Mapping[str, Path], Mapping[str, str]]] = {}
-        self._missing: defaultdict[str, list[str]] = defaultdict(list)
-        self._has_any = False
+    def __init__(self, root: Path, ignored: str) -> None:
+        """Find the files; `ignored` is the beginning of the names of zip files that contain no images."""
+        self.root, self.has_any = root, False
+        self._places: dict[str, tuple[Path, str | None]] = {}
+        parts: list[Path] = []
+        # Listed at once: testing 160,868 files one by one takes minutes on a network disk.
+        for folder, below, names in os.walk(root, followlinks=True):
+            below.sort()
+            for path in (Path(folder, name) for name in sorted(names)):
+                if path.suffix == ".png":
+                    if self._places.get(path.name, (path, ""))[1] is not None:
+                        self._places[path.name] = (path, None)
+                elif path.suffix == ".zip" and not path.name.startswith(ignored):
+                    for member in _png_members(path):
+                        self._places.setdefault(member.rpartition("/")[2], (path, member))
+                elif path.name.endswith(".zip.001"):
+                    parts.append(path)
+        if parts and not self._places:
+            name = parts[0].name.removesuffix(".001")
+            message = f"first part of a split zip file; join the parts: cat {name}.* > {name}"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=parts[0])
 
-    def find(self, image: str, folder: str, view: View) -> Radiograph | None:
+    def find(self, image: str, view: View) -> Radiograph | None:
         """Return the radiograph of an image; None if there is no file."""
-        for name in (folder, ""):
-            unpacked, packed = self._files(name)
-            if image in unpacked or image in packed:
-                self._has_any = True
-                key = image.removesuffix(".png")
-                if image in unpacked:
-                    return Radiograph(key, unpacked[image], view)
-                return Radiograph(key, self._root / f"{name}.zip", view, packed[image])
-        self._missing[folder].append(image)
-        return None
-
-    def missing_images(self) -> Iterator[Failure]:
-        """Yield a failure for each missing image, but only one for a missing folder."""
-        if self._missing and not self._has_any:
-            message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
-            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=self._root)
-        for folder, images in self._missing.items():
-            existing = [name for name in (folder, f"{folder}.zip") if folder and (self._root / name).exists()]
-            if existing:
-                yield from (read_failure(image, f"image not in {' or '.join(existing)}") for image in images)
-            else:
-                yield read_failure(folder or str(self._root), f"no such folder or zip file, for {len(images)} images")
-
-    def _files(self, folder: str) -> tuple[Mapping[str, Path], Mapping[str, str]]:
-        """Return the images of a folder by name, and those of its zip file by the last part of their names."""
-        # One listing per folder: testing 160,868 files one by one takes minutes on a network disk.
-        if folder not in self._listed:
-            unpacked, packed = self._root / folder, self._root / f"{folder}.zip"
-            files = {path.name: path for path in unpacked.iterdir()} if unpacked.is_dir() else {}
-            members = {member.rpartition("/")[2]: member for member in png_members(packed)} if packed.is_file() else {}
-            self._listed[folder] = files, members
-        return self._listed[folder]
+        if image not in self._places:
+            return None
+        self.has_any = True
+        path, member = self._places[image]
+        return Radiograph(image.removesuffix(".png"), path, view, member)
 
 
-def png_members(packed: Path) -> list[str]:
-    """Return the names of the PNG files in a zip file."""
+def _missing_images(images: ImageFiles, missing: Mapping[str, list[str]]) -> Iterator[Failure]:
+    """Yield a failure for each missing image of the table, but only one for a missing folder."""
+    if missing and not images.has_any:
+        message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=images.root)
+    for folder, names in missing.items():
+        existing = [name for name in (folder, f"{folder}.zip") if folder and (images.root / name).exists()]
+        if existing:
+            yield from (read_failure(name, f"image not in {' or '.join(existing)}") for name in names)
+        else:
+            yield read_failure(folder or str(images.root), f"no such folder or zip file, for {len(names)} images")
+
+
+def _png_members(packed: Path) -> list[str]:
     try:
         with zipfile.ZipFile(packed) as archive:
             return [name for name in archive.namelist() if name.endswith(".png") and not name.startswith("__MACOSX/")]

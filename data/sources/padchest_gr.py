@@ -20,7 +20,6 @@ left"), and that `boxes` are the reference if a second reader drew `extra_boxes`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from maira.data.manifest import Failure
-from maira.data.sources.padchest import Language, png_members, read_padchest
+from maira.data.sources.padchest import ImageFiles, Language, read_padchest
 from maira.data.sources.table_records import join_sections, parse_date, parse_split
 from maira.data.study import Label, Side
 from radfact.errors import ErrorCode, InputError, describe
@@ -62,7 +61,7 @@ def read_padchest_gr(
     if not isinstance(entries, list):
         raise InputError(f"expected a list of studies, found {type(entries).__name__}", file=root / _REPORTS)
     metadata = _read_metadata(table)
-    images = _Images(root)
+    images = ImageFiles(root, _TABLE)
     full_archive = read_padchest(padchest, reports=reports, language=language, pediatric=True) if padchest else None
     full_studies = {study.study_id: study for study in full_archive.studies} if full_archive else {}
     failures: list[Failure] = []
@@ -80,10 +79,12 @@ def read_padchest_gr(
             name = entry.get("StudyID") if isinstance(entry, dict) else None
             failures.append(read_failure(str(name or f"{_REPORTS}[{index}]"), str(error)))
             continue
-        frontal = images.find(image_id, failures)
+        frontal = images.find(image_id, "frontal")
+        if frontal is None:
+            failures.append(read_failure(image_id, "no such image below the folder"))
         full_study = full_studies.get(study_id)
         laterals = tuple(image for image in (full_study.radiographs if full_study else ()) if image.view == "lateral")
-        studies[study_id] = replace(study, radiographs=frontal + laterals)
+        studies[study_id] = replace(study, radiographs=laterals if frontal is None else (frontal, *laterals))
         if isinstance(previous_id := entry.get("PreviousStudyID"), str):
             previous.setdefault(previous_id, (str(entry.get("PreviousImageID")), metadata[study_id]))
     if studies and not images.has_any:
@@ -91,7 +92,7 @@ def read_padchest_gr(
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     for name, (image_id, successor) in previous.items():
         if name not in studies and name in full_studies and full_studies[name].report is not None:
-            studies[name] = _previous_study(full_studies[name], images.find(image_id, []), successor)
+            studies[name] = _previous_study(full_studies[name], images.find(image_id, "frontal"), successor)
     return Archive("padchest-gr", list(studies.values()), failures)
 
 
@@ -151,13 +152,13 @@ def _study(entry: dict[str, Any], study_id: str, metadata: _StudyMetadata, langu
     )
 
 
-def _previous_study(study: ArchiveStudy, frontal: tuple[Radiograph, ...], successor: _StudyMetadata) -> ArchiveStudy:
+def _previous_study(study: ArchiveStudy, frontal: Radiograph | None, successor: _StudyMetadata) -> ArchiveStudy:
     """Return a study that serves as a prior only, just before its successor."""
     return ArchiveStudy(
         study.study_id,
         patient_id=successor.patient_id,
         timestamp=None if successor.date is None else (successor.date, 0),
-        radiographs=frontal or tuple(image for image in study.radiographs if image.view == "frontal"),
+        radiographs=(frontal,) if frontal else tuple(image for image in study.radiographs if image.view == "frontal"),
         report=study.report,
         split=successor.split,
         is_prior_only=True,
@@ -189,40 +190,6 @@ def _side(locations: list[Any]) -> Side | None:
     if "bilateral" in names or {"left", "right"} <= names:
         return "both"
     return "left" if "left" in names else "right" if "right" in names else None
-
-
-class _Images:
-    """Images below a folder by name: the first unpacked one, or else the first in a zip file."""
-
-    def __init__(self, root: Path) -> None:
-        self._places: dict[str, tuple[Path, str | None]] = {}
-        self.has_any = False
-        parts: list[Path] = []
-        for folder, below, names in os.walk(root, followlinks=True):
-            below.sort()
-            for path in (Path(folder, name) for name in sorted(names)):
-                if path.suffix == ".png":
-                    known = self._places.get(path.name)
-                    if known is None or known[1] is not None:
-                        self._places[path.name] = (path, None)
-                elif path.name.endswith(".zip") and not path.name.startswith(_TABLE):
-                    for member in png_members(path):
-                        self._places.setdefault(member.rpartition("/")[2], (path, member))
-                elif path.name.endswith(".zip.001"):
-                    parts.append(path)
-        if parts and not self._places:
-            name = parts[0].name.removesuffix(".001")
-            message = f"first part of a split zip file; join the parts: cat {name}.* > {name}"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=parts[0])
-
-    def find(self, image: str, failures: list[Failure]) -> tuple[Radiograph, ...]:
-        """Return the frontal radiograph of an image; without a file, return nothing and add a failure."""
-        if image not in self._places:
-            failures.append(read_failure(image, "no such image below the folder"))
-            return ()
-        self.has_any = True
-        path, member = self._places[image]
-        return (Radiograph(image.removesuffix(".png"), path, "frontal", member),)
 
 
 def _name(entry: Any, field: str) -> str:

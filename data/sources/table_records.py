@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,42 +135,31 @@ class Layout:
     parse_order: Callable[[str], int | None] = parse_number
 
 
-@dataclass(slots=True)
-class _Study:
-    """A study while its records are read."""
-
-    patient_id: str | None
-    split: str | None
-    sections: Mapping[str, str | None]
-    order: int | None = None
-    radiographs: list[Radiograph] = field(default_factory=list)
-
-
 def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -> Archive:
     """Group records into studies, and list every record and image that cannot be used.
 
     Records of one study can differ in their reports: the first one with findings is used. Of several dates or positions
     the earliest is used. The prior report of a later study consists of findings and impression.
     """
-    studies: dict[str, _Study] = {}
+    studies: dict[str, ArchiveStudy] = {}
+    radiographs: dict[str, list[Radiograph]] = {}
     location_of: dict[str, str] = {}
     failures: list[Failure] = []
     for record in records:
         paths: list[str] = []
         try:
             paths = _image_paths(record, layout.images)
-            name = layout.study(record, paths)
-            study = _parse_study(layout, record)
-            first = studies.setdefault(name, study)
-            _merge(first, study, record, layout)
+            study = _study(layout, record, layout.study(record, paths))
+            first = _merge(studies.get(study.study_id, study), study, record, layout)
         except InputError as error:
             failures.append(read_failure(next(iter(paths), record.location), str(error)))
             continue
         try:
-            orders = (first.order, _parse_order(layout, record))
-            first.order = min((order for order in orders if order is not None), default=None)
+            orders = (first.timestamp, _parse_order(layout, record))
+            first = replace(first, timestamp=min((order for order in orders if order is not None), default=None))
         except InputError as error:
-            failures.append(read_failure(name, str(error)))
+            failures.append(read_failure(study.study_id, str(error)))
+        studies[study.study_id] = first
         for index, path in enumerate(paths):
             try:
                 if path in location_of:
@@ -183,12 +172,13 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
             if isinstance(image, Failure):
                 failures.append(image)
             else:
-                first.radiographs.append(image)
-    radiographs = [radiograph for study in studies.values() for radiograph in study.radiographs]
-    if radiographs and not any(os.path.isfile(radiograph.path) for radiograph in radiographs):  # noqa: PTH113
+                radiographs.setdefault(study.study_id, []).append(image)
+    images = [image for group in radiographs.values() for image in group]
+    if images and not any(os.path.isfile(image.path) for image in images):  # noqa: PTH113
         message = f"expected the images of the table below this folder, such as {next(iter(location_of))}, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
-    return Archive(layout.source, [_archive_study(name, study) for name, study in studies.items()], failures)
+    shown = [replace(study, radiographs=tuple(radiographs.get(name, ()))) for name, study in studies.items()]
+    return Archive(layout.source, shown, failures)
 
 
 def _image_paths(record: TableRecord, column: str) -> list[str]:
@@ -198,16 +188,19 @@ def _image_paths(record: TableRecord, column: str) -> list[str]:
     return [path for path in paths if path is not None]
 
 
-def _parse_study(layout: Layout, record: TableRecord) -> _Study:
+def _study(layout: Layout, record: TableRecord, name: str) -> ArchiveStudy:
+    """Return the study of one record, without radiographs and time."""
     sections = {
         section: next((text for column in columns if (text := section_text(record.text(column) or ""))), None)
         for section, columns in layout.sections.items()
     }
     split = layout.split(record)
-    return _Study(
+    return ArchiveStudy(
+        study_id=name,
         patient_id=None if layout.patient is None else record.require(layout.patient),
+        report=join_sections(sections.get("findings"), sections.pop("impression", None)),
         split=None if split is None else parse_split(split, file=record.file, line=record.line),
-        sections=sections,
+        **sections,
     )
 
 
@@ -220,17 +213,16 @@ def _parse_order(layout: Layout, record: TableRecord) -> int | None:
     return order
 
 
-def _merge(first: _Study, study: _Study, record: TableRecord, layout: Layout) -> None:
-    """Add what another record of a study states."""
-    for column, expected, actual in (
-        (layout.patient or "", first.patient_id, study.patient_id),
-        ("split", first.split, study.split),
-    ):
+def _merge(first: ArchiveStudy, study: ArchiveStudy, record: TableRecord, layout: Layout) -> ArchiveStudy:
+    """Return a study with what another record of it states."""
+    for column, name in ((layout.patient or "", "patient_id"), ("split", "split")):
+        expected, actual = getattr(first, name), getattr(study, name)
         if actual != expected:
             message = f"expected '{expected}' as in the study's first record, found '{actual}'"
             raise record.error(column, message, ErrorCode.MISMATCH)
-    if first.sections.get("findings") is None and study.sections.get("findings") is not None:
-        first.sections = study.sections
+    if first.findings is None and study.findings is not None:
+        return replace(study, timestamp=first.timestamp)
+    return first
 
 
 def _radiograph(layout: Layout, record: TableRecord, index: int, path: str, folder: Path) -> Radiograph | Failure:
@@ -246,22 +238,6 @@ def _radiograph(layout: Layout, record: TableRecord, index: int, path: str, fold
     # Unlike Path.is_file, it is false for names that the file system does not allow.
     file = next((file for file in files if os.path.isfile(file)), files[0])  # noqa: PTH113
     return replace(radiograph_below(folder, Path(path), view), path=file)
-
-
-def _archive_study(name: str, study: _Study) -> ArchiveStudy:
-    sections = study.sections
-    return ArchiveStudy(
-        study_id=name,
-        patient_id=study.patient_id,
-        timestamp=study.order,
-        radiographs=tuple(study.radiographs),
-        findings=sections.get("findings"),
-        indication=sections.get("indication"),
-        technique=sections.get("technique"),
-        comparison=sections.get("comparison"),
-        report=join_sections(sections.get("findings"), sections.get("impression")),
-        split=study.split,
-    )
 
 
 def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRecord]:
