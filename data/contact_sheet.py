@@ -17,7 +17,7 @@ from radfact.pages.images import MAX_EMBEDDED, load_images
 from radfact.pages.markup import STATIC, assemble
 from radfact.records import Sentence
 
-_OWN = resources.files("data") / "static"
+_OWN = resources.files("maira.data") / "static"
 _FACTS = ("source", "split", "patient_id", "study_id")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -44,68 +44,77 @@ class Group:
         key: values of the grouping columns; None if unknown.
         patients: (archive, patient) of known patients.
         unidentified_studies: (archive, study) of studies whose patient is unknown.
-        samples, laterals, priors: number of samples, with a lateral image, and with prior image and prior report.
-        words, sentences: of the reports or phrases.
-        groundable: sentences of grounded reports, and phrases.
-        located: groundable sentences with boxes or masks on the frontal image.
-        boxes: boxes and masks of these.
+        counts: samples, laterals, priors (image and report), words and sentences of the reports or phrases, groundable
+            sentences (of grounded reports, and phrases), those located by boxes or masks on the frontal image, and the
+            boxes and masks of these.
     """
 
     key: tuple[str | None, ...] = ()
     patients: set[tuple[str | None, str]] = field(default_factory=set)
     unidentified_studies: set[tuple[str | None, str]] = field(default_factory=set)
-    samples: int = 0
-    laterals: int = 0
-    priors: int = 0
-    words: int = 0
-    sentences: int = 0
-    groundable: int = 0
-    located: int = 0
-    boxes: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self.counts["samples"]
 
     def add(self, other: Group) -> None:
         """Add the sums of another group."""
         self.patients |= other.patients
         self.unidentified_studies |= other.unidentified_studies
-        for name in ("samples", "laterals", "priors", "words", "sentences", "groundable", "located", "boxes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.counts.update(other.counts)
+
+    def add_sample(self, study: Study, task: Task | None, report: Sequence[Sentence] | str) -> None:
+        """Count a sample of a study."""
+        archive = ARCHIVE_OF.get(study.source, study.source) if study.source else None
+        if study.patient_id is not None:
+            self.patients.add((archive, study.patient_id))
+        else:
+            self.unidentified_studies.add((archive, study.study_id or study.sample_id))
+        counts = {"samples": 1}
+        if task != "PhraseGround":
+            counts["laterals"] = study.lateral is not None
+            counts["priors"] = study.prior_frontal is not None and study.prior_report is not None
+        if isinstance(report, str):
+            counts |= {"words": len(report.split()), "sentences": sum(1 for _ in segment_sentences(report))}
+        else:
+            counts |= {"words": sum(len(sentence.text.split()) for sentence in report), "sentences": len(report)}
+            counts |= {"groundable": len(report), "located": sum(sentence.has_region for sentence in report)}
+            counts["boxes"] = sum(len(sentence.boxes or ()) + len(sentence.masks or ()) for sentence in report)
+        self.counts.update(counts)
 
     def as_json(self, total: int) -> dict[str, Any]:
-        """Return counts, shares (0 to 1) and means as `maira stats` writes them; null for a division by zero."""
+        """Return counts, shares (0 to 1; `share` of `total` samples) and means; null for a division by zero."""
+        count = self.counts
         return {
             "patients": len(self.patients),
             "studies_of_unknown_patients": len(self.unidentified_studies),
             "samples": self.samples,
             "share": _ratio(self.samples, total),
-            "has_lateral": _ratio(self.laterals, self.samples),
-            "has_prior": _ratio(self.priors, self.samples),
-            "words_a_report": _ratio(self.words, self.samples),
-            "sentences_a_report": _ratio(self.sentences, self.samples),
-            "sentences_with_boxes": _ratio(self.located, self.groundable),
-            "boxes_a_located_sentence": _ratio(self.boxes, self.located),
+            "has_lateral": _ratio(count["laterals"], self.samples),
+            "has_prior": _ratio(count["priors"], self.samples),
+            "words_a_report": _ratio(count["words"], self.samples),
+            "sentences_a_report": _ratio(count["sentences"], self.samples),
+            "sentences_with_boxes": _ratio(count["located"], count["groundable"]),
+            "boxes_a_located_sentence": _ratio(count["boxes"], count["located"]),
         }
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics by source, split and task.
-
-    Attributes:
-        studies: number of lines in the manifest.
-        groups: one group per source, split and task.
-    """
+    """Number of studies in a manifest, and one group of samples per source, split and task."""
 
     studies: int
     groups: list[Group]
 
     def group_by(self, columns: Sequence[Column]) -> list[Group]:
-        """Sum the groups by the given columns."""
+        """Sum the groups by the given columns, in the order of table 1: sources as in the manifest, train first."""
         indices = [COLUMNS.index(column) for column in columns]
         sums: dict[tuple[str | None, ...], Group] = {}
         for group in self.groups:
             key = tuple(group.key[i] for i in indices)
             sums.setdefault(key, Group(key)).add(group)
-        # The order of table 1: sources as in the manifest, each with its splits, the training split first.
         order: list[list[str | None]] = [list(dict.fromkeys(group.key[i] for group in self.groups)) for i in indices]
         for i, column in enumerate(columns):
             if column == "split":
@@ -114,16 +123,13 @@ class Statistics:
 
     def total(self) -> Group:
         """Sum all groups."""
-        total = Group()
-        for group in self.groups:
-            total.add(group)
-        return total
+        return next(iter(self.group_by([])), Group())
 
     def rows(self, columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
         """Return `Group.as_json` of each group; `share` is of the split's samples if split is a column, else of all."""
-        total = sum(group.samples for group in self.groups)
         by_split = {group.key[0]: group.samples for group in self.group_by(["split"])}
         index = columns.index("split") if "split" in columns else None
+        total = self.total().samples
         return [g.as_json(total if index is None else by_split[g.key[index]]) for g in self.group_by(columns)]
 
     def as_json(self, columns: Sequence[Column] = COLUMNS) -> dict[str, Any]:
@@ -185,7 +191,7 @@ def _count(path: Path, first: int, lines: Sequence[str]) -> _ChunkCounts:
         ids.append((line, study.sample_id))
         for task, sentences in _samples(study):
             key = (study.source, study.split, task)
-            _add(groups.setdefault(key, Group(key)), study, task, sentences)
+            groups.setdefault(key, Group(key)).add_sample(study, task, sentences)
     return ids, list(groups.values())
 
 
@@ -199,28 +205,6 @@ def _samples(study: Study) -> Iterator[tuple[Task | None, Sequence[Sentence] | s
         yield "PhraseGround", [phrase]
     if study.findings is None and study.grounded_findings is None and study.phrases is None:
         yield None, []
-
-
-def _add(group: Group, study: Study, task: Task | None, report: Sequence[Sentence] | str) -> None:
-    archive = ARCHIVE_OF.get(study.source, study.source) if study.source else None
-    if study.patient_id is not None:
-        group.patients.add((archive, study.patient_id))
-    else:
-        group.unidentified_studies.add((archive, study.study_id or study.sample_id))
-    group.samples += 1
-    if task != "PhraseGround":
-        group.laterals += study.lateral is not None
-        group.priors += study.prior_frontal is not None and study.prior_report is not None
-    if isinstance(report, str):
-        group.words += len(report.split())
-        group.sentences += sum(1 for _ in segment_sentences(report))
-        return
-    group.sentences += len(report)
-    group.groundable += len(report)
-    for sentence in report:
-        group.words += len(sentence.text.split())
-        group.located += sentence.has_region
-        group.boxes += len(sentence.boxes or ()) + len(sentence.masks or ())
 
 
 def _ratio(part: int, whole: int) -> float | None:

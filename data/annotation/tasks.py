@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from xml.etree import ElementTree
 
 from maira.data.annotation.protocol import PhraseLabel, Progression, Quality
 from maira.data.images import image_size
@@ -94,78 +94,23 @@ def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
 
 def labeling_config(categories: Sequence[str] = ()) -> str:
     """Return the labeling interface (XML): quality control, phrase labels, boxes on both images, lines and polygons."""
-    view = ElementTree.Element("View")
-    _header(view, "Findings of the report")
-    _add(view, "Text", name="report", value="$report")
-    _header(view, "Labels known before")
-    _add(view, "Text", name="known_labels", value="$known_labels")
-    _header(view, "1. Quality of the sample: with any issue, stop here")
-    _choices(view, "quality", CURRENT, list(Quality), required="true")
-    _comment(view, "comment", CURRENT)
-    images = _add(view, "View", style="display: flex; gap: 1em; flex-wrap: wrap")
-    current = _add(images, "View", style="flex: 1; min-width: 30em")
-    _header(current, "Current image")
-    _regions(current, "RectangleLabels", "box", CURRENT)
-    _regions(_collapsible(current, "Polygons (misplaced devices)"), "PolygonLabels", "polygon", CURRENT)
-    _regions(_collapsible(current, "Lines (cables and tubes)"), "VectorLabels", "line", CURRENT)
-    _image(current, CURRENT, f"${CURRENT}")
-    repeated = _add(images, "Repeater", on="$priors", indexFlag="{{idx}}")
-    prior = _add(repeated, "View", style="flex: 1; min-width: 30em")
-    _header(prior, "Prior image")
-    _regions(prior, "RectangleLabels", "prior_box_{{idx}}", "prior_{{idx}}")
-    _image(prior, "prior_{{idx}}", "$priors[{{idx}}]")
-    _phrase(_add(view, "Repeater", on="$phrases", indexFlag="{{idx}}"), categories)
-    ElementTree.indent(view)
-    return ElementTree.tostring(view, encoding="unicode") + "\n"
+    from jinja2 import Environment, StrictUndefined
 
-
-def _phrase(view: ElementTree.Element, categories: Sequence[str]) -> None:
-    name = "phrase_{{idx}}"
-    _add(view, "Text", name=name, value="$phrases[{{idx}}].value")
-    _choices(view, "label_{{idx}}", name, list(PhraseLabel))
-    when = {"visibleWhen": "choice-selected", "whenTagName": "label_{{idx}}"}
-    temporal = when | {"whenChoiceValue": PhraseLabel.TEMPORAL.value}
-    finding = when | {"whenChoiceValue": ",".join((PhraseLabel.FINDING, PhraseLabel.TEMPORAL))}
-    _choices(view, "progression_{{idx}}", name, list(Progression), **temporal)
-    if categories:
-        _choices(view, "category_{{idx}}", name, categories, **finding)
-    _choices(view, "view_{{idx}}", name, [OTHER_VIEW], choice="multiple", **finding)
-    _comment(view, "comment_{{idx}}", name)
-
-
-def _regions(view: ElementTree.Element, tag: str, name: str, image: str) -> None:
-    """Add a control whose labels are the task's phrases."""
-    # Rotated and curved shapes cannot be imported.
-    fixed = {"RectangleLabels": {"canRotate": "false"}, "VectorLabels": {"curves": "false", "closable": "false"}}
-    _add(view, tag, name=name, toName=image, value="$phrases", **fixed.get(tag, {}))
-
-
-def _collapsible(view: ElementTree.Element, title: str) -> ElementTree.Element:
-    return _add(_add(view, "Collapse"), "Panel", value=title)
-
-
-def _image(view: ElementTree.Element, name: str, value: str) -> None:
-    _add(view, "Image", name=name, value=value, zoom="true", zoomControl="true", rotateControl="false")
-
-
-def _choices(view: ElementTree.Element, name: str, to: str, values: Sequence[str], **more: str) -> None:
-    attributes = {"choice": "single-radio", "showInline": "true"} | more
-    choices = _add(view, "Choices", name=name, toName=to, **attributes)
-    for value in values:
-        hint = {"hint": _HINTS[value]} if isinstance(value, Quality | PhraseLabel) else {}
-        _add(choices, "Choice", value=str(value), **hint)
-
-
-def _comment(view: ElementTree.Element, name: str, to: str) -> None:
-    _add(view, "TextArea", name=name, toName=to, placeholder="Comment", maxSubmissions="1", rows="1", editable="true")
-
-
-def _header(view: ElementTree.Element, text: str) -> None:
-    _add(view, "Header", value=text, size="4")
-
-
-def _add(parent: ElementTree.Element, tag: str, **attributes: str) -> ElementTree.Element:
-    return ElementTree.SubElement(parent, tag, attributes)
+    template = (resources.files("maira.data") / "static" / "labeling.xml").read_text("utf-8")
+    return (
+        Environment(autoescape=True, undefined=StrictUndefined)
+        .from_string(template)
+        .render(
+            qualities=[*map(str, Quality)],
+            labels=[*map(str, PhraseLabel)],
+            progressions=[*map(str, Progression)],
+            hints={str(value): hint for value, hint in _HINTS.items()},
+            temporal=[str(PhraseLabel.TEMPORAL)],
+            findings=[str(PhraseLabel.FINDING), str(PhraseLabel.TEMPORAL)],
+            categories=[*categories],
+            other_view=OTHER_VIEW,
+        )
+    )
 
 
 def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure]) -> dict[str, Any]:

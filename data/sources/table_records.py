@@ -190,7 +190,7 @@ def _image_paths(record: TableRecord, column: str) -> list[str]:
 
 def _study(layout: Layout, record: TableRecord, name: str) -> ArchiveStudy:
     """Return the study of one record, without radiographs and time."""
-    sections = {
+    sections: dict[str, Any] = {
         section: next((text for column in columns if (text := section_text(record.text(column) or ""))), None)
         for section, columns in layout.sections.items()
     }

@@ -24,7 +24,7 @@ from maira.data.manifest import Failure
 from maira.data.study import Label, Study
 from radfact.errors import InputError
 from radfact.io.coco import decode_mask, read_coco
-from radfact.records import Box, Mask, Sentence
+from radfact.records import Box, Sentence
 
 WIDTH, HEIGHT = 600, 518
 Result = dict[str, Any]
@@ -142,13 +142,6 @@ def test_boxes_of_non_findings_are_ignored(tmp_path: Path, label: PhraseLabel) -
 def test_non_findings_are_no_sentences(tmp_path: Path, label: PhraseLabel) -> None:
     results = passed(label_results(0, label), label_results(1, PhraseLabel.NON_FINDING))
     assert grounded(tmp_path, study("Two views.", "No effusion."), results) == [Sentence(text="No effusion.")]
-
-
-def test_non_temporal_findings_are_located_on_the_current_image_only(tmp_path: Path) -> None:
-    results = passed(label_results(0, PhraseLabel.FINDING), rectangle(FIRST, BOX), rectangle(FIRST, BOX, prior=True))
-    [sentence] = grounded(tmp_path, study(prior=True), results)
-    assert sentence.boxes is not None
-    assert sentence.prior_boxes is None
 
 
 def test_a_resolved_finding_without_a_prior_image_is_dropped(tmp_path: Path) -> None:
@@ -298,13 +291,6 @@ def test_an_invalid_export_is_an_error_with_its_field(tmp_path: Path, change: An
     assert (caught.value.file, caught.value.field) == (path, field)
 
 
-def test_a_coco_file_is_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "coco.json"
-    path.write_text('{"images": [], "annotations": []}')
-    with raises("coco.json: invalid-format"):
-        read_label_studio(path, [])
-
-
 def test_every_control_refers_to_an_object() -> None:
     root = ElementTree.fromstring(labeling_config(CATEGORIES))
     objects = {element.get("name") for element in root.iter() if element.get("name") and element.get("toName") is None}
@@ -359,11 +345,3 @@ def test_the_coco_dataset_has_the_existing_boxes(tmp_path: Path) -> None:
     assert sentence.text == "Effusion."
     assert sentence.boxes is not None
     np.testing.assert_allclose(sentence.boxes[0].as_tuple(), BOX.as_tuple())
-
-
-def test_masks_have_the_image_size(tmp_path: Path) -> None:
-    polygon = shape("polygonlabels", "polygon", "image", FIRST, points=[[0, 0], [100, 0], [100, 100]], closed=True)
-    [sentence] = grounded(tmp_path, study(), passed(label_results(0, PhraseLabel.FINDING), polygon))
-    assert sentence.masks is not None
-    assert isinstance(sentence.masks[0], Mask)
-    assert sentence.masks[0].size == (HEIGHT, WIDTH)

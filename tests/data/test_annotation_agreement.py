@@ -43,10 +43,6 @@ def test_several_annotators_are_an_error_that_names_them() -> None:
         combine([by("a", NON_FINDING), by("b", NON_FINDING)], "skip")
 
 
-def test_the_first_annotator_can_represent_all() -> None:
-    assert combine([by("a", NON_FINDING), by("b", finding(BOX))], "first").annotator == "a"
-
-
 def test_the_same_box_drawn_twice_is_one() -> None:
     united = combine([by("a", finding(BOX)), by("b", finding(NEAR, FAR))], "union")
     assert united.phrases[0].boxes == (BOX, FAR)
@@ -65,11 +61,6 @@ def test_the_union_covers_all_boxes(box_lists: list[list[Box]]) -> None:
 def test_the_union_has_the_majority_label() -> None:
     said = [by("a", NON_FINDING), by("b", finding(BOX)), by("c", finding(FAR))]
     assert combine(said, "union").phrases[0].label is PhraseLabel.FINDING
-
-
-def test_one_rejection_rejects_the_union() -> None:
-    said = [by("a", finding(BOX)), by("b", NON_FINDING, quality=Quality.IMAGE)]
-    assert combine(said, "union").quality is Quality.IMAGE
 
 
 def test_iou_of_hand_computed_regions() -> None:
@@ -102,7 +93,3 @@ def test_agreement_of_two_annotators() -> None:
     assert (pair.phrases, pair.label_agreement) == (2, 0.5)
     assert (pair.located, pair.located_by_one) == (1, 1)
     assert pair.mean_iou == pytest.approx(0.75)
-
-
-def test_annotators_without_common_samples_have_no_agreement() -> None:
-    assert agreement([[by("a", NON_FINDING)], [by("b", NON_FINDING)]]) == []

@@ -11,7 +11,6 @@ import pytest
 from dicom_files import RAMP, write_dicom
 from error_checks import raises
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from maira.data.archive import Radiograph
 from maira.data.dicom.convert import radiograph_to_png
@@ -66,12 +65,6 @@ def test_a_zip_member_equals_the_file(tmp_path: Path, kind: str, compression: in
     assert {path.name for path in tmp_path.iterdir()} == {source.name, "radiographs.zip", "out"}
 
 
-def test_format_is_detected_by_content(tmp_path: Path) -> None:
-    dicom = levels_of(radiograph_at(write_dicom(tmp_path / "a.png", PIXELS)), tmp_path)
-    write_png(tmp_path / "b.png").rename(tmp_path / "b.bin")
-    np.testing.assert_array_equal(levels_of(radiograph_at(tmp_path / "b.bin"), tmp_path), dicom)
-
-
 def test_a_replaced_zip_file_is_read_again(tmp_path: Path) -> None:
     import os
 
@@ -81,20 +74,6 @@ def test_a_replaced_zip_file_is_read_again(tmp_path: Path) -> None:
     radiograph = packed(tmp_path / "radiographs.zip", tmp_path / "b.png", "radiograph.png")
     os.utime(tmp_path / "radiographs.zip", ns=(0, 0))
     np.testing.assert_array_equal(levels_of(radiograph, tmp_path), 255 - before)
-
-
-def test_text_chunks_of_a_png_are_dropped(tmp_path: Path) -> None:
-    text = PngInfo()
-    text.add_text("PatientName", "Doe^Jane")
-    levels_of(radiograph_at(write_png(tmp_path / "a.png", pnginfo=text)), tmp_path)
-    with Image.open(tmp_path / "out" / "radiograph.png") as image:
-        assert image.info == {}
-
-
-def test_windows_are_applied_on_request(tmp_path: Path) -> None:
-    radiograph = radiograph_at(write_dicom(tmp_path / "a.dcm", PIXELS, WindowCenter=20000, WindowWidth=4))
-    assert (levels_of(radiograph, tmp_path) == 0).sum() < 10
-    assert (levels_of(radiograph, tmp_path, apply_windows=True) == 0).sum() > 100
 
 
 def test_info_has_depth_and_sizes(tmp_path: Path) -> None:

@@ -34,17 +34,6 @@ def test_brightness_matches_a_viewer(
     assert (image[0, 0], image[-1, -1]) == expected
 
 
-def test_high_bits_are_kept(tmp_path: Path) -> None:
-    image = convert(write_dicom(tmp_path / "a.dcm", (RAMP * 700).astype("u2")), size=24)
-    np.testing.assert_allclose(image, RAMP * 255 / RAMP.max(), atol=1)
-
-
-def test_windows_are_not_applied_by_default(tmp_path: Path) -> None:
-    plain = convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2")))
-    windowed = convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"), WindowCenter=20, WindowWidth=4))
-    np.testing.assert_array_equal(plain, windowed)
-
-
 @pytest.mark.parametrize(
     ("spacing", "shape"),
     [
@@ -69,13 +58,6 @@ def test_resizing_does_not_shift_the_image(tmp_path: Path, size: int) -> None:
     rows, columns = np.mgrid[-12:12, -16:16] + 0.5
     image = convert(write_dicom(tmp_path / "a.dcm", (rows**2 + 3 * columns**2).astype("u2")), size)
     np.testing.assert_allclose(image, image[::-1, ::-1], atol=1)
-
-
-def test_info_has_sizes_and_storage(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), stored=12, PhotometricInterpretation="MONOCHROME1")
-    info = dicom_to_png(path, tmp_path / "a.png", 48)
-    assert (info.width, info.height, info.source_width, info.source_height) == (64, 48, 32, 24)
-    assert (info.photometric, info.bits_stored) == ("MONOCHROME1", 12)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +92,6 @@ def test_unusable_image_is_refused(
         convert(path)
     assert [p.name for p in tmp_path.iterdir()] == ["a.dcm"]
     assert capfd.readouterr() == ("", "")
-
-
-def test_dicom_without_pixels_is_refused(tmp_path: Path) -> None:
-    with raises("a.dcm: invalid-format"):
-        convert(write_dicom(tmp_path / "a.dcm", None))
 
 
 @pytest.mark.parametrize(
@@ -170,13 +147,6 @@ def test_lungs_of_the_real_radiograph_are_dark_and_its_spine_bright(radiograph: 
     assert mediastinum.mean() > 200
 
 
-@pytest.mark.parametrize(("compressed", "plain"), [("RG1_J2KR.dcm", "RG1_UNCR.dcm"), ("RG1_J2KI.dcm", "RG1_UNCI.dcm")])
-def test_compressed_radiographs_are_equal(tmp_path: Path, compressed: str, plain: str) -> None:
-    for name in (compressed, plain):
-        dicom_to_png(real_radiograph(name), tmp_path / f"{name}.png")
-    assert (tmp_path / f"{compressed}.png").read_bytes() == (tmp_path / f"{plain}.png").read_bytes()
-
-
 @pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG1_J2KI.dcm"])
 @pytest.mark.parametrize("share", [0.02, 0.9])
 def test_a_partially_downloaded_radiograph_is_refused(tmp_path: Path, name: str, share: float) -> None:
@@ -185,18 +155,6 @@ def test_a_partially_downloaded_radiograph_is_refused(tmp_path: Path, name: str,
     with pytest.raises(InputError) as caught:
         convert(tmp_path / "a.dcm")
     assert caught.value.code is ErrorCode.INVALID_FORMAT
-
-
-def test_damaged_codestream_is_refused_without_noise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from pydicom.encaps import encapsulate, generate_frames
-
-    dataset = pydicom.dcmread(real_radiograph("RG1_J2KI.dcm"))
-    [frame] = generate_frames(dataset.PixelData, number_of_frames=1)
-    dataset.PixelData = encapsulate([frame[: len(frame) // 2]])
-    dataset.save_as(tmp_path / "a.dcm")
-    with raises("a.dcm: PixelData: invalid-format"):
-        convert(tmp_path / "a.dcm")
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_failure_keeps_the_existing_png(tmp_path: Path) -> None:
@@ -222,3 +180,9 @@ def test_a_deflated_file_is_not_inflated_without_bounds(tmp_path: Path) -> None:
         dicom_to_png(path, tmp_path / "out.png")
     assert tracemalloc.get_traced_memory()[1] < 20 << 20
     tracemalloc.stop()
+
+
+def test_windows_are_not_applied_by_default(tmp_path: Path) -> None:
+    plain = convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2")))
+    windowed = convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"), WindowCenter=20, WindowWidth=4))
+    np.testing.assert_array_equal(plain, windowed)

@@ -108,18 +108,6 @@ def test_the_technique_is_the_deduplicated_caption(root: Path) -> None:
     assert _first(root).technique == "Two radiographs of ___"
 
 
-def test_an_empty_section_is_none(root: Path) -> None:
-    _write(root, "CXR1", [], findings="", comparison=" . ", caption="")
-    study = _first(root)
-    assert (study.findings, study.comparison, study.technique) == (None, None, None)
-
-
-def test_all_studies_are_test_without_patients(root: Path) -> None:
-    assert {(study.patient_id, study.timestamp, study.split) for study in read_iu_xray(root).studies} == {
-        (None, None, "test")
-    }
-
-
 @pytest.mark.parametrize(
     "place",
     [
@@ -134,13 +122,6 @@ def test_images_are_found_in_every_distribution(root: Path, place: str) -> None:
     assert read_iu_xray(root).studies[1].radiographs[0].path == root / place
 
 
-def test_dicom_is_preferred_over_png(root: Path) -> None:
-    for name in ("NLMCXR_dcm/10/10_IM-0002-1001.dcm", "NLMCXR_png/CXR10_IM-0002-1001.png", "a/10_IM-0002-1001.dcm.png"):
-        (root / name).parent.mkdir(parents=True)
-        (root / name).touch()
-    assert read_iu_xray(root).studies[1].radiographs[0].path.suffix == ".dcm"
-
-
 @pytest.mark.parametrize("creation_order", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
 def test_the_choice_between_files_does_not_depend_on_creation_order(root: Path, creation_order: Sequence[str]) -> None:
     for folder in creation_order:
@@ -151,10 +132,6 @@ def test_the_choice_between_files_does_not_depend_on_creation_order(root: Path, 
     one, ten = read_iu_xray(root).studies
     assert one.radiographs[0].path == root / "a" / "CXR1_1_IM-0001-3001.png"
     assert ten.radiographs[0].path == root / "dcm_a" / "10_IM-0002-1001.dcm"
-
-
-def test_a_missing_image_is_expected_in_the_png_release(root: Path) -> None:
-    assert _first(root).radiographs[0].path == root / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png"
 
 
 def test_packed_reports_are_read(root: Path) -> None:
@@ -179,14 +156,6 @@ def test_an_invalid_row_is_listed_with_its_line(root: Path, row: str) -> None:
     assert "indiana_projections.csv:2: " in read_iu_xray(root).failures[0].reason
 
 
-def test_a_radiograph_with_two_views_is_listed(root: Path) -> None:
-    _write_views(root, *(f"1,1_IM-0001-4001.dcm.png,{view}" for view in ("Frontal", "Frontal", "Lateral")))
-    reasons = [failure.reason for failure in read_iu_xray(root).failures]
-    assert [reason for reason in reasons if "another view" in reason] == [
-        "indiana_projections.csv:4: duplicate radiograph with another view"
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [("<eCitation><uId", "not XML"), ("<eCitation><uId id='4'/></eCitation>", "uId: expected")],
@@ -199,13 +168,6 @@ def test_a_broken_report_excludes_only_itself(root: Path, content: str, reason: 
     assert reason in archive.failures[0].reason
 
 
-def test_a_second_report_of_a_study_is_listed(root: Path) -> None:
-    (root / "ecgen-radiology" / "2.xml").write_bytes((root / "ecgen-radiology" / "1.xml").read_bytes())
-    archive = read_iu_xray(root)
-    assert len(archive.studies) == 2
-    assert archive.failures[0].reason == "duplicate report of CXR1"
-
-
 def test_missing_reports_and_views_are_named(tmp_path: Path) -> None:
     _write_views(tmp_path)
     with raises(f"{tmp_path.name}: file-not-found"):
@@ -213,14 +175,6 @@ def test_missing_reports_and_views_are_named(tmp_path: Path) -> None:
     (tmp_path / "indiana_projections.csv").unlink()
     with raises("indiana_projections.csv: file-not-found"):
         read_iu_xray(tmp_path)
-
-
-def test_a_damaged_tar_is_a_one_line_error(root: Path, tmp_path: Path) -> None:
-    for path in (root / "ecgen-radiology").iterdir():
-        path.unlink()
-    (tmp_path / "NLMCXR_reports.tgz").write_bytes(b"\x1f\x8b not gzip")
-    with raises("NLMCXR_reports.tgz: file-unreadable"):
-        read_iu_xray(root)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real reports beside the checkout (shared/data/openi)")

@@ -9,7 +9,7 @@ from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from maira.data.manifest import Failure, read_manifest, write_failures, write_manifest
+from maira.data.manifest import Failure, read_manifest, write_manifest
 from maira.data.study import Label, Original, Study
 from radfact.errors import InputError
 from radfact.records import Box, Sentence
@@ -72,69 +72,38 @@ def test_moved_folder_keeps_its_images(tmp_path: Path) -> None:
     assert moved.frontal == tmp_path / "moved" / "images" / "a.png"
 
 
-def test_images_outside_the_folder_stay_absolute(tmp_path: Path) -> None:
-    path = tmp_path / "set" / "manifest.jsonl"
-    write_manifest(path, [Study(sample_id="s", frontal=tmp_path / "archive" / "a.png")])
-    [study] = read_manifest(path)
-    assert study.frontal == tmp_path / "archive" / "a.png"
-
-
 def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
     write_manifest(path, [Study(sample_id="s", frontal=Path("a.png"))])
     assert json.loads(path.read_text()) == dict.fromkeys(Study.model_fields) | {"sample_id": "s", "frontal": "a.png"}
 
 
+SWAPPED = {"x_min": 0.5, "y_min": 0, "x_max": 0.2, "y_max": 1}
+
+
 @pytest.mark.parametrize(
-    ("second", "line", "field", "expected"),
+    ("second", "expected"),
     [
-        (row(), 2, "sample_id", "manifest.jsonl:2: sample_id: duplicate"),
-        (row(sample_id="s2", finding="x"), 2, "finding", "manifest.jsonl:2: finding: unknown-field"),
-        (row(sample_id="s2", zzzz="x"), 2, "zzzz", "manifest.jsonl:2: zzzz: unknown-field"),
-        (row(sample_id=7), 2, "sample_id", "manifest.jsonl:2: sample_id: invalid-value"),
+        (row(), "sample_id: duplicate"),
+        (row(sample_id="s2", finding="x"), "finding: unknown-field"),
+        (row(sample_id=7), "sample_id: invalid-value"),
+        (row(sample_id="s2", labels=[{"kind": "mass", "boxes": [SWAPPED]}]), "labels[0].boxes[0]: invalid-value"),
         (
-            row(sample_id="s2", phrases=[{"text": "x", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 1.2, "y_max": 1}]}]),
-            2,
-            "phrases[0].boxes[0].x_max",
-            "manifest.jsonl:2: phrases[0].boxes[0].x_max: invalid-value",
+            row(sample_id="s2", phrases=[{"text": "x", "boxes": [SWAPPED | {"x_min": False}]}]),
+            "phrases[0].boxes[0].x_min: invalid-value",
         ),
-        (
-            row(
-                sample_id="s2",
-                labels=[{"kind": "mass", "boxes": [{"x_min": 0.5, "y_min": 0, "x_max": 0.2, "y_max": 1}]}],
-            ),
-            2,
-            "labels[0].boxes[0]",
-            "manifest.jsonl:2: labels[0].boxes[0]: invalid-value",
-        ),
-        (
-            row(
-                sample_id="s2",
-                labels=[{"kind": "mass", "boxes": [{"x_min": False, "y_min": 0, "x_max": True, "y_max": 1}]}],
-            ),
-            2,
-            "labels[0].boxes[0].x_min",
-            "manifest.jsonl:2: labels[0].boxes[0].x_min: invalid-value",
-        ),
-        (row(sample_id="s2", findings=""), 2, "findings", "manifest.jsonl:2: findings: invalid-value"),
-        (row(sample_id="s2", indication=" "), 2, "indication", "manifest.jsonl:2: indication: invalid-value"),
-        (
-            '{"sample_id": "s2", "frontal": "a.png", "split": "a", "split": "b"}',
-            2,
-            "split",
-            "manifest.jsonl:2: split: duplicate",
-        ),
-        ({"sample_id": "s2"}, 2, "frontal", "manifest.jsonl:2: frontal: missing-field"),
-        ('{"sample_id": ', 2, None, "manifest.jsonl:2: invalid-format"),
+        (row(sample_id="s2", indication=" "), "indication: invalid-value"),
+        ('{"sample_id": "s2", "frontal": "a.png", "split": "a", "split": "b"}', "split: duplicate"),
+        ({"sample_id": "s2"}, "frontal: missing-field"),
+        ('{"sample_id": ', "invalid-format"),
     ],
 )
 def test_an_invalid_line_is_an_error_with_its_number(
-    tmp_path: Path, second: dict[str, Any] | str, line: int, field: str | None, expected: str
+    tmp_path: Path, second: dict[str, Any] | str, expected: str
 ) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), second)
-    with raises(expected) as caught:
+    with raises(f"manifest.jsonl:2: {expected}") as caught:
         read_manifest(path)
-    assert (caught.value.file, caught.value.line, caught.value.field) == (path, line, field)
     assert "\n" not in str(caught.value)
 
 
@@ -166,21 +135,6 @@ def test_duplicates_leave_the_existing_manifest(tmp_path: Path) -> None:
         write_manifest(path, [study, study])
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["manifest.jsonl"]
-
-
-def test_failures_name_sample_or_source(tmp_path: Path) -> None:
-    path = tmp_path / "failures.jsonl"
-    failures = [
-        Failure(source="1.dcm", stage="dicom", reason="has no pixels"),
-        Failure(sample_id="s", stage="report", reason="no findings"),
-    ]
-    assert write_failures(path, failures) == 2
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [f.model_dump() for f in failures]
-
-
-def test_a_failure_without_sample_or_source_is_an_error() -> None:
-    with pytest.raises(ValueError, match="sample_id or a source"):
-        Failure(stage="dicom", reason="has no pixels")
 
 
 def test_paths_of_originals_move_with_the_manifest(tmp_path: Path) -> None:

@@ -106,11 +106,6 @@ def test_sentences_and_boxes_are_the_grounded_report(tmp_path: Path) -> None:
     assert study.findings is None
 
 
-def test_spanish_sentences_are_read_on_request(tmp_path: Path) -> None:
-    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", NORMAL)], _row("s1")), language="es"))
-    assert study.grounded_findings == (Sentence(text="Sin derrame."),)
-
-
 @pytest.mark.parametrize(
     ("name", "ours"), [("train", "train"), ("validation", "validate"), ("test", "test")], ids=lambda name: str(name)
 )
@@ -129,16 +124,6 @@ def test_labels_are_the_categories_of_abnormal_sentences(tmp_path: Path, locatio
     study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", finding, NORMAL)], _row("s1"))))
     whole_image = Box(x_min=0, y_min=0, x_max=1, y_max=1)
     assert study.labels == (Label(kind="pleural thickening", side=side, boxes=(whole_image,)),)
-
-
-def test_boxes_of_a_sentence_with_two_labels_belong_to_neither(tmp_path: Path) -> None:
-    finding = ABNORMAL | {"labels": ["nodule", "granuloma"]}
-    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", finding)], _row("s1"))))
-    assert study.labels == (Label(kind="nodule", side="left"), Label(kind="granuloma", side="left"))
-
-
-def test_a_normal_study_has_empty_labels(tmp_path: Path) -> None:
-    assert _only(read_padchest_gr(_write(tmp_path, [_entry("s1", NORMAL)], _row("s1")))).labels == ()
 
 
 def test_images_and_table_are_read_from_a_zip(tmp_path: Path) -> None:
@@ -177,11 +162,6 @@ def test_a_split_zip_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "Padchest_GR_files" / "PadChest_GR.zip.001").touch()
     with raises("PadChest_GR.zip.001: invalid-format"):
         read_padchest_gr(tmp_path)
-
-
-def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
-    with raises(f"{tmp_path.name}: file-not-found"):
-        read_padchest_gr(_write(tmp_path, [_entry("s1")], _row("s1"), images=False))
 
 
 def test_a_missing_image_excludes_its_radiograph(tmp_path: Path) -> None:
@@ -269,8 +249,3 @@ def test_missing_and_invalid_files_are_one_line_errors(tmp_path: Path) -> None:
     _write(tmp_path, [], _row("s1", PatientID=""))
     with raises("master_table.csv:2: PatientID: missing-field"):
         read_padchest_gr(tmp_path)
-
-
-def test_padchest_reports_require_padchest(tmp_path: Path) -> None:
-    with raises("english.csv: missing-option"):
-        read_padchest_gr(tmp_path, reports=tmp_path / "english.csv")

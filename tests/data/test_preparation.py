@@ -249,31 +249,11 @@ def test_a_folder_of_other_options_is_refused(tmp_path: Path) -> None:
         _prepare(archive, tmp_path / "out", Conversion(size=64))
 
 
-def test_radiographs_of_another_source_are_not_reused(tmp_path: Path) -> None:
-    make = partial(make_samples, _archive(tmp_path / "archive", 1), Rules())
-    prepare("test", "archive", make, tmp_path / "out", SMALL)
-    with raises("out: output-conflict"):
-        prepare("test", "other", make, tmp_path / "out", SMALL)
-
-
 def test_an_archive_that_contradicts_itself_leaves_nothing_behind(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 1)
     with raises("duplicate"):
         _prepare(Archive("test", archive.studies * 2), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_exclusions_are_reported_for_requested_splits(tmp_path: Path) -> None:
-    studies = [*_archive(tmp_path / "archive", 1).studies, ArchiveStudy("e", split="test")]
-    studies[0] = replace(studies[0], split="train")
-    make = partial(make_samples, Archive("test", studies), Rules(splits=["train"]))
-    assert make().skipped == []
-
-
-def test_an_archive_without_samples_fails(tmp_path: Path) -> None:
-    with raises("run-failed"):
-        _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
-    assert not (tmp_path / "out/manifest.jsonl").exists()
 
 
 @pytest.mark.server
@@ -292,3 +272,16 @@ def test_processes_and_ray_give_the_same_bytes(tmp_path: Path) -> None:
         _prepare(archive, tmp_path / name, conversion)
         made[name] = _files(tmp_path / name)
     assert made["one"] == made["two"] == made["ray"]
+
+
+def test_radiographs_of_another_source_are_not_reused(tmp_path: Path) -> None:
+    make = partial(make_samples, _archive(tmp_path / "archive", 1), Rules())
+    prepare("test", "archive", make, tmp_path / "out", SMALL)
+    with raises("out: output-conflict"):
+        prepare("test", "other", make, tmp_path / "out", SMALL)
+
+
+def test_an_archive_without_samples_fails(tmp_path: Path) -> None:
+    with raises("run-failed"):
+        _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
+    assert not (tmp_path / "out/manifest.jsonl").exists()

@@ -47,50 +47,30 @@ def test_sections_of_a_report_are_prose_on_one_line() -> None:
     assert sections.last_paragraph is None
 
 
-def test_the_text_is_the_complete_report_with_headings() -> None:
-    text = split_sections(REPORT).text
-    assert text is not None
-    assert text.startswith("EXAMINATION: CHEST (PA AND LAT) INDICATION: ___ year old man")
-    assert text.endswith("Heart size is normal. IMPRESSION: No acute process.")
-
-
 @pytest.mark.parametrize(
     ("heading", "section"),
     [
         ("FINDINGS", "findings"),
-        ("FINDING", "findings"),
         ("FINDNGS", "findings"),
-        ("REFERENCE FINDINGS", "findings"),
         ("Findings", "findings"),
         ("CHEST, TWO VIEWS", "findings"),
-        ("PORTABLE AP CHEST RADIOGRAPH", "findings"),
         ("PA & LATERAL VIEWS OF THE CHEST", "findings"),
         ("SUPINE CHEST RADIOGRAPH, ___ AT 17:25", "findings"),
         ("IMPRESSION", "impression"),
-        ("IMPRESSON", "impression"),
         ("CONCLUSION", "impression"),
         ("FINDINGS AND IMPRESSION", "impression"),
-        ("FINDINGS/IMPRESSION", "impression"),
         ("INDICATION", "indication"),
-        ("NDICATION", "indication"),
         ("CLINICAL INDICATION", "indication"),
         ("REASON FOR EXAM", "indication"),
-        ("REASON FOR EXAMINATION", "indication"),
         ("HISTORY", "history"),
         ("CLINICAL HISTORY", "history"),
-        ("CLINICAL INFORMATION", "history"),
         ("TECHNIQUE", "technique"),
         ("COMPARISON", "comparison"),
-        ("COMPARISONS", "comparison"),
         ("COMPARISION", "comparison"),
-        ("COMPARISON EXAM", "comparison"),
         ("REFERENCE EXAM", "comparison"),
         ("EXAMINATION", "examination"),
-        ("EXAM", "examination"),
-        ("TYPE OF EXAMINATION", "examination"),
         ("ADDENDUM", "addendum"),
         ("RECOMMENDATION(S)", "recommendation"),
-        ("NOTIFICATION", "notification"),
         ("PROVISIONAL FINDINGS IMPRESSION (PFI)", "wet_read"),
         ("ORDERING PHYSICIAN", "other"),
     ],
@@ -118,19 +98,6 @@ def test_a_title_without_text_is_no_findings() -> None:
     assert (sections.findings, sections.examination) == ("Clear lungs.", "CHEST, PA LATERAL:")
 
 
-def test_a_title_with_a_date_is_no_findings() -> None:
-    assert split_sections(" PORTABLE CHEST: ___ AT 5:20 AM\n \n IMPRESSION:  Clear.\n").findings is None
-
-
-def test_several_findings_sections_are_joined() -> None:
-    report = " FINDINGS:  Clear lungs.\n \n IMPRESSION:  Normal.\n \n RIGHT RIBS, TWO VIEWS:\n No fracture.\n"
-    assert split_sections(report).findings == "Clear lungs. No fracture."
-
-
-def test_repeated_text_is_kept_once() -> None:
-    assert split_sections(" FINDINGS:  Clear lungs.\n FINDINGS:  Clear lungs.\n").findings == "Clear lungs."
-
-
 def test_subheadings_stay_within_the_findings() -> None:
     report = " FINDINGS:\n LUNGS AND PLEURA: Clear.\n HEART: Normal.\n IMPRESSION:  Normal.\n"
     assert split_sections(report).findings == "LUNGS AND PLEURA: Clear. HEART: Normal."
@@ -139,14 +106,6 @@ def test_subheadings_stay_within_the_findings() -> None:
 def test_subheadings_begin_findings_that_have_no_heading() -> None:
     sections = split_sections(" INDICATION:  Fever.\n LUNGS: Clear.\n HEART: Normal.\n")
     assert (sections.indication, sections.findings) == ("Fever.", "LUNGS: Clear. HEART: Normal.")
-
-
-def test_a_history_in_lower_case_stays_in_the_indication() -> None:
-    assert split_sections(" INDICATION:\n History: ___F with cough\n").indication == "History: ___F with cough"
-
-
-def test_a_heading_within_a_line_is_prose() -> None:
-    assert split_sections(" FINDINGS:  Clear. IMPRESSION: none\n").findings == "Clear. IMPRESSION: none"
 
 
 def test_a_time_of_day_after_capitals_is_no_heading() -> None:
@@ -167,13 +126,6 @@ def test_an_addendum_above_the_report_is_separated() -> None:
     sections = split_sections(report)
     assert sections.addendum == "Called to the ward at 5:20."
     assert sections.findings == split_sections(REPORT).findings
-
-
-def test_findings_of_an_addendum_are_added() -> None:
-    sections = split_sections(REPORT + " ADDENDUM:  On review:\n FINDINGS:  A small nodule.\n")
-    assert sections.addendum == "On review:"
-    assert sections.findings is not None
-    assert sections.findings.endswith("Heart size is normal. A small nodule.")
 
 
 @pytest.mark.parametrize("text", ["", " \n \n", "FINDINGS:", "FINDINGS: \n IMPRESSION: .\n"])
@@ -212,22 +164,7 @@ def test_each_sentence_is_in_its_section(report: list[tuple[str, list[str]]], ga
 
 
 PIECES = st.sampled_from(
-    [
-        "FINDINGS:",
-        "HEART:",
-        "CHEST, PA:",
-        "Impression:",
-        "___",
-        "FINAL",
-        "A:B",
-        ":",
-        "\n",
-        "\n ",
-        "\n \n",
-        " ",
-        "x",
-        "1:20",
-    ]
+    ["FINDINGS:", "HEART:", "CHEST, PA:", "Impression:", "___", "FINAL", "A:B", ":", "\n", "\n ", "\n \n", " ", "x"]
 )
 
 

@@ -87,13 +87,6 @@ def test_annotated_sentences_are_kept() -> None:
     assert (result.studies, result.unchanged) == ([grounded], 1)
 
 
-def test_phrases_can_accompany_a_grounded_report() -> None:
-    grounded = study("a", "One; two", grounded_findings=[Sentence(text="Kept.")])
-    [made] = split_findings([grounded], Failing(), "phrases").studies
-    assert texts(made.phrases) == ["One", "two"]
-    assert texts(made.grounded_findings) == ["Kept."]
-
-
 def run(*arguments: str | Path) -> tuple[int, str, BaseException | None]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return result.exit_code, result.output, result.exception
@@ -116,15 +109,6 @@ def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path)
     assert record["scores"]["logical_precision"]["point"] == 1.0
     # Failures of the preparation are still listed.
     assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["radiograph.dcm", "sentences.jsonl"]
-
-
-def test_the_input_manifest_is_not_overwritten(tmp_path: Path) -> None:
-    manifest = tmp_path / "manifest.jsonl"
-    write_manifest(manifest, [study("a", LISTING_2)])
-    before = manifest.read_text()
-    _, _, error = run("sentences", manifest, "--judge", "offline", "--out", manifest)
-    assert isinstance(error, InputError)
-    assert manifest.read_text() == before
 
 
 @pytest.mark.parametrize("words", [["sentences", "--judge", "offline"], ["annotate", "export"]])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from maira.data.study import IMAGE_COLUMNS, Label, Study
+from maira.data.study import Study
 
 OPTIONAL_TEXT = (
     "study_id",
@@ -43,26 +43,3 @@ def test_empty_labels_differ_from_no_labels() -> None:
     study = Study(sample_id="s", frontal=Path("a.png"), labels=[])
     assert study.labels == []
     assert Study(sample_id="s", frontal=Path("a.png")).labels is None
-
-
-def test_label_without_boxes_has_none() -> None:
-    assert Label.model_validate({"kind": "cardiomegaly", "boxes": []}).boxes is None
-
-
-def test_label_side_is_left_right_or_both() -> None:
-    with pytest.raises(ValidationError, match="side"):
-        Label.model_validate({"kind": "pleural effusion", "side": "Left lung"})
-
-
-def test_a_misspelt_field_is_an_error() -> None:
-    with pytest.raises(ValidationError, match="finding"):
-        Study.model_validate({"sample_id": "s", "frontal": "a.png", "finding": "Clear lungs."})
-
-
-def test_sections_are_stripped() -> None:
-    study = Study.model_validate({"sample_id": "s", "frontal": "a.png", "findings": "  Clear\nlungs. "})
-    assert study.findings == "Clear\nlungs."
-
-
-def test_image_columns_are_fields() -> None:
-    assert set(IMAGE_COLUMNS) <= set(Study.model_fields)

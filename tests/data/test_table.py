@@ -44,15 +44,6 @@ def test_a_row_is_a_sample_with_its_prior(tmp_path: Path) -> None:
     assert len(samples.radiographs) == 4
 
 
-def test_json_lines_are_read_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "studies.jsonl"
-    sentence = {"text": "A mass.", "boxes": [BOX]}
-    path.write_text(json.dumps({"sample_id": "a", "frontal": "1.png", "grounded_findings": [sentence]}) + "\n")
-    (study,) = _samples(path)
-    assert study.grounded_findings is not None
-    assert study.grounded_findings[0].text == "A mass."
-
-
 def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
     cell = json.dumps([{"text": "A mass.", "boxes": [BOX]}]).replace('"', '""')
     (study,) = _samples(_csv(tmp_path, f'sample_id,frontal,phrases\na,1.png,"{cell}"\n'))
@@ -135,12 +126,6 @@ def test_a_row_without_a_report_is_kept(tmp_path: Path, date: str, cell: str) ->
     assert (study.sample_id, study.findings, study.phrases) == ("a", None, None)
 
 
-def test_a_split_without_studies_is_refused(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "sample_id,frontal,split\na,1.png,validate\n")
-    with raises("unknown-name"):
-        _samples(path, Rules(splits=["valid"]))
-
-
 def test_an_unusable_image_excludes_only_what_needs_it(tmp_path: Path) -> None:
     path = _csv(tmp_path, "sample_id,frontal,lateral,prior_frontal,prior_report\na,1.png,2.png,3.png,Old.\n")
     table = read_table(path)
@@ -156,11 +141,6 @@ def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:
     samples = _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))
     assert {s.split for s in samples} == {"train", "test"}
     assert len({(s.patient_id, s.split) for s in samples}) == 20
-
-
-def test_rows_without_patient_and_study_are_drawn_one_by_one(tmp_path: Path) -> None:
-    path = _csv(tmp_path, "sample_id,frontal\n" + "".join(f"{n},{n}.png\n" for n in range(60)))
-    assert {s.split for s in _samples(path, Rules(shares={"train": 0.5, "test": 0.5}))} == {"train", "test"}
 
 
 def test_times_of_a_day_are_compared_as_numbers(tmp_path: Path) -> None:
