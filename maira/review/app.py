@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -46,6 +47,7 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _CANCELED = 499
 """Status of a request whose client has gone; it reaches nobody."""
 _BINARY = "application/octet-stream"
+_EXPORTS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl", "summary.json": "application/json"}
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
@@ -209,27 +211,23 @@ class Server:
             raise _NotFoundError
         return load_pyramid(image.radiograph)
 
-    def corrections(self, request: Request) -> Response:
-        """Respond to `GET /export/corrections.csv?reader=R`."""
-        if self._is_blinded():
+    def export(self, request: Request) -> Response:
+        """Respond to `GET /export/{name}?reader=R`: the tables of a reader, without the model."""
+        name = request.path_params["name"]
+        if name not in _EXPORTS or (self.store.campaign and self.store.campaign.settings.labels):
             raise _NotFoundError
-        table = corrections_csv(self.store, [self._reader(request)], is_blinded=True)
-        return _download(table.encode("utf-8-sig"), "text/csv", "corrections.csv")
-
-    def drafts(self, request: Request) -> Response:
-        """Respond to `GET /export/drafts.jsonl?reader=R`: corrected reports of finished studies without the model."""
-        if self._is_blinded():
-            raise _NotFoundError
-        rows = corrected_drafts(self.store, self._reader(request))
-        text = "".join(f"{dumps({name: row[name] for name in row if name not in ('model', 'arm')})}\n" for row in rows)
-        return _download(text.encode(), "application/jsonl", "drafts.jsonl")
-
-    def summary(self, request: Request) -> Response:
-        """Respond to `GET /export/summary.json?reader=R`."""
-        if self._is_blinded():
-            raise _NotFoundError
-        result = summarize(self.store, [self._reader(request)])
-        return _download(dumps(result).encode(), "application/json", "summary.json")
+        reader = self._reader(request)
+        if name == "corrections.csv":
+            content = corrections_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
+        elif name == "drafts.jsonl":
+            rows = corrected_drafts(self.store, reader)
+            hidden = ("model", "arm")
+            lines = (dumps({key: row[key] for key in row if key not in hidden}) for row in rows)
+            content = "".join(f"{line}\n" for line in lines).encode()
+        else:
+            content = dumps(summarize(self.store, [reader])).encode()
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type=_EXPORTS[name], headers=headers)
 
     def add_reader(self, request: Request, body: Any) -> Response:
         """Respond to `POST /api/readers` with `{"name"}` and return the registered name."""
@@ -298,9 +296,6 @@ class Server:
         labels, draft = self.store.campaign.settings.labels, self.set.drafts[number - 1]
         return {**({"label": labels[draft.arm]} if labels else {}), "is_training": draft.is_training}
 
-    def _is_blinded(self) -> bool:
-        return bool(self.store.campaign and self.store.campaign.settings.labels)
-
     def _verdicts(self, sample_id: str) -> list[dict[str, Any]] | None:
         """Return RadFact's verdicts; before the reference step they would reveal the reference."""
         verdicts = (self.set.verdicts or {}).get(sample_id)
@@ -313,30 +308,14 @@ def state_json(review: Snapshot) -> dict[str, Any]:
     state = review.state
     return {
         "version": review.version,
-        "step": state.step,
         "visited": sorted(review.visited),
-        "done": state.done,
-        "comment": state.comment,
-        "sentences": [
-            {
-                "id": sentence.id,
-                "origin": "added" if sentence.is_added else "draft",
-                "text": sentence.text,
-                "draft_text": sentence.draft_text,
-                "boxes": sentence.boxes,
-                "draft_boxes": sentence.draft_boxes,
-                "deleted": sentence.deleted,
-                "edited": sentence.is_edited,
-                "assessment": {
-                    "severity": sentence.assessment.severity,
-                    "error_type": sentence.assessment.error_type,
-                    "comment": sentence.assessment.comment,
-                },
-            }
-            for sentence in state.sentences
-        ],
         "can_undo": review.can_undo,
         "can_redo": review.can_redo,
+        **{name: getattr(state, name) for name in ("step", "done", "comment")},
+        "sentences": [
+            {**asdict(sentence), "origin": "added" if sentence.is_added else "draft", "edited": sentence.is_edited}
+            for sentence in state.sentences
+        ],
     }
 
 
@@ -366,9 +345,6 @@ def make_app(
         Route("/api/studies/{number:int}/counterparts", _get(server.counterparts)),
         Route("/images/{number:int}/{kind}", _get_image(server.image, images)),
         Route("/thumbnails/{number:int}/{kind}", _get_image(server.thumbnail, images)),
-        Route("/export/corrections.csv", _get(server.corrections)),
-        Route("/export/drafts.jsonl", _get(server.drafts)),
-        Route("/export/summary.json", _get(server.summary)),
     ]
     if campaign is not None:
         coordinator = Coordinator(server, campaign, current_tokens)
@@ -380,6 +356,7 @@ def make_app(
             Route("/api/campaign/studies", _post(_for_coordinator(coordinator.add_studies)), methods=["POST"]),
             Route("/export/decisions.csv", _get(_for_coordinator(coordinator.decisions))),
         ]
+    routes.append(Route("/export/{name}", _get(server.export)))
     return Guard(Router(routes), host=host, tokens=current_tokens)
 
 
@@ -451,14 +428,12 @@ def _error(status: int, reason: str, field: str | None = None) -> Response:
 
 def _row(number: int, sample_id: str, review: Snapshot) -> dict[str, Any]:
     state = review.state
-    status = "done" if state.done else "started" if review.version else "open"
-    corrections = len(state.corrections)
     return {
         "number": number,
         "sample_id": sample_id,
-        "status": status,
+        "status": review.status,
         "step": state.step,
-        "corrections": corrections,
+        "corrections": len(state.corrections),
     }
 
 
@@ -483,8 +458,3 @@ def _parse_change(body: Any) -> tuple[_Envelope, Change]:
     except ValidationError as error:
         raise as_input_error(error) from None
     return envelope, change
-
-
-def _download(content: bytes, kind: str, name: str) -> Response:
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type=kind, headers=headers)

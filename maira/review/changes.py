@@ -31,7 +31,7 @@ _REQUIRED_STEPS = STEPS[1:REFERENCE_STEP]
 
 
 def readable(text: str) -> str:
-    """Remove control characters, bidirectional controls and byte order marks, as `typable` of typing.js does."""
+    """Remove control characters, bidirectional controls and byte order marks, as `typable` of text.js does."""
     visible = _UNTYPED.sub("", re.sub("\r\n?", "\n", text))
     return "".join(letter for letter in visible if letter in _LAYOUT or unicodedata.category(letter) not in _CONTROL)
 
@@ -73,16 +73,9 @@ class Edit(Record):
 
 
 class Delete(Record):
-    """Delete a sentence; it stays visible."""
+    """Delete a sentence, which stays visible, or restore it."""
 
-    kind: Literal["delete"]
-    sentence: str
-
-
-class Restore(Record):
-    """Restore a deleted sentence."""
-
-    kind: Literal["restore"]
+    kind: Literal["delete", "restore"]
     sentence: str
 
 
@@ -132,9 +125,7 @@ class Mark(Record):
     kind: Literal["finish", "reopen", "undo", "redo"]
 
 
-Change = Annotated[
-    Edit | Delete | Restore | Add | MoveBoxes | Assess | Remark | GoTo | Mark, Field(discriminator="kind")
-]
+Change = Annotated[Edit | Delete | Add | MoveBoxes | Assess | Remark | GoTo | Mark, Field(discriminator="kind")]
 change_adapter: TypeAdapter[Change] = TypeAdapter(Change)
 
 
@@ -222,6 +213,11 @@ class Snapshot:
     can_undo: bool = False
     can_redo: bool = False
 
+    @property
+    def status(self) -> Literal["done", "started", "open"]:
+        """How far the review is."""
+        return "done" if self.state.done else "started" if self.version else "open"
+
 
 class UnfinishedError(InputError):
     """The study cannot be finished: the review is incomplete."""
@@ -300,12 +296,10 @@ def _apply_change(state: State, change: Change, version: int) -> State:
     return replace(state, sentences=tuple(sentences))
 
 
-def _correct(sentence: ReviewedSentence, change: Edit | Delete | Restore | MoveBoxes | Assess) -> ReviewedSentence:
+def _correct(sentence: ReviewedSentence, change: Edit | Delete | MoveBoxes | Assess) -> ReviewedSentence:
     match change:
-        case Restore():
-            return replace(sentence, deleted=False)
         case Delete():
-            return replace(sentence, deleted=True)
+            return replace(sentence, deleted=change.kind == "delete")
         case Assess():
             _check_length(change.comment, "comment", LONGEST_COMMENT)
             fields = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})

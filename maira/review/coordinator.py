@@ -84,7 +84,7 @@ class Coordinator:
                         "arm": draft.arm,
                         "is_training": draft.is_training,
                         "readers": {
-                            campaign.name(key): _status(reviews[key][number - 1])
+                            campaign.name(key): reviews[key][number - 1].status
                             for key in keys
                             if number in campaign.lists.get(key, ())
                         },
@@ -169,7 +169,7 @@ class Coordinator:
 
     def _reader(self, key: str, reviews: Sequence[Snapshot]) -> dict[str, Any]:
         campaign = self.campaign
-        statuses = [_status(reviews[number - 1]) for number in campaign.lists.get(key, ())]
+        statuses = [reviews[number - 1].status for number in campaign.lists.get(key, ())]
         return {
             "id": key,
             "name": campaign.name(key),
@@ -227,10 +227,6 @@ _PAST = {
     "pause": "paused",
     "resume": "resumed",
 }
-
-
-def _status(review: Snapshot) -> str:
-    return "done" if review.state.done else "started" if review.version else "open"
 
 
 def _item_json(item: AdjudicationItem) -> dict[str, Any]:

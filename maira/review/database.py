@@ -12,13 +12,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from maira.review.changes import (
-    Corners,
-    State,
-    initial_state,
-)
+from maira.review.changes import State, initial_state
 from radfact.errors import ErrorCode, InputError, RunError, list_some
 from radfact.io.jsonl import create_parent, dumps, naming_file
 from radfact.records import Sentence, parse_sentences
@@ -38,42 +34,50 @@ _DRAFT_COLUMNS = """(
     UNIQUE (sample_id, arm)
 ) STRICT"""
 
-# Actions of the coordinator of a campaign.
-_ACTIONS = """
-CREATE TABLE actions (number INTEGER PRIMARY KEY AUTOINCREMENT, made TEXT NOT NULL, action TEXT NOT NULL) STRICT;
-CREATE TRIGGER actions_stay BEFORE UPDATE ON actions BEGIN SELECT RAISE(ABORT, 'actions is append-only'); END;
-CREATE TRIGGER actions_remain BEFORE DELETE ON actions BEGIN SELECT RAISE(ABORT, 'actions is append-only'); END;
-"""
 
-_TABLES = f"""
-CREATE TABLE drafts {_DRAFT_COLUMNS};
-CREATE TABLE readers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
-CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
-CREATE TABLE changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    reader TEXT NOT NULL REFERENCES readers (name),
-    study INTEGER NOT NULL REFERENCES drafts (number),
-    sample_id TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    made TEXT NOT NULL,
-    change TEXT NOT NULL,
-    UNIQUE (reader, study, version)
-) STRICT;
-CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes is append-only'); END;
-CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes is append-only'); END;
-{_ACTIONS}"""
+def _append_only(table: str, columns: str) -> list[str]:
+    """Return the statements that create a table whose rows stay."""
+    guard = f"ON {table} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+    return [
+        f"CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY AUTOINCREMENT, {columns}) STRICT",
+        f"CREATE TRIGGER IF NOT EXISTS {table}_stay BEFORE UPDATE {guard}",
+        f"CREATE TRIGGER IF NOT EXISTS {table}_remain BEFORE DELETE {guard}",
+    ]
+
+
+# Of the coordinator of a campaign.
+_ACTIONS = _append_only("actions", "made TEXT NOT NULL, action TEXT NOT NULL")
+EVENTS = _append_only(
+    "reading_events",
+    "session TEXT NOT NULL, sequence INTEGER NOT NULL, reader TEXT NOT NULL, study INTEGER NOT NULL, kind TEXT NOT"
+    " NULL, clock REAL NOT NULL, sent REAL NOT NULL, received TEXT NOT NULL, UNIQUE (session, sequence)",
+)
+"""Table of the events of pages. A session is one opening of the page; its clock counts milliseconds, never back."""
+
+_TABLES = [
+    f"CREATE TABLE drafts {_DRAFT_COLUMNS}",
+    "CREATE TABLE readers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT",
+    "CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT",
+    *_append_only(
+        "changes",
+        "id TEXT NOT NULL UNIQUE, reader TEXT NOT NULL REFERENCES readers (name), study INTEGER NOT NULL REFERENCES"
+        " drafts (number), sample_id TEXT NOT NULL, version INTEGER NOT NULL, made TEXT NOT NULL, change TEXT NOT NULL,"
+        " UNIQUE (reader, study, version)",
+    ),
+    *_ACTIONS,
+]
 
 # Layout 1 has one arm, no training cases, and other names for readers.
-_UPGRADE = f"""
-CREATE TABLE new_drafts {_DRAFT_COLUMNS};
-INSERT INTO new_drafts SELECT number, sample_id, '', 0, digest, draft FROM drafts;
-DROP TABLE drafts;
-ALTER TABLE new_drafts RENAME TO drafts;
-ALTER TABLE reviewers RENAME TO readers;
-ALTER TABLE changes RENAME COLUMN reviewer TO reader;
-{_ACTIONS}PRAGMA user_version = 2;
-"""
+_UPGRADE = [
+    f"CREATE TABLE new_drafts {_DRAFT_COLUMNS}",
+    "INSERT INTO new_drafts SELECT number, sample_id, '', 0, digest, draft FROM drafts",
+    "DROP TABLE drafts",
+    "ALTER TABLE new_drafts RENAME TO drafts",
+    "ALTER TABLE reviewers RENAME TO readers",
+    "ALTER TABLE changes RENAME COLUMN reviewer TO reader",
+    *_ACTIONS,
+    "PRAGMA user_version = 2",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,11 @@ class Draft:
     @property
     def name(self) -> str:
         """The sample id, followed by the arm if the review has several."""
-        return _study_name(self.sample_id, self.arm)
+        return f"{self.sample_id} of arm {self.arm}" if self.arm else self.sample_id
 
     def state(self) -> State:
         """Return the initial state of its review."""
-        return initial_state([(sentence.text, _corners(sentence)) for sentence in self.sentences])
+        return initial_state([(each.text, [box.as_tuple() for box in each.boxes or ()]) for each in self.sentences])
 
     def as_json(self) -> str:
         """Return the draft as stored in the database."""
@@ -161,7 +165,7 @@ def create(path: Path, drafts: Sequence[Draft]) -> None:
         connection = connect(temporary)
         try:
             with transaction(connection):
-                for statement in statements(_TABLES):
+                for statement in _TABLES:
                     connection.execute(statement)
                 insert_drafts(connection, drafts)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -182,21 +186,6 @@ def insert_drafts(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> No
         "INSERT INTO drafts (sample_id, arm, is_training, digest, draft) VALUES (?,?,?,?,?)",
         [(draft.sample_id, draft.arm, int(draft.is_training), draft.digest, draft.as_json()) for draft in drafts],
     )
-
-
-class DraftRow(NamedTuple):
-    """A draft in the database."""
-
-    sample_id: str
-    arm: str
-    is_training: int
-    digest: str
-    draft: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Sample and arm."""
-        return self.sample_id, self.arm
 
 
 def prepare_writing(path: Path) -> None:
@@ -230,7 +219,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = OFF")
     with transaction(connection):
         if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
-            for statement in statements(_UPGRADE):
+            for statement in _UPGRADE:
                 connection.execute(statement)
     connection.execute("PRAGMA foreign_keys = ON")
 
@@ -244,7 +233,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         raise InputError(f"cannot be used: {error}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def read_drafts(path: Path, hint: str) -> tuple[int, list[DraftRow]]:
+def read_drafts(path: Path, hint: str) -> tuple[int, list[Draft]]:
     """Read the layout and the drafts of a review without changing the file."""
     if path.is_dir():
         message = "expected the database of a review, found a folder"
@@ -261,61 +250,36 @@ def read_drafts(path: Path, hint: str) -> tuple[int, list[DraftRow]]:
                 message = f"expected layout {LAYOUT} or 1, found {layout}{hint}"
                 raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path)
             arm = "arm, is_training" if layout == LAYOUT else "'', 0"
-            rows = connection.execute(f"SELECT sample_id, {arm}, digest, draft FROM drafts ORDER BY number").fetchall()
+            rows = connection.execute(f"SELECT sample_id, {arm}, draft FROM drafts ORDER BY number").fetchall()
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
             message = f"expected the database of a review, found another file{hint}"
             raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
         reason = error if os.access(path, os.R_OK) else "permission denied"
         raise InputError(f"cannot be opened: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
-    return layout, [DraftRow(*row) for row in rows]
+    drafts = []
+    for sample_id, arm, is_training, text in rows:
+        stored = json.loads(text)
+        sentences = tuple(parse_sentences(stored["report"], file=path))
+        drafts.append(Draft(sample_id, sentences, stored["is_narrative"], stored["record"], arm, bool(is_training)))
+    return layout, drafts
 
 
-def parse_draft(row: DraftRow, path: Path) -> Draft:
-    """Return the draft of a row."""
-    draft = json.loads(row.draft)
-    sentences = tuple(parse_sentences(draft["report"], file=path))
-    return Draft(row.sample_id, sentences, draft["is_narrative"], draft["record"], row.arm, bool(row.is_training))
-
-
-def check_same_drafts(rows: Sequence[DraftRow], drafts: Sequence[Draft], path: Path) -> None:
+def check_same_drafts(expected: Sequence[Draft], drafts: Sequence[Draft], path: Path) -> None:
     """Check that drafts are those of a review, in the same order."""
-    before = {row.key: row.digest for row in rows}
-    now = {(draft.sample_id, draft.arm): draft.digest for draft in drafts}
+    before, now = ({draft.name: draft.digest for draft in each} for each in (expected, drafts))
     differences = {
         "changed": [key for key in before if key in now and now[key] != before[key]],
         "missing": [key for key in before if key not in now],
         "added": [key for key in now if key not in before],
     }
-    parts = [
-        f"{len(keys)} {name} ({list_some([_study_name(*key) for key in keys])})"
-        for name, keys in differences.items()
-        if keys
-    ]
+    parts = [f"{len(keys)} {name} ({list_some(keys)})" for name, keys in differences.items() if keys]
     # Changes refer to the number of the study.
     if not parts and list(before) != list(now):
         parts = ["another order"]
     if parts:
         message = f"a review of other drafts: {', '.join(parts)}; give the original drafts, or another --db"
         raise InputError(message, code=ErrorCode.MISMATCH, file=path)
-
-
-def _study_name(sample_id: str, arm: str) -> str:
-    return f"{sample_id} of arm {arm}" if arm else sample_id
-
-
-def _corners(sentence: Sentence) -> list[Corners]:
-    return [box.as_tuple() for box in sentence.boxes or ()]
-
-
-def statements(script: str) -> Iterator[str]:
-    """Split a script into statements, since `executescript` commits the transaction."""
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def timestamp() -> str:

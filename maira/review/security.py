@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radfact.errors import InputError
@@ -103,12 +104,12 @@ class Guard:
         try:
             await self._handle(scope, _limit_body(receive), response)
         except _TooLargeError:
-            await response.refuse(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
+            await response.refuse(scope, receive, 413, f"expected at most {MAX_REQUEST_BYTES} bytes")
         except Exception as error:
             # The message may contain text of a report, the location does not.
             at = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, Path(at.filename).name, at.lineno)
-            await response.refuse(500, "internal error; see the log of the server")
+            await response.refuse(scope, receive, 500, "internal error; see the log of the server")
 
     async def _handle(self, scope: Scope, receive: Receive, send: _Response) -> None:
         headers = Headers(scope=scope)
@@ -116,33 +117,31 @@ class Guard:
         cookies = headers.get("cookie", "")
         reader = next((name for name, access in self.accesses.items() if access.is_admitted(cookies, host)), None)
         if not Access(self.host, None, "maira_review").is_own_host(host):
-            await send.refuse(403, "not the address of the review")
+            await send.refuse(scope, receive, 403, "not the address of the review")
         elif scope["path"] == HEALTH_PATH:
             await self.app(scope, receive, send)
         elif scope["method"] == "GET" and scope["path"] == "/" and b"token=" in scope["query_string"]:
             # Also if another reader of this browser is signed in.
-            await self._admit(scope, send)
+            await self._admit(scope, receive, send)
         elif reader is None:
-            await send.refuse(401, "open your link to the review again")
+            await send.refuse(scope, receive, 401, "open your link to the review again")
         elif refusal := _refuse_cross_site(scope, headers):
-            await send.refuse(*refusal)
+            await send.refuse(scope, receive, *refusal)
         elif int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
             raise _TooLargeError
         else:
             await self.app({**scope, "reader": reader}, receive, send)
 
-    async def _admit(self, scope: Scope, send: _Response) -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: _Response) -> None:
         query = scope["query_string"].decode("latin-1")
         access = next((access for access in self.accesses.values() if access.has_token(query)), None)
         if access is None:
-            await send.refuse(401, "the link is not valid for this review")
+            await send.refuse(scope, receive, 401, "the link is not valid for this review")
             return
         cookie = access.set_cookie(Headers(scope=scope).get("host", ""))
         if scope.get("scheme") == "https":
             cookie = f"{cookie}; Secure"
-        headers = [(b"content-type", b"text/html; charset=utf-8"), (b"set-cookie", cookie.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": _ENTRANCE})
+        await HTMLResponse(_ENTRANCE, headers={"set-cookie": cookie})(scope, receive, send)
 
 
 class _TooLargeError(Exception):
@@ -162,13 +161,10 @@ class _Response:
             message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
         await self._send(message)
 
-    async def refuse(self, status: int, reason: str) -> None:
+    async def refuse(self, scope: Scope, receive: Receive, status: int, reason: str) -> None:
         """Send an error as JSON unless a response has started."""
-        if self._has_begun:
-            return
-        headers = [(b"content-type", b"application/json")]
-        await self({"type": "http.response.start", "status": status, "headers": headers})
-        await self({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
+        if not self._has_begun:
+            await JSONResponse({"error": reason}, status)(scope, receive, self)
 
 
 def _refuse_cross_site(scope: Scope, headers: Headers) -> tuple[int, str] | None:

@@ -25,7 +25,7 @@ from maira.review.changes import (
 )
 from maira.review.database import Draft
 from maira.review.protocol import ERROR_TYPES
-from maira.review.times import EVENTS_TABLE, ChangeTimes, EventBatch, StoredEvent
+from maira.review.times import ChangeTimes, EventBatch, StoredEvent
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import dumps
 from radfact.records import as_input_error
@@ -57,11 +57,10 @@ class Store:
                 message = "no such review; start one with maira review DRAFTS --manifest FILE"
                 raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
             database.create(path, drafts)
-        layout, rows = database.read_drafts(path, "" if drafts is None else "; choose another --db")
+        layout, self.drafts = database.read_drafts(path, "" if drafts is None else "; choose another --db")
         if drafts is not None:
-            database.check_same_drafts(rows, drafts if settings is None else drafts[: len(rows)], path)
+            database.check_same_drafts(self.drafts, drafts if settings is None else drafts[: len(self.drafts)], path)
             database.prepare_writing(path)
-        self.drafts = [database.parse_draft(row, path) for row in rows] if drafts is None else list(drafts[: len(rows)])
         self._initial = [Snapshot(draft.state()) for draft in self.drafts]
         self.campaign: Campaign | None = None
         self._last_action = 0
@@ -151,7 +150,7 @@ class Store:
 
     def check_drafts(self, drafts: Sequence[Draft]) -> None:
         """Check that drafts begin with those of the review."""
-        database.check_same_drafts(database.read_drafts(self.path, "")[1], drafts[: len(self.drafts)], self.path)
+        database.check_same_drafts(self.drafts, drafts[: len(self.drafts)], self.path)
 
     def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
         """Begin or resume a campaign; readers and drafts that are new are added and assigned."""
@@ -276,7 +275,7 @@ class Store:
             for event in batch.events
         ]
         with self._lock, self._exclusive_transaction():
-            for statement in database.statements(EVENTS_TABLE):
+            for statement in database.EVENTS:
                 self._connection.execute(statement)
             others = "SELECT 1 FROM reading_events WHERE session = ? AND reader != ?"
             if self._connection.execute(others, (session, reader)).fetchone():

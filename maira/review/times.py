@@ -20,26 +20,6 @@ IDLE_AFTER = 60.0
 MIN_IDLE_AFTER = 10.0
 """Shortest threshold in seconds: the page records continuing activity every 5 seconds."""
 
-EVENTS_TABLE = """
-CREATE TABLE IF NOT EXISTS reading_events (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    session TEXT NOT NULL,
-    sequence INTEGER NOT NULL,
-    reader TEXT NOT NULL,
-    study INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    clock REAL NOT NULL,
-    sent REAL NOT NULL,
-    received TEXT NOT NULL,
-    UNIQUE (session, sequence)
-) STRICT;
-CREATE TRIGGER IF NOT EXISTS reading_events_stay BEFORE UPDATE ON reading_events
-    BEGIN SELECT RAISE(ABORT, 'reading_events is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS reading_events_remain BEFORE DELETE ON reading_events
-    BEGIN SELECT RAISE(ABORT, 'reading_events is append-only'); END;
-"""
-"""Table of events. A session is one opening of the page; its clock counts milliseconds and never goes back."""
-
 EventKind = Literal["open", "active", "hide", "show", "blur", "focus", "finish", "close"]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import uvicorn
+from starlette.types import ASGIApp
 
 from maira.review.app import make_app
 from maira.review.changes import ReviewedSentence, State
@@ -53,32 +52,24 @@ def served(folder: Path, results: Path | None = None) -> Iterator[Running]:
     review_set = read_review_set(folder / "drafts.jsonl", folder / "manifest.jsonl", results=results)
     with (
         closing(Store(folder / "review.sqlite", review_set.drafts)) as store,
-        socket.create_server(("127.0.0.1", 0)) as listener,
+        serving(make_app(review_set, store, link_tokens(store.token(), ()))) as url,
     ):
-        app = make_app(review_set, store, link_tokens(store.token(), ()))
-        config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}/", folder)
-        finally:
-            server.should_exit = True
-            thread.join()
+        yield Running(url, folder)
 
 
 @contextmanager
-def launched() -> Iterator[Browser]:
-    """A browser for the tests of one module."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("chromium is not installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        yield browser
-        browser.close()
+def serving(app: ASGIApp) -> Iterator[str]:
+    """Serve an application in a thread, and yield its address."""
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextmanager

@@ -1,53 +1,56 @@
-"""Whole reviews in a real browser, and that nothing of them is ever lost."""
+"""Whole reviews and campaigns in a real browser: nothing of them is ever lost, and their times are recorded."""
 
 from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from accessibility import serious_violations
 from review_desk import (
     SCREENS,
     Running,
     at_study,
     drag,
     fits_screen,
-    launched,
     on_radiograph,
     press,
     row,
     saved,
     served,
+    serving,
     set_screen,
     sign_in,
     unsaved,
     visiting,
 )
-from review_files import SENTENCES, write_review_set
+from review_files import SENTENCES, change, finish, write_review_set
 
+from maira.review.app import make_app
+from maira.review.campaign import read_campaign
+from maira.review.changes import readable
+from maira.review.coordinator import CampaignFile
+from maira.review.security import COORDINATOR, link_tokens
 from maira.review.store import Store
-from radfact.io.pairs import read_drafts
+from maira.review.studies import read_campaign_set
+from maira.review.times import StoredEvent, StudyTime, study_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -143,18 +146,6 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
     assert running.sentence(0).boxes[0] == pytest.approx((0.2, 0.3, 0.4, 0.7), abs=0.01)
 
 
-def test_corrected_reports_are_drafts(page: Page, running: Running, tmp_path: Path) -> None:
-    reviewed_by_mouse(page, last=True)
-    body = page.request.get(f"{running.url}export/drafts.jsonl?reader=Ada").body()
-    (tmp_path / "corrected.jsonl").write_bytes(body)
-    reports = read_drafts(tmp_path / "corrected.jsonl")
-    assert [getattr(sentence, "text", sentence) for sentence in reports["s1"]] == [
-        "The heart size is mildly enlarged.",
-        "No pleural effusion.",
-        "Nipple shadow.",
-    ]
-
-
 def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
     context = browser.new_context()
     page = context.new_page()
@@ -221,15 +212,6 @@ def test_typed_findings_and_comments_survive_a_reload(page: Page, key: str, labe
     page.reload()
     at_study(page, 1)
     assert page.get_by_label(label).input_value() == "Rotated radiograph"
-
-
-def test_escape_cancels_an_edit(page: Page, running: Running) -> None:
-    press(page, "j", "e")
-    page.keyboard.type(" Wrong.")
-    press(page, "Escape", "j", "d")
-    saved(page)
-    assert running.sentence(0).text == SENTENCES[0]
-    assert running.sentence(1).deleted
 
 
 def test_every_change_can_be_undone_and_redone(page: Page, running: Running) -> None:
@@ -383,19 +365,6 @@ def test_changes_of_another_window_are_shown_and_own_text_is_returned(
     assert running.sentence(1).deleted
 
 
-def test_readers_have_separate_corrections(browser: Browser, page: Page, running: Running) -> None:
-    with visiting(browser, running, reader="Bo") as second_page:
-        press(page, "j", "d")
-        press(second_page, "j", "j", "d")
-        saved(page)
-        saved(second_page)
-        second_page.reload()
-        at_study(second_page, 1)
-        assert [row(second_page, place).locator("del").count() for place in range(3)] == [0, 1, 0]
-    assert [sentence.deleted for sentence in running.state("Ada").sentences] == [True, False, False]
-    assert [sentence.deleted for sentence in running.state("Bo").sentences] == [False, True, False]
-
-
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
 
 
@@ -469,3 +438,491 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
     state = running.state()
     assert [sentence.deleted for sentence in state.sentences] == [True, True, False, False]
     assert state.sentences[3].text == "Bifid rib."
+
+
+COMMENT = "Comment on this correction"
+FINDING = "Text of the missing finding"
+REFUSED = {"error": "this cannot be taken"}
+
+
+def hold(page: Page, **answer: Any) -> None:
+    """Keep the next change on its way until `let_go`; then it gets an answer, or else the server's."""
+
+    def wait(route: Route) -> None:
+        page.locator("html[data-let-go]").wait_for()
+        if answer:
+            route.fulfill(**answer)
+        else:
+            route.continue_()
+
+    page.route("**/changes", wait, times=1)
+
+
+def let_go(page: Page) -> None:
+    page.evaluate("() => { document.documentElement.dataset.letGo = ''; }")
+
+
+def refuse(page: Page, what: str = "") -> None:
+    let_go(page)
+    page.locator("#alert", has_text=f"This cannot be taken. Not saved (study 1): {what}").wait_for()
+
+
+def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: Running) -> None:
+    press(page, "j", "d", "2")
+    saved(page)
+    hold(page, status=400, json=REFUSED)
+    comment = row(page, 0).get_by_label(COMMENT)
+    comment.fill("Old radiograph.")
+    press(page, "Enter")
+    row(page, 1).locator(".sentence-text").click()
+    refuse(page, "the comment on a correction.")
+    assert comment.is_visible()
+    assert comment.input_value() == "Old radiograph."
+    unsaved(page)
+    page.reload()
+    at_study(page, 1)
+    assert comment.is_visible()
+    assert comment.input_value() == "Old radiograph."
+    unsaved(page)
+    comment.press("Enter")
+    saved(page)
+    assert running.sentence(0).assessment.comment == "Old radiograph."
+    assert running.sentence(0).assessment.severity == 2
+    page.reload()
+    at_study(page, 1)
+    assert not comment.is_visible()
+    assert page.locator("#saved").inner_text() == ""
+
+
+def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, running: Running) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "j", "d", "2")
+    comment = row(page, 0).get_by_label(COMMENT)
+    comment.fill("Old radiograph.")
+    press(page, "Enter")
+    row(page, 1).locator(".sentence-text").click()
+    refuse(page)
+    waiting = page.locator("#unsaved")
+    waiting.get_by_text("Sentence 1, comment (correct the sentence to continue): Old radiograph.").wait_for()
+    assert not comment.is_visible()
+    unsaved(page)
+    # What another machine does is shown nevertheless.
+    with visiting(browser, running) as second_page:
+        press(second_page, "]", "]", "]")
+        saved(second_page)
+    page.evaluate("() => window.dispatchEvent(new Event('focus'))")
+    page.get_by_role("button", name="Finish study").click()
+    page.locator("#remaining", has_text="Some text is not saved: continue or discard it.").wait_for()
+    press(page, "k", "d", "2")
+    assert not waiting.is_visible()
+    assert comment.input_value() == "Old radiograph."
+    unsaved(page)
+    press(page, "f", "f")
+    page.get_by_text("This study is finished.").wait_for()
+    saved(page)
+    assert running.state().done
+    assert running.sentence(0).assessment.comment == "Old radiograph."
+
+
+def test_an_edited_finding_does_not_overwrite_one_of_the_same_id(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    hold(page)
+    press(page, "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter", "e", "End")
+    page.keyboard.type(" Left.")
+    with visiting(browser, running) as second_page:
+        press(second_page, "a")
+        second_page.keyboard.type("Nodule.")
+        press(second_page, "Enter")
+        saved(second_page)
+    let_go(page)
+    field = page.get_by_label(FINDING)
+    field.wait_for()
+    assert field.input_value() == "Bifid rib. Left."
+    field.press("Enter")
+    saved(page)
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Nodule.", "Bifid rib. Left."]
+
+
+def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running) -> None:
+    hold(page, status=400, json=REFUSED)
+    press(page, "j", "e", "ControlOrMeta+a")
+    page.keyboard.type("The heart is large.")
+    press(page, "Enter", "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter")
+    row(page, 3).get_by_label(COMMENT).fill("Left.")
+    press(page, "Enter", "Escape", "a")
+    page.keyboard.type("Nipple shadow.")
+    press(page, "Enter", "c")
+    page.keyboard.type("Rotated.")
+    press(page, "Control+Enter", "Escape")
+    refuse(page)
+    assert page.get_by_label("Comment on the study").input_value() == "Rotated."
+    assert page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
+    press(page, "Enter")
+    restored = []
+    for _ in range(2):
+        page.get_by_role("button", name="Continue: Missing finding").first.click()
+        restored.append(page.get_by_label(FINDING).input_value())
+        press(page, "Enter")
+    assert sorted(restored) == ["Bifid rib.", "Nipple shadow."]
+    # The comment of a finding that is a new one now.
+    page.get_by_text("A removed sentence, comment: Left.").wait_for()
+    page.get_by_role("button", name="Discard").click()
+    page.get_by_label("Comment on the study").press("Control+Enter")
+    saved(page)
+    state = running.state()
+    assert state.comment == "Rotated."
+    assert [sentence.text for sentence in state.sentences] == ["The heart is large.", *SENTENCES[1:], *restored]
+    page.reload()
+    at_study(page, 1)
+    assert page.locator(".sentence-form").count() == 0
+
+
+def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, page: Page, running: Running) -> None:
+    edited = "The heart is large."
+    press(page, "]", "j", "e", "ControlOrMeta+a")
+    page.keyboard.type(edited)
+    with visiting(browser, running) as second_page:
+        press(second_page, "j", "d")
+        saved(second_page)
+    press(page, "Enter")
+    page.locator(
+        "#alert", has_text="an edit. Sentence 1 is deleted; your text is restored when you restore the sentence."
+    ).wait_for()
+    assert running.sentence(0).deleted
+    page.reload()
+    at_study(page, 1)
+    page.locator("#unsaved", has_text=f"Sentence 1, text (restore the sentence to continue): {edited}").wait_for()
+    unsaved(page)
+    # Taken back like any other change, the deletion makes room for the text as well.
+    press(page, "Control+z")
+    field = page.get_by_label("Text of sentence 1")
+    field.wait_for()
+    assert field.input_value() == edited
+    field.press("Enter")
+    saved(page)
+    assert running.sentence(0).text == edited
+
+
+def test_a_comment_on_a_remotely_finished_study_stays_pending(browser: Browser, page: Page, running: Running) -> None:
+    press(page, "c")
+    page.keyboard.type("Rotated.")
+    with visiting(browser, running) as second_page:
+        press(second_page, "]", "]", "]", "f")
+        saved(second_page)
+    press(page, "Control+Enter")
+    page.locator("#alert", has_text="The study is finished; your text is restored when you reopen it.").wait_for()
+    comment = page.get_by_label("Comment on the study")
+    assert comment.input_value() == ""
+    unsaved(page)
+    page.get_by_role("button", name="Reopen").click()
+    assert comment.input_value() == "Rotated."
+    comment.press("Control+Enter")
+    saved(page)
+    assert running.state().comment == "Rotated."
+
+
+def test_an_edit_of_a_remotely_removed_finding_becomes_an_addition(
+    browser: Browser, page: Page, running: Running
+) -> None:
+    press(page, "a")
+    page.keyboard.type("Bifid rib.")
+    press(page, "Enter")
+    saved(page)
+    press(page, "e", "End")
+    page.keyboard.type(" Left.")
+    with visiting(browser, running) as second_page:
+        press(second_page, "Control+z")
+        saved(second_page)
+    press(page, "Enter")
+    field = page.get_by_label(FINDING)
+    field.wait_for()
+    assert field.input_value() == "Bifid rib. Left."
+    field.press("Enter")
+    saved(page)
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
+
+
+def test_a_refused_undo_is_not_repeated(page: Page, running: Running) -> None:
+    press(page, "j", "d", "j", "d", "j", "d")
+    saved(page)
+    hold(page, status=400, json=REFUSED)
+    press(page, "Control+z", "Control+z")
+    refuse(page)
+    press(page, "Control+z")
+    page.locator("#redo:enabled").wait_for()
+    saved(page)
+    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
+
+
+def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None:
+    """A study as it was before a change arrives after the answer to the change."""
+    hold(page)
+    press(page, "j", "d")
+    page.locator("#following-study").click()
+    at_study(page, 2)
+
+    def come_late(route: Route) -> None:
+        before = route.fetch()
+        let_go(page)
+        saved(page)
+        route.fulfill(response=before)
+
+    page.route("**/api/studies/1?*", come_late)
+    page.locator("#previous-study").click()
+    at_study(page, 1)
+    assert row(page, 0).locator("del").count() == 1
+    press(page, "j", "j", "d")
+    saved(page)
+    assert not page.locator("#alert").is_visible()
+    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
+
+
+def test_a_change_without_its_response_is_shown_once(page: Page, running: Running) -> None:
+    with page.expect_event("requestfinished", lambda request: "/api/studies/1?" in request.url):
+        page.route("**/changes", lambda route: page.reload() if route.fetch() else None, times=1)
+        press(page, "a")
+        page.keyboard.type("Bifid rib.")
+        press(page, "Enter")
+    hold(page)
+    at_study(page, 1)
+    assert page.locator("#sentences > li").count() == 4
+    press(page, "j", "d")
+    let_go(page)
+    saved(page)
+    assert not page.locator("#alert").is_visible()
+    assert running.sentence(0).deleted
+    assert len(running.state().sentences) == 4
+
+
+def test_a_dragged_box_stays_with_its_sentence(page: Page, running: Running) -> None:
+    press(page, "j")
+    page.mouse.move(*on_radiograph(page, 0.2, 0.4))
+    page.mouse.down()
+    page.mouse.move(*on_radiograph(page, 0.3, 0.4))
+    page.mouse.move(*on_radiograph(page, 0.4, 0.4))
+    press(page, "j")
+    page.mouse.move(*on_radiograph(page, 0.5, 0.4))
+    page.mouse.up()
+    saved(page)
+    assert running.sentence(0).boxes[0] == pytest.approx((0.3, 0.2, 0.5, 0.6), abs=0.01)
+    assert running.sentence(1).boxes == ()
+
+
+def test_keys_do_nothing_without_an_open_study(browser: Browser, running: Running) -> None:
+    with visiting(browser, running) as page:
+        page.route(re.compile(r"/api/studies/\d"), lambda route: route.fulfill(status=503, json=REFUSED))
+        page.reload()
+        page.locator("#alert", has_text="Study 1 cannot be opened").wait_for()
+        keys = "jkeda012tc][fpbhvmx+-wir"
+        press(page, *keys, "Control+z", "Control+y", "Escape", "Delete", "n", "l")
+        page.locator("#study-list").wait_for()
+        press(page, "?")
+        page.locator("#help-dialog[open]").wait_for()
+
+
+def test_page_and_server_normalize_texts_alike(page: Page) -> None:
+    # Half a pair of surrogates is no text that a browser's own tools could be handed.
+    letters = [chr(number) for number in range(0x10000) if not 0xD800 <= number < 0xE000]
+    texts = [
+        *(f"{letter}a{letter}b{letter}" for letter in letters),
+        "a\rb",
+        "a\r\nb",
+        "a\r\r\nb",
+        "\u202ea\u202c \ufeff",
+    ]
+    read = """async (texts) => {
+        const { typable } = await import("/static/text.js");
+        return texts.map((text) => typable(text).trim());
+    }"""
+    assert page.evaluate(read, texts) == [readable(text).strip() for text in texts]
+    assert [readable(text).strip() for text in texts[-4:]] == ["a\nb", "a\nb", "a\n\nb", "a"]
+
+
+def recorded(running: Running, kind: str, count: int = 1) -> list[StoredEvent]:
+    """Wait until the database has events of a kind, and return all."""
+    limit = time.monotonic() + 20
+    while True:
+        with closing(Store(running.folder / "review.sqlite")) as store:
+            events = store.events("Ada")
+        if sum(event.kind == kind for event in events) >= count:
+            return events
+        assert time.monotonic() < limit, [event.kind for event in events]
+        time.sleep(0.05)
+
+
+def times(running: Running) -> dict[int, StudyTime]:
+    with closing(Store(running.folder / "review.sqlite")) as store:
+        return study_times(store.events("Ada"), store.change_times("Ada"))
+
+
+@pytest.mark.slow
+def test_a_reading_is_timed_from_opening_to_finishing(browser: Browser, tmp_path: Path) -> None:
+    with served(write_review_set(tmp_path, 2)) as running:
+        with visiting(browser, running) as page:
+            press(page, "]", "]", "]", "f")
+            saved(page)
+            page.goto(f"{running.url}#2")
+            at_study(page, 2)
+        events = recorded(running, "close", 1)
+        kinds = [(event.kind, event.study) for event in events if event.kind not in ("active", "blur", "focus")]
+        assert kinds[:2] == [("open", 1), ("finish", 1)]
+        assert ("open", 2) in kinds
+        assert kinds[-1] == ("close", 2)
+        assert [event.sequence for event in events if event.session == events[0].session] == list(
+            range(sum(event.session == events[0].session for event in events))
+        )
+        [first, second] = times(running).values()
+        assert first.reason == ""
+        assert 0 < first.active_seconds <= first.total_seconds
+        assert second.finished is None
+        assert second.opened is not None
+
+
+@pytest.mark.slow
+def test_events_without_a_connection_are_sent_later(browser: Browser, tmp_path: Path) -> None:
+    with served(write_review_set(tmp_path, 2)) as running, visiting(browser, running) as page:
+        [session] = {event.session for event in recorded(running, "open")}
+        page.route("**/api/times", lambda route: route.abort())
+        press(page, "]", "]", "]", "f")
+        saved(page)
+        unsent = "Object.keys(localStorage).filter((key) => key.includes(':time:'))"
+        assert page.evaluate(f"{unsent}.length") > 0
+        assert "finish" not in [event.kind for event in recorded(running, "open")]
+        page.unroute("**/api/times")
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        recorded(running, "finish")
+        limit = time.monotonic() + 20
+        while page.evaluate(f"{unsent}.length"):
+            assert time.monotonic() < limit
+            page.wait_for_timeout(50)
+        # An event of an earlier page, which has ended.
+        page.evaluate(
+            """async () => {
+              const { drafts } = await (await fetch("/api/set")).json();
+              const event = { session: "earlier-page", sequence: 0, number: 2, kind: "open", clock: 30_000,
+                origin: Date.now() - 90_000 };
+              localStorage.setItem(`maira-review:"Ada":time:${drafts}:earlier-page:0`, JSON.stringify(event));
+            }"""
+        )
+        page.reload()
+        at_study(page, 1)
+        events = recorded(running, "open", 3)
+        [earlier] = [event for event in events if event.session not in (session, events[-1].session)]
+        assert 59 < (earlier.sent - earlier.clock) / 1000 < 80
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Iterator[tuple[Store, str]]:
+    """The database and the address of a campaign that is served; both readers disagree on study 1."""
+    write_review_set(tmp_path)
+    path = tmp_path / "campaign.yaml"
+    path.write_text(
+        "manifest: manifest.jsonl\narms: {model: drafts.jsonl}\nreaders: [Ada, Bo]\ninstructions: Read all."
+    )
+    settings = read_campaign(path)
+    review_set = read_campaign_set(settings)
+    with closing(Store(tmp_path / "review.sqlite", review_set.drafts, settings=settings)) as store:
+        change(store, "delete", 1, "Ada", sentence="d0")
+        change(store, "assess", 1, "Ada", sentence="d0", severity=2)
+        for reader, right in (("Ada", 0.35), ("Bo", 0.4)):
+            change(store, "boxes", 1, reader, sentence="d1", boxes=[[0.1, 0.2, right, 0.6]])
+            finish(store, 1, reader)
+        tokens = link_tokens(store.token(), store.reader_keys(), has_coordinator=True)
+        app = make_app(review_set, store, tokens, campaign=CampaignFile(path, (), store.token()))
+        with serving(app) as url:
+            yield store, url
+
+
+@contextmanager
+def following(browser: Browser, store: Store, url: str, name: str) -> Iterator[Page]:
+    """Open a link; errors of the page fail the test."""
+    context = browser.new_context(viewport={"width": 1366, "height": 768})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        token = link_tokens(store.token(), ["Ada", "Bo"], has_coordinator=True)[name]
+        page.goto(f"{url}?token={token}")
+        page.wait_for_url(lambda address: "token" not in address)
+        yield page
+    finally:
+        context.close()
+    assert errors == []
+
+
+def test_the_coordinator_follows_and_changes_a_campaign(campaign: tuple[Store, str], browser: Browser) -> None:
+    store, url = campaign
+    with following(browser, store, url, COORDINATOR) as page:
+        page.locator("#progress-text", has_text="2 of 6 readings finished").wait_for()
+        assert serious_violations(page) == []
+        page.get_by_label("New reader").fill("Cy")
+        page.keyboard.press("Enter")
+        page.get_by_role("row", name="Cy 0 of 3").wait_for()
+        page.get_by_role("button", name="Rename Bo").click()
+        page.get_by_label("New name").fill("Bo Berg")
+        assert serious_violations(page) == []
+        page.keyboard.press("Enter")
+        page.get_by_role("row", name="Bo Berg 1 of 3").wait_for()
+        page.get_by_role("button", name="Exclude Cy").click()
+        page.get_by_placeholder("Reason").fill("No time.")
+        page.keyboard.press("Enter")
+        page.get_by_role("row", name="excluded: No time.").wait_for()
+        page.get_by_role("button", name="Pause", exact=True).first.click()
+        page.locator("#state", has_text="Paused").wait_for()
+        assert store.readers() == ["Ada", "Bo Berg", "Cy"]
+        assert store.counted_readers() == ["Ada", "Bo Berg"]
+        assert page.locator("#history li").count() == 6
+
+
+def test_the_coordinator_decides_a_disagreement_by_keyboard(campaign: tuple[Store, str], browser: Browser) -> None:
+    store, url = campaign
+    with following(browser, store, url, COORDINATOR) as page:
+        page.get_by_label("Show").select_option("undecided")
+        page.get_by_role("link", name="1 disagreement, not decided").focus()
+        page.keyboard.press("Enter")
+        page.locator("#radiograph[aria-busy=false]").wait_for()
+        readings = page.locator(".readings").first.locator("dt, dd").all_inner_texts()
+        assert readings == ["Ada", "Deleted, significant implications.", "Bo", "No correction."]
+        # The draft's box, and those of each reader who changed it.
+        labels = page.locator("#radiograph .box-viewer-label").all_text_contents()
+        assert sorted(labels) == ["1", "2 Ada", "2 Bo"]
+        second = page.locator(".readings").nth(1).locator("dd").all_inner_texts()
+        assert second == ["Boxes changed, no implications."] * 2
+        page.get_by_text("Reference report").click()
+        page.get_by_text("The heart is mildly enlarged.").wait_for()
+        assert serious_violations(page) == []
+        page.get_by_label("no correction").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        page.get_by_label("Reason").fill("Seen on the lateral.")
+        page.get_by_role("button", name="Save the decision").press("Enter")
+        page.locator("#study-count", has_text="0 of 3 studies").wait_for()
+        assert store.campaign is not None
+        (_, decision) = store.campaign.decisions[1]
+        assert (decision.severities, decision.comment) == ({"d0": 1}, "Seen on the lateral.")
+
+
+def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(campaign: tuple[Store, str], browser: Browser) -> None:
+    store, url = campaign
+    with following(browser, store, url, "Ada") as page:
+        page.locator("#instructions-dialog", has_text="Read all.").wait_for()
+        assert serious_violations(page) == []
+        page.keyboard.press("Escape")
+        page.locator("#radiograph[aria-busy=false]").wait_for()
+        with following(browser, store, url, COORDINATOR) as coordinator:
+            coordinator.get_by_role("button", name="Pause", exact=True).first.click()
+            coordinator.locator("#state", has_text="Paused").wait_for()
+            page.keyboard.press("j")
+            page.keyboard.press("d")
+            page.locator("#trouble", has_text="The coordinator has paused the campaign. 1 change not saved").wait_for()
+            coordinator.get_by_role("button", name="Resume", exact=True).first.click()
+        page.locator("#saved.saved", has_text="✓ Saved").wait_for()
+        page.get_by_role("button", name="Instructions").click()
+        page.locator("#instructions-dialog[open]").wait_for()
+    assert sum(review.version for review in store.reviews("Ada")) > 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from error_checks import raises
@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.app import make_app
-from maira.review.campaign import CampaignConfig, Exclude, OutcomeName, read_campaign
+from maira.review.campaign import Exclude, read_campaign
 from maira.review.coordinator import CampaignFile
 from maira.review.dataset_export import rating_table
 from maira.review.export import decisions_csv
-from maira.review.reader_study import OUTCOMES, read_margins
+from maira.review.reader_study import read_margins
 from maira.review.security import COORDINATOR, link_tokens
 from maira.review.store import SavingBlockedError, Store
 from maira.review.studies import read_campaign_set, read_studies
@@ -91,11 +91,6 @@ def test_arms_need_the_same_samples(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "secret-two.jsonl", changed)
         with raises("arms: secret-two: mismatch"):
             read_campaign_set(read_campaign(path))
-
-
-def test_unknown_training_cases_are_refused(tmp_path: Path) -> None:
-    with raises("training_cases: unknown-name"):
-        open_campaign(write_campaign(tmp_path, "readers: [Ada]\ntraining_cases: [none]"))
 
 
 def test_overlapping_studies_are_balanced_over_readers_and_arms(tmp_path: Path) -> None:
@@ -376,20 +371,6 @@ def test_impossible_actions_are_refused(desk: Desk, action: dict[str, Any]) -> N
     assert len(desk.store.campaign.history) == before
 
 
-def test_the_settings_are_stored_for_the_analysis(tmp_path: Path) -> None:
-    path = write_campaign(tmp_path, "readers: [Ada]\nanalysis: {baseline: secret-one, margin: 0.05}")
-    open_campaign(path).close()
-    with closing(Store(tmp_path / "review.sqlite")) as store:
-        assert store.campaign is not None
-        assert isinstance(store.campaign.settings, CampaignConfig)
-        assert store.campaign.settings.analysis.model_dump() == {
-            "baseline": "secret-one",
-            "outcome": "corrections",
-            "margin": 0.05,
-            "significance_level": 0.05,
-        }
-
-
 @pytest.mark.parametrize(
     ("text", "readers", "expected"),
     [
@@ -407,10 +388,6 @@ def test_two_readers_of_two_arms_share_no_report(tmp_path: Path, text: str, read
     with closing(open_campaign(path)) as store:
         counts = Counter(number for name in names for number in store.study_list(name))
         assert (expected, max(counts.values()) > 1) in ((True, False), (False, "split" not in text and readers > 1))
-
-
-def test_the_outcome_of_a_margin_is_one_of_the_summary() -> None:
-    assert get_args(OutcomeName) == tuple(outcome.name for outcome in OUTCOMES)
 
 
 def test_the_margin_of_a_campaign_is_for_its_baseline_and_outcome(tmp_path: Path) -> None:

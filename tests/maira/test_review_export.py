@@ -67,12 +67,6 @@ def test_the_table_has_a_row_per_correction(store: Store) -> None:
     assert [row["boxes_changed"] for row in table] == ["false", "false", "false", "true"]
 
 
-def test_the_table_can_be_limited_to_one_reader(store: Store) -> None:
-    assert {row["reader"] for row in rows(corrections_csv(store, ["Ben"]))} == {"Ben"}
-    with raises("reader: unknown-name"):
-        corrections_csv(store, ["Eve"])
-
-
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "  =1", "＝1", "'quoted'", "\r=1"])
 def test_no_cell_is_a_formula(cell: str) -> None:
     assert guard(cell) == f"'{cell}"
@@ -82,12 +76,6 @@ def test_no_cell_is_a_formula(cell: str) -> None:
 def test_a_guarded_cell_can_be_read_back(text: str) -> None:
     assert unguard(guard(text)) == text
     assert not guard(text).lstrip().startswith(("=", "+", "-", "@"))
-
-
-def test_every_cell_is_quoted(store: Store) -> None:
-    # A spreadsheet that takes semicolons for the ends of cells would find a formula in the middle of this one.
-    change(store, "comment", number=3, reader="Ben", text="a;=1+1;b")
-    assert corrections_csv(store, ["Ben"]).endswith('"false","a;=1+1;b"\r\n')
 
 
 def test_finished_reports_become_drafts(store: Store) -> None:
@@ -207,19 +195,6 @@ def test_reader_names_cannot_change_the_output_folder(store: Store, tmp_path: Pa
     assert len(set(paths)) == len(paths) == 6
     assert all(path.name.isascii() for path in paths)
     assert written.drafts["Ådá", ""][0].name == "drafts-4-Ada.jsonl"
-
-
-def test_a_reader_is_exported_once_under_the_first_name(store: Store, tmp_path: Path) -> None:
-    written = write_export(store, tmp_path / "out", ["ADA", "ada", "Ada"])
-    assert (list(written.drafts), written.corrections) == ([("Ada", "")], 3)
-    assert {row["reader"] for row in rows((tmp_path / "out/corrections.csv").read_text("utf-8-sig"))} == {"Ada"}
-
-
-def test_a_review_without_readers_is_reported(tmp_path: Path) -> None:
-    with closing(new_store(tmp_path, {"one": REPORT}, [])) as store:
-        result = CliRunner().invoke(app, ["review", "export", str(store.path), "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0
-    assert "contains no reader yet" in result.stderr
 
 
 def test_an_unknown_reader_is_not_exported(store: Store, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,6 @@ from maira.review.store import Store
 from maira.review.summary import summarize
 from maira.review.times import NOT_RECORDED
 from radfact.records import parse_sentences
-from radfact.statistics.rater_agreement import confusion_counts, kappa_from_counts
 
 # Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
 EDITS = [
@@ -137,17 +135,6 @@ def test_corrections_of_boxes_only_are_counted_separately(tmp_path: Path) -> Non
     assert totals(summary["severities"]) == {"no": 1}
 
 
-def test_corrections_without_a_type_are_counted_last(tmp_path: Path) -> None:
-    with closing(new_store(tmp_path, {"one": REPORT})) as store:
-        for text in ("Nodule.", "Mass.", "Fracture."):
-            change(store, "add", text=text)
-        change(store, "delete", sentence="d0")
-        change(store, "assess", sentence="d0", error_type="OVERSPECIFIC")
-        finish(store)
-        summary = summarize(store, store.readers())["readers"]["Ada"]
-    assert list(totals(summary["error_types"]).items()) == [("OVERSPECIFIC", 1), ("not named", 3)]
-
-
 @pytest.fixture
 def two_readers(tmp_path: Path) -> Iterator[Store]:
     """Three studies that two readers have finished, and one that only one of them has."""
@@ -185,23 +172,6 @@ def test_disagreement_on_a_sentence_lowers_agreement(two_readers: Store) -> None
     assert summary["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
 
 
-@pytest.mark.parametrize(
-    ("pairs", "kappa"),
-    [
-        ([], None),
-        ([(1, 1), (1, 1)], None),
-        ([(0, 0), (1, 1), (2, 2)], 1.0),
-        ([(0, 2), (2, 0)], -1.0),
-        # By hand: observed 1/4; chance: rows 2,1,1 against 1,2,1 weigh (2*2 + 2*1*2 + 1 + 1*1 + 2*1 + 1*2) / 16.
-        ([(0, 0), (0, 1), (1, 1), (2, 2)], 1 - (1 / 4) / (14 / 16)),
-    ],
-)
-def test_weighted_kappa(pairs: list[tuple[int, int]], kappa: float | None) -> None:
-    categories = sorted({rating for pair in pairs for rating in pair})
-    value = kappa_from_counts(categories)(confusion_counts(pairs, categories).sum(axis=0))
-    assert value == pytest.approx(math.nan if kappa is None else kappa, nan_ok=True)
-
-
 def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = CliRunner().invoke(app, ["review", "summary", str(paper.path), "--out", str(tmp_path / "out")])
@@ -216,53 +186,6 @@ def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> 
     numbers = json.loads((tmp_path / "out/summary.json").read_text("utf-8"))
     assert numbers.items() >= summarize(paper, paper.readers()).items()
     assert (tmp_path / "out/figure4.png").read_bytes().startswith(b"\x89PNG")
-
-
-def drawn_figure(figures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, path: Path) -> Any:
-    """Return the figure before it is saved."""
-    from maira.review import plot as figure
-
-    saved: dict[Path, Any] = {}
-    monkeypatch.setattr(figure, "save", lambda plotted, at: saved.setdefault(at, plotted))
-    figure.draw_figure(figures, path)
-    return saved[path]
-
-
-def test_a_single_count_does_not_fill_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    with closing(new_store(tmp_path, {"one": REPORT})) as store:
-        change(store, "delete", sentence="d0")
-        finish(store)
-        figure = drawn_figure(summarize(store, store.readers()), monkeypatch, tmp_path / "figure4")
-    panel = figure.axes[0]
-    assert [label.get_text() for label in panel.get_xticklabels()] == ["0", "1", "2", "3", "4"]
-    # Beside the bars there is not always room for what their colours mean.
-    assert [axes.get_legend() for axes in figure.axes] == [None] * 3
-    assert [legend.get_title().get_text() for legend in figure.legends] == ["A: worst of the report", "B and C"]
-
-
-def test_corrections_without_a_type_are_drawn_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    with closing(new_store(tmp_path, {"one": REPORT})) as store:
-        for place in range(14):
-            sentence = change(store, "add", text=f"Finding {place}.").state.sentences[-1].id
-            if place > 1:
-                change(store, "assess", sentence=sentence, error_type=f"TYPE {place}")
-        finish(store)
-        panel = drawn_figure(summarize(store, store.readers()), monkeypatch, tmp_path / "figure4").axes[1]
-    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["not named", "2 others"]
-    # It is no type of error, and must not look like the most frequent of them.
-    assert [bar.get_alpha() for bars in panel.containers for bar in bars[:2]] == [0.4, None] * 3
-
-
-def test_a_review_without_corrections_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from maira.review.plot import draw_figure
-
-    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT})) as store:
-        finish(store)
-        figures = summarize(store, store.readers())
-    assert draw_figure(figures, tmp_path / "out/figure4").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_review_without_finished_studies_is_an_error(tmp_path: Path) -> None:
@@ -324,18 +247,6 @@ def test_the_page_has_outcomes_by_arm_without_training_cases(tmp_path: Path) -> 
     assert "Non-inferiority" in page
     assert "Finished of the assigned studies: Ada 6 of 6, Ben 5 of 6." in page
     assert "5 of 6" in result.output
-
-
-def test_the_page_states_that_no_report_was_finished_by_two_readers(tmp_path: Path) -> None:
-    pytest.importorskip("statsmodels")
-    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
-        finish(store, 1, "Ada")
-        finish(store, 2, "Ben")
-    arguments = ["review", "summary", str(tmp_path / "review.sqlite"), "--out", str(tmp_path / "out")]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
-    page = (tmp_path / "out" / "summary.html").read_text("utf-8")
-    assert "No report was finished by two readers" in page
-    assert "Cohen" not in page
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,12 @@
 /** Assessment of a correction: severity, error type and comment. */
 
 import { element } from "./dom.js";
-import { persistentField } from "./typing.js";
+import { persistentField } from "./text.js";
 
 const OWN = "\u0000own";
 
 /** The choices below a corrected sentence. */
 export class Assessment {
-  /**
-   * @param {string} id  of the sentence
-   * @param {{severities: {id: number, name: string, definition: string}[]}} set
-   * @param {object} handlers  `assess(id, fields)`, `focus(id)`, `typed(place)`, `keep(place, text)`, `discard(place)`
-   */
   constructor(id, set, handlers) {
     this.id = id;
     this.handlers = handlers;
@@ -57,10 +52,6 @@ export class Assessment {
     return this.why.isTyping || this.own.isTyping;
   }
 
-  /**
-   * @param {{severity: number | null, error_type: string | null, comment: string}} assessment
-   * @param {{errorTypes: string[], locked: boolean}} how
-   */
   update(assessment, { errorTypes, locked }) {
     for (const { radio } of this.radios) {
       radio.checked = Number(radio.value) === assessment.severity;

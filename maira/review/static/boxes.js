@@ -34,10 +34,6 @@ function resized([left, top, right, bottom], handle, x, y) {
 /**
  * Boxes as they are saved: a box within half a pixel of one of the draft is that one, and the shares of others are rounded to
  * five places, a fifth of a pixel of a large radiograph.
- *
- * @param {number[][]} boxes
- * @param {number[][]} drafted
- * @param {{width: number, height: number}} size  of the original in pixels
  */
 function settled(boxes, drafted, { width, height }) {
   const isSame = (box, other) => box.every((share, side) => Math.abs(share - other[side]) * (side % 2 ? height : width) < 0.5);
@@ -51,12 +47,6 @@ export class BoxEditor {
   // Stops tracking a pressed pointer.
   #release = null;
 
-  /**
-   * @param {import("./original.js").OriginalRadiograph} radiograph
-   * @param {(sentenceId: string, boxes: number[][]) => void} change  called once an edit is complete
-   * @param {() => void} touched  called when `isChanging` may have changed
-   * @param {(sentenceId: string) => void} back  called when a box is left for its sentence
-   */
   constructor(radiograph, change, touched, back) {
     Object.assign(this, { radiograph, change, touched, back });
     this.drawing = false;
@@ -69,12 +59,7 @@ export class BoxEditor {
     radiograph.root.addEventListener("keydown", (event) => this.#drawKey(event), { capture: true });
   }
 
-  /**
-   * Show the boxes of a sentence with handles; null shows none. A change in progress of another sentence is saved.
-   *
-   * @param {{id: string, boxes: number[][], deleted: boolean} | null} sentence
-   * @param {{number: number, locked: boolean}} how  `number`: of the sentence as shown
-   */
+  /** Show the boxes of a sentence with handles; null shows none. A change in progress of another sentence is saved. */
   edit(sentence, { number = 0, locked = false } = {}) {
     if (this.#sentence && this.#sentence.id !== sentence?.id) {
       this.#release?.();

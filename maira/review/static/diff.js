@@ -1,10 +1,6 @@
 /** Word differences of two texts. */
 
-/**
- * The words of both texts in order, each unchanged, added or removed (longest common subsequence).
- *
- * @returns {{kind: "kept" | "added" | "removed", text: string}[]}  adjacent words of a kind are merged
- */
+/** The words of both texts in order, each unchanged, added or removed (longest common subsequence). */
 export function diffWords(before, now) {
   const [left, right] = [before, now].map((text) => text.split(/\s+/).filter(Boolean));
   const lengths = Array.from({ length: left.length + 1 }, () => new Uint16Array(right.length + 1));

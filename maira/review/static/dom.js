@@ -3,13 +3,7 @@
 /** Attributes shown or read to the user. */
 const TEXT_ATTRIBUTES = ["alt", "aria-label", "placeholder", "title"];
 
-/**
- * A new element.
- *
- * @param {string} tag
- * @param {{text?: string, on?: Record<string, (event: Event) => void>}} options  further keys are attributes
- * @param {...(Node | string | null)} children
- */
+/** A new element. */
 export function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -60,12 +54,7 @@ for (const name of ["keydown", "pointerdown"]) {
 
 let isAlertValid = () => true;
 
-/**
- * Show an alert until it is dismissed, replaced or no longer valid.
- *
- * @param {string | null} words  null removes it
- * @param {{action?: {label: string, run: () => void}, holds?: () => boolean}} options  `holds`: whether the alert is still valid
- */
+/** Show an alert until it is dismissed, replaced or no longer valid. */
 export function alertBar(words, { action = null, holds = () => true } = {}) {
   const bar = byId("alert");
   isAlertValid = holds;

@@ -12,10 +12,6 @@ const TEXTS = { indication: "Indication", technique: "Technique", comparison: "C
 export class Inputs {
   #drawn = null;
 
-  /**
-   * @param {{select: (id: string) => void, focus: (id: string) => void,
-   *   changeBoxes: (id: string, boxes: number[][]) => void, touched: () => void}} handlers
-   */
   constructor({ select, focus, changeBoxes, touched }) {
     this.radiograph = new OriginalRadiograph(byId("radiograph"));
     this.companions = [...document.querySelectorAll(".companion")].map((root) => new OriginalRadiograph(root));
@@ -92,13 +88,7 @@ export class Inputs {
     this.enlarge(there[(there.indexOf(this.kind) + 1) % there.length]);
   }
 
-  /**
-   * Draw boxes, with handles for those of the selected sentence.
-   *
-   * @param {object[]} sentences  of the draft
-   * @param {object[]} reference  visible sentences of the reference report, or boxes with a `label`
-   * @param {{selected: string | null, counterparts: string[], locked: boolean, mode: "all" | "selected" | "none"}} how
-   */
+  /** Draw boxes, with handles for those of the selected sentence. */
   draw(sentences, reference, { selected, counterparts, locked, mode }) {
     const strong = [selected, ...counterparts].filter((id) => id !== null);
     const at = sentences.findIndex(({ id }) => id === selected);

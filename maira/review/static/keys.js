@@ -6,14 +6,7 @@ import { setSetting, setting } from "./storage.js";
 /** Symbols for named keys in the help. */
 const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Delete: "Del" };
 
-/**
- * Bind keys.
- *
- * @param {{keys: string[], help: string, run?: (event: KeyboardEvent) => void, always?: boolean}[]} bindings
- *   keys as in `KeyboardEvent.key`, letters in lower case, with "Ctrl+" and "Shift+" before them; one without `run` is
- *   only listed, because the focused element handles it; `always`: also if no study is open
- * @param {() => boolean} isOpen  whether a study is open
- */
+/** Bind keys. */
 export function bindKeys(bindings, isOpen) {
   const single = byId("single-keys");
   single.checked = setting("single-keys") ?? true;

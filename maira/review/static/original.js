@@ -18,7 +18,6 @@ export class OriginalRadiograph extends Radiograph {
   #shows = 0;
   #isPlanned = false;
 
-  /** @param {HTMLElement} root  becomes the viewport of the radiograph */
   constructor(root) {
     super(root);
     // The pixels are painted in their window.
@@ -38,13 +37,7 @@ export class OriginalRadiograph extends Radiograph {
     });
   }
 
-  /**
-   * Show an image with the last view of this name, or fitted in its first window.
-   *
-   * @param {string} name  name under which zoom and window are stored
-   * @param {{url: string, is_original: boolean} | null} image
-   * @param {string} alt
-   */
+  /** Show an image with the last view of this name, or fitted in its first window. */
   show(name, image, alt) {
     this.pixels = null;
     this.#shows += 1;

@@ -8,14 +8,7 @@ const MOST = 18;
 const kept = new Map();
 const running = new Map();
 
-/**
- * Gray values of an image with at least some pixels on the longest side.
- *
- * @param {string} url
- * @param {number} longest  pixels
- * @returns {Promise<{values: Uint16Array, columns: number, rows: number, step: number, info: object}>}  `step`: pixels of the
- *   original for each pixel; `info`: see `Pyramid` of images.py
- */
+/** Gray values of an image with at least some pixels on the longest side. */
 export function fetchPixels(url, longest) {
   // Few resolutions, so that what was fetched ahead fits a window that has changed a little.
   const key = `${url}?longest=${2 ** Math.ceil(Math.log2(Math.max(longest, 512)))}`;
@@ -29,11 +22,7 @@ export function fetchPixels(url, longest) {
   return pixels;
 }
 
-/**
- * Cancel the requests for images that are no longer needed, so that they do not delay others.
- *
- * @param {(url: string) => boolean} isNeeded
- */
+/** Cancel the requests for images that are no longer needed, so that they do not delay others. */
 export function cancelRequests(isNeeded) {
   for (const [key, controller] of running) {
     if (isNeeded(key)) continue;
@@ -56,14 +45,7 @@ async function request(path) {
   }
 }
 
-/**
- * Draw the visible part of an image.
- *
- * @param {HTMLCanvasElement} canvas
- * @param {{values: Uint16Array, columns: number, rows: number, step: number, info: object}} pixels
- * @param {Uint32Array} colors  color by value
- * @param {{left: number, top: number, width: number, height: number}} place  of the whole image, in pixels of the canvas
- */
+/** Draw the visible part of an image. */
 export function drawPixels(canvas, { values, columns, rows, step, info }, colors, { left, top, width, height }) {
   const [across, down] = [(width * step) / info.columns, (height * step) / info.rows];
   const [x, y] = [Math.max(0, Math.floor(-left / across)), Math.max(0, Math.floor(-top / down))];
@@ -83,12 +65,7 @@ export function drawPixels(canvas, { values, columns, rows, step, info }, colors
   context.drawImage(source, left + x * across, top + y * down, count * across, lines * down);
 }
 
-/**
- * Colors (as in `ImageData`, little-endian) of all values in a window.
- *
- * @param {object} info  of the image
- * @param {{center: number, width: number, isInverted: boolean}} window  in output values
- */
+/** Colors (as in `ImageData`, little-endian) of all values in a window. */
 export function windowColors({ scale, offset, is_inverted: isNegative }, { center, width, isInverted }) {
   const colors = new Uint32Array(2 ** 16);
   for (let value = 0; value < colors.length; value += 1) {

@@ -17,11 +17,6 @@ export class ChangeQueue extends EventTarget {
   #timer = null;
   #reason = null;
 
-  /**
-   * @param {string} reader
-   * @param {import("./storage.js").BrowserStorage} kept
-   * @param {object[]} leftover  changes that an earlier page stored; they are sent first
-   */
   constructor(reader, storage, leftover) {
     super();
     this.reader = reader;
@@ -45,20 +40,12 @@ export class ChangeQueue extends EventTarget {
     return this.#waiting.filter((change) => change.number === number);
   }
 
-  /**
-   * Queue a change.
-   *
-   * @param {number} number  of the study
-   * @param {string} study  its key, see `keyOf`
-   * @param {number} version  of the state that it applies to, including earlier changes in the queue
-   * @param {string} kind
-   * @param {object} fields
-   */
+  /** Queue a change. */
   push(number, study, version, kind, fields) {
     const last = this.#waiting.at(-1)?.order ?? 0;
     const change = { id: newId(), order: Math.max(Date.now(), last + 1), number, study, version, kind, fields };
     this.#waiting.push(change);
-    this.storage.keepChange(change);
+    this.storage.keep("change", change.id, change);
     this.#tell("queued", { change });
     this.flush();
     return change;
@@ -103,7 +90,7 @@ export class ChangeQueue extends EventTarget {
 
   #answered(change) {
     this.#waiting = this.#waiting.filter((other) => other !== change);
-    this.storage.dropChange(change);
+    this.storage.keep("change", change.id, null);
     this.#failures = 0;
     this.#reason = null;
   }

@@ -4,13 +4,7 @@ import { post } from "./api.js";
 import { asSentence, byId, element } from "./dom.js";
 import { setSetting, setTabReader, setting } from "./storage.js";
 
-/**
- * Ask for the reader; a new name is sent to the server.
- *
- * @param {string[]} names  known readers
- * @param {string | null} present  current reader; with one, the dialog can be closed
- * @returns {Promise<string | null>}  null if the dialog was closed
- */
+/** Ask for the reader; a new name is sent to the server. */
 export function askReader(names, present) {
   const dialog = byId("reader-dialog");
   const [form, input, problem] = ["reader-form", "reader-name", "reader-error"].map(byId);

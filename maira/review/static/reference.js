@@ -7,7 +7,6 @@ import { REFERENCE_STEP } from "./state.js";
 export class Reference {
   #sentences = null;
 
-  /** @param {(id: string) => void} select  gets "reference-0" and so on */
   constructor(select) {
     this.root = byId("reference");
     this.list = byId("reference-sentences");
@@ -19,12 +18,6 @@ export class Reference {
     return !this.root.hidden && this.root.open;
   }
 
-  /**
-   * @param {{text: string, boxes: number[][] | null}[] | null} sentences  null until the server sends them
-   * @param {number} step  of the review
-   * @param {string | null} selected
-   * @param {string[]} counterparts  ids of sentences on the same subject as the selected one
-   */
   update(sentences, step, selected, counterparts) {
     this.root.hidden = sentences === null || step < REFERENCE_STEP;
     if (sentences !== this.#sentences) this.#draw(sentences ?? []);

@@ -50,7 +50,8 @@ function toggleTheme() {
 
 /** Unsent changes of earlier pages to this set's drafts; others stay stored for their own set. */
 async function unsentChanges(storage, reader, studies) {
-  const changes = storage.changes().filter(({ number }) => number <= studies);
+  const changes = [...storage.all("change").values()].filter(({ number }) => number <= studies)
+    .sort((one, other) => one.order - other.order);
   const keys = new Map();
   for (const number of new Set(changes.map((change) => change.number))) {
     keys.set(number, keyOf(await get(`/api/studies/${number}?reader=${encodeURIComponent(reader)}`)));
@@ -186,7 +187,7 @@ class Review {
   showList(shown) {
     byId("studies").hidden = !shown;
     byId("toggle-studies").setAttribute("aria-expanded", String(shown));
-    if (shown) this.list.refresh();
+    if (shown) this.list.mark(this.list.current ?? 1);
   }
 
   toggleList() {
@@ -291,7 +292,7 @@ class Review {
   }
 
   #bind() {
-    const { studyView, list } = this;
+    const { studyView } = this;
     const { inputs } = studyView;
     this.#showProgress();
     closeOnOutsideClick(byId("export-menu"));
@@ -346,7 +347,6 @@ class Review {
       { keys: ["Escape"], help: "deselect the sentence; on a box: back to the sentence", run: () => studyView.deselect() },
       { keys: ["?"], help: "this help", always: true, run: help },
     ], () => studyView.number !== null);
-    list.refresh();
   }
 }
 

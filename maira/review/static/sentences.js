@@ -4,8 +4,7 @@ import { Assessment } from "./assessment.js";
 import { diffWords } from "./diff.js";
 import { counted, element } from "./dom.js";
 import { boxesMoved, isCorrection } from "./state.js";
-import { sentenceForm } from "./typing.js";
-import { isFinding, isOpen } from "./unsaved.js";
+import { isFinding, isOpen, sentenceForm } from "./text.js";
 
 const VERDICTS = { entailment: ["yes", "✓ entailed by the reference"], not_entailment: ["no", "✗ not entailed by the reference"] };
 
@@ -105,13 +104,6 @@ export class SentenceList {
   #rows = new Map();
   #form = null;
 
-  /**
-   * @param {HTMLElement} list
-   * @param {HTMLElement} adder  contains the button or form to add a finding
-   * @param {object} set  response of `/api/set`
-   * @param {object} handlers  `select`, `startEdit`, `toggleDeleted`, `addBox`, `assess`, `focus`, each with
-   *   a sentence id first; `typed`, `keep`, `discard`, each with a place first (see `UnsavedText`)
-   */
   constructor(list, adder, set, handlers) {
     this.list = list;
     this.adder = adder;
@@ -147,11 +139,6 @@ export class SentenceList {
     return this.#form !== null || [...this.#rows.values()].some((row) => row.assessment.isTyping);
   }
 
-  /**
-   * @param {object} state  of the draft, sentences in order
-   * @param {{selected: string | null, counterparts: string[], locked: boolean, showAssessment: boolean, errorTypes: string[],
-   *   verdictOf: (place: number) => object | null}} how
-   */
   update(state, { selected, counterparts, locked, showAssessment, errorTypes, verdictOf }) {
     const rows = state.sentences.map((sentence, at) => {
       const row = this.#rows.get(sentence.id) ?? new Row(sentence.id, this.set, this.handlers);

@@ -73,9 +73,6 @@ const MARKED = {
  *
  * Only the server knows the result of undo and redo, so these have no effect until it responds. Changes to an earlier
  * version are already in the state.
- *
- * @param {object} state  state from the server
- * @param {{version: number, kind: string, fields: object}[]} changes  in order
  */
 export function after(state, changes) {
   return changes.reduce((shown, { version, kind, fields }) => {

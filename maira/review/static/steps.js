@@ -10,10 +10,6 @@ export class Steps {
   #hint = { words: "", version: null };
   #version = null;
 
-  /**
-   * @param {{steps: {number: number, name: string, instruction: string}[], severities: object[]}} set
-   * @param {(step: number) => void} go
-   */
   constructor({ steps, severities }, go) {
     this.steps = steps;
     this.buttons = steps.map(({ number, name }) => element("button", { type: "button", class: "step", on: { click: () => go(number) } },
@@ -37,10 +33,6 @@ export class Steps {
     announce(words);
   }
 
-  /**
-   * @param {object} state  of the draft
-   * @param {object[] | null} reference  null until the server sends it
-   */
   update(state, reference) {
     const { step, done, visited } = state;
     this.#version = state.version;

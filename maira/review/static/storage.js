@@ -2,7 +2,11 @@
 
 const PREFIX = "maira-review";
 
+// What a full or forbidden store (which can throw on any access) does not take lives as long as the page.
+const memory = new Map();
+
 function read(store, key) {
+  if (memory.has(key)) return memory.get(key);
   try {
     return JSON.parse(window[store].getItem(key));
   } catch {
@@ -10,22 +14,13 @@ function read(store, key) {
   }
 }
 
-// A full or forbidden store (which can throw on any access) must not stop a review. Without it, a reload loses typed text and
-// the text of refused changes.
 function write(store, key, value) {
+  memory.delete(key);
   try {
     if (value === null) window[store].removeItem(key);
     else window[store].setItem(key, JSON.stringify(value));
   } catch {
-    return;
-  }
-}
-
-function keysOf(store) {
-  try {
-    return Object.keys(window[store]);
-  } catch {
-    return [];
+    memory.set(key, value);
   }
 }
 
@@ -47,62 +42,33 @@ export function setTabReader(name) {
   write("sessionStorage", `${PREFIX}:reader`, name);
 }
 
-/**
- * Key of a study and its draft, because the same study has other drafts in other sets.
- *
- * @param {{sample_id: string, state: {sentences: {draft_text: string | null}[]}}} study
- */
+/** Key of a study and its draft, because the same study has other drafts in other sets. */
 export function keyOf(study) {
   const texts = study.state.sentences.map((sentence) => sentence.draft_text).filter((text) => text !== null);
   return JSON.stringify([study.sample_id, texts]);
 }
 
-/** Changes and texts of one reader, by the key of their study. */
+/** What is stored for one reader, by kind ("change", "time:DRAFTS", "text:STUDY") and id. */
 export class BrowserStorage {
   constructor(reader) {
     this.prefix = `${PREFIX}:${JSON.stringify(reader)}`;
   }
 
-  /** Unanswered changes of earlier pages, oldest first. */
-  changes() {
-    const prefix = `${this.prefix}:change:`;
-    const keys = keysOf("localStorage").filter((key) => key.startsWith(prefix));
-    return keys.map((key) => read("localStorage", key)).filter(Boolean).sort((a, b) => a.order - b.order);
+  /** The stored values of a kind by id. */
+  all(kind) {
+    const prefix = `${this.prefix}:${kind}:`;
+    let stored = [];
+    try {
+      stored = Object.keys(localStorage);
+    } catch {
+      // What is in memory remains.
+    }
+    return new Map([...new Set([...stored, ...memory.keys()])].filter((key) => key.startsWith(prefix))
+      .map((key) => [key.slice(prefix.length), read("localStorage", key)]).filter(([, value]) => value !== null));
   }
 
-  keepChange(change) {
-    write("localStorage", `${this.prefix}:change:${change.id}`, change);
-  }
-
-  dropChange(change) {
-    write("localStorage", `${this.prefix}:change:${change.id}`, null);
-  }
-
-  /** Unsent events of times of a set of drafts, see `Times`. */
-  times(drafts) {
-    const prefix = `${this.prefix}:time:${drafts}:`;
-    const keys = keysOf("localStorage").filter((key) => key.startsWith(prefix));
-    return keys.map((key) => read("localStorage", key)).filter(Boolean).sort((a, b) => a.sequence - b.sequence);
-  }
-
-  keepTime(drafts, event) {
-    write("localStorage", `${this.prefix}:time:${drafts}:${event.session}:${event.sequence}`, event);
-  }
-
-  dropTime(drafts, event) {
-    write("localStorage", `${this.prefix}:time:${drafts}:${event.session}:${event.sequence}`, null);
-  }
-
-  /** Unsaved text of a study by place, see `UnsavedText`. */
-  texts(study) {
-    const [before, after] = [`${this.prefix}:text:`, `:${study}`];
-    const keys = keysOf("localStorage").filter((key) => key.startsWith(before) && key.endsWith(after));
-    return new Map(keys.map((key) => [key.slice(before.length, -after.length), read("localStorage", key)])
-      .filter(([, text]) => typeof text === "string"));
-  }
-
-  /** Store unsaved text of a study; null removes it. */
-  keepText(study, place, text) {
-    write("localStorage", `${this.prefix}:text:${place}:${study}`, text);
+  /** Store a value; null removes it. */
+  keep(kind, id, value) {
+    write("localStorage", `${this.prefix}:${kind}:${id}`, value);
   }
 }

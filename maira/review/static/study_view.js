@@ -8,9 +8,7 @@ import { Reference } from "./reference.js";
 import { SentenceList } from "./sentences.js";
 import { after, difference, isCorrection, REFERENCE_STEP, unassessed, unnamed } from "./state.js";
 import { Steps } from "./steps.js";
-import { persistentField, typable } from "./typing.js";
-import { showUnsaved } from "./unsaved_list.js";
-import { isFinding, isOpen, UnsavedText } from "./unsaved.js";
+import { isFinding, isOpen, persistentField, refusedFindings, refusedTexts, showUnsaved, typable, waiting } from "./text.js";
 
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
@@ -23,22 +21,16 @@ export class StudyView extends EventTarget {
   #turns = 0;
   // Whether the reader was asked for missing error types.
   #askedTypes = false;
-  // Whether more unsaved text may follow when the current text is saved.
-  #mayRestore = false;
+  // Unsaved text of the study by place, see text.js.
+  #texts = new Map();
   // Counterparts of the draft's sentences in a version of the state: `{version, counterparts}`.
   #links = null;
   // Latest known version of each study.
   #versions = new Map();
 
-  /**
-   * @param {object} set  response of `/api/set`
-   * @param {string} reader
-   * @param {import("./storage.js").BrowserStorage} kept
-   * @param {import("./queue.js").ChangeQueue} queue
-   */
   constructor(set, reader, storage, queue) {
     super();
-    Object.assign(this, { reader, queue, words: new UnsavedText(storage) });
+    Object.assign(this, { reader, storage, queue });
     this.errorTypes = set.error_types;
     this.inputs = new Inputs({
       // The boxes are in view: one of them was clicked.
@@ -102,7 +94,7 @@ export class StudyView extends EventTarget {
 
   /** Unsaved text of the study without a field. */
   get waiting() {
-    return this.#study ? this.words.waiting(this.key, this.shown, this.sentences.place) : [];
+    return this.#study ? waiting(this.#texts, this.shown, this.sentences.place) : [];
   }
 
   /** Key of the study together with its draft. */
@@ -123,7 +115,7 @@ export class StudyView extends EventTarget {
     this.#turns = 0;
     this.#askedTypes = false;
     this.#links = null;
-    this.words.open(this.key);
+    this.#texts = this.storage.all(`text:${this.key}`);
     byId("study").hidden = false;
     byId("blank").hidden = true;
     this.inputs.open(study);
@@ -182,14 +174,21 @@ export class StudyView extends EventTarget {
     if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
   }
 
-  /** Handle a refused change: show the server's state and restore its text. */
+  /** Handle a refused change: show the server's state and restore its text; text typed since has priority. */
   refused(number, state, lost) {
-    const moved = this.words.restore(lost, this.errorTypes, state);
+    const kind = `text:${lost[0].study}`;
+    const findings = refusedFindings(lost);
+    const typed = this.storage.all(kind);
+    const texts = [...findings].map(([id, place]) => [place, typed.get(id)]).filter(([, text]) => text);
+    for (const id of findings.keys()) this.storage.keep(kind, id, null);
+    for (const [place, text] of [...texts, ...refusedTexts(lost, this.errorTypes, state)]) {
+      if (!this.storage.all(kind).has(place)) this.storage.keep(kind, place, text);
+    }
     if (number !== this.number) return;
     this.#turns = 0;
-    // The server may have assigned the id of a refused finding to another one.
-    this.sentences.forget(moved);
-    if (moved.includes(this.#selected)) this.#selected = null;
+    this.#texts = this.storage.all(`text:${this.key}`);
+    this.sentences.forget([...findings.keys()]);
+    if (findings.has(this.#selected)) this.#selected = null;
     if (state) this.#study.state = state;
     this.render();
     this.#restoreUnsaved();
@@ -208,17 +207,24 @@ export class StudyView extends EventTarget {
 
   /** Unsaved text of a place; null if there is none, or the place is not open. */
   typed(place) {
-    return isOpen(this.shown, place) ? this.words.text(this.key, place) : null;
+    return isOpen(this.shown, place) ? this.#texts.get(place) ?? null : null;
   }
 
   keep(place, text) {
-    this.words.keep(this.key, place, text);
+    this.#texts.set(place, text);
+    this.storage.keep(`text:${this.key}`, place, text);
     this.dispatchEvent(new Event("shown"));
   }
 
   discard(place) {
-    this.words.drop(this.key, place);
+    this.#drop(place);
     this.render();
+  }
+
+  /** Remove text: a change contains it, or the reader discards it. */
+  #drop(place) {
+    this.#texts.delete(place);
+    this.storage.keep(`text:${this.key}`, place, null);
   }
 
   render() {
@@ -396,18 +402,14 @@ export class StudyView extends EventTarget {
       label: "Text of the missing finding",
       text: this.typed(place) ?? "",
       keep: (text) => this.keep(place, text),
-      save: (text) => this.#save(place, () => this.#add(place, text)),
-      cancel: () => {
-        this.words.dropAll(this.key, place);
-        this.#save(place, null);
-      },
+      save: (text) => this.#save(place, () => this.#add(text)),
+      cancel: () => this.#save(place, null),
     });
     this.render();
   }
 
-  #add(place, text) {
+  #add(text) {
     const id = `a${this.shown.version}`;
-    this.words.move(this.key, place, id, ["why:", "own:"]);
     this.change("add", { text });
     this.select(id, { focus: true });
     announce(`Sentence ${this.shown.sentences.length} added`);
@@ -416,10 +418,9 @@ export class StudyView extends EventTarget {
   /** End typing: store the change first, then remove its unsaved text. */
   #save(place, change) {
     change?.();
-    this.words.drop(this.key, place);
+    this.#drop(place);
     if (this.sentences.place === place) this.sentences.closeForm();
-    if (this.#mayRestore) this.#restoreUnsaved();
-    else this.render();
+    this.render();
   }
 
   #saveComment(text) {
@@ -427,22 +428,17 @@ export class StudyView extends EventTarget {
     this.discard("comment");
   }
 
-  /** Restore unsaved text after a reload or a refused change. */
+  /** Continue typing after a reload or a refused change. */
   #restoreUnsaved() {
-    this.words.settle(this.key, this.shown);
-    const isTyping = this.sentences.place !== null;
-    const [next] = this.waiting.filter(({ place }) => isOpen(this.shown, place));
-    this.#mayRestore = isTyping || next !== undefined;
-    if (next && !isTyping) this.#continueTyping(next.place);
-    if (this.#mayRestore && !isTyping) notify("Unsaved text was restored.");
+    const next = this.waiting.find(({ place }) => isOpen(this.shown, place));
+    if (next && this.sentences.place === null) this.#continueTyping(next.place);
+    if (next) notify("Unsaved text was restored.");
     this.render();
   }
 
-  /** Continue typing a text; the next one follows when it is saved. */
   #continueTyping(place) {
     if (isFinding(place)) this.startAdd(place);
     else this.startEdit(place);
-    this.#mayRestore = true;
   }
 
   toggleDeleted(id) {
@@ -475,8 +471,8 @@ export class StudyView extends EventTarget {
     if (!sentence) return;
     const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
     if (differs) this.change("assess", { sentence: sentence.id, ...fields });
-    if ("comment" in fields) this.words.drop(this.key, `why:${sentence.id}`);
-    if ("error_type" in fields) this.words.drop(this.key, `own:${sentence.id}`);
+    if ("comment" in fields) this.#drop(`why:${sentence.id}`);
+    if ("error_type" in fields) this.#drop(`own:${sentence.id}`);
     if ("severity" in fields) announce(`Severity ${fields.severity}`);
     this.render();
   }

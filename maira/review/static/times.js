@@ -23,15 +23,10 @@ export class Times {
   // Activity since the last recorded one.
   #activity = null;
 
-  /**
-   * @param {string} reader
-   * @param {string} drafts  identifies the drafts of the set
-   * @param {import("./storage.js").BrowserStorage} storage
-   */
   constructor(reader, drafts, storage) {
     Object.assign(this, { reader, drafts, storage });
     // Of earlier pages, or of other windows, which send them too; the server accepts each event once.
-    this.#unsent = storage.times(drafts);
+    this.#unsent = [...storage.all(`time:${drafts}`).values()].sort((one, other) => one.sequence - other.sequence);
     for (const name of ACTIVITIES) document.addEventListener(name, () => this.#active(), { capture: true, passive: true });
     document.addEventListener("visibilitychange", () => this.#record(document.visibilityState === "visible" ? "show" : "hide"));
     window.addEventListener("focus", () => this.#record("focus"));
@@ -85,7 +80,11 @@ export class Times {
     };
     this.#sequence += 1;
     this.#unsent.push(event);
-    this.storage.keepTime(this.drafts, event);
+    this.#keep(event, event);
+  }
+
+  #keep({ session, sequence }, event) {
+    this.storage.keep(`time:${this.drafts}`, `${session}:${sequence}`, event);
   }
 
   #plan(wait = SEND_MS) {
@@ -130,7 +129,7 @@ export class Times {
       }
       const sequences = new Set(batch.events.map(({ sequence }) => sequence));
       const isSent = (event) => event.session === batch.session && sequences.has(event.sequence);
-      for (const event of this.#unsent.filter(isSent)) this.storage.dropTime(this.drafts, event);
+      for (const event of this.#unsent.filter(isSent)) this.#keep(event, null);
       this.#unsent = this.#unsent.filter((event) => !isSent(event));
     }
     this.#isSending = false;
