@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph
 from maira.data.manifest import Failure
-from maira.data.study import Study
+from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ErrorCode, InputError, suggest_name
 
 SampleMaker = Callable[[frozenset[str]], "Samples"]
@@ -23,6 +23,9 @@ Priors = Literal["every", "one", "none"]
 _Images = tuple[Radiograph, Radiograph | None, Radiograph | None]
 """The frontal, lateral and prior radiograph of a sample."""
 SPLITS = ("train", "validate", "test")
+SHARED_FIELDS = ("study_id", "patient_id", "indication", "technique", "comparison", "findings", "grounded_findings")
+SHARED_FIELDS += ("phrases", "labels", "split")
+"""Fields that samples have from their study."""
 UNREADABLE = "no frontal radiograph that can be read"
 """Reason for skipping a sample whose frontal radiograph cannot be converted."""
 
@@ -216,22 +219,7 @@ def _image_combinations(study: ArchiveStudy, prior: ArchiveStudy | None, rules: 
 
 
 def _sample(source: str, study: ArchiveStudy, sample_id: str, images: _Images, prior: ArchiveStudy | None) -> Study:
-    frontal, lateral, prior_frontal = images
-    return Study(
-        sample_id=sample_id,
-        study_id=study.study_id,
-        patient_id=study.patient_id,
-        frontal=png_path(frontal),
-        lateral=png_path(lateral) if lateral else None,
-        prior_frontal=png_path(prior_frontal) if prior_frontal else None,
-        prior_report=prior.report if prior else None,
-        indication=study.indication,
-        technique=study.technique,
-        comparison=study.comparison,
-        findings=study.findings,
-        grounded_findings=list(study.grounded_findings) if study.grounded_findings else None,
-        phrases=list(study.phrases) if study.phrases else None,
-        split=study.split,
-        source=source,
-        labels=list(study.labels) if study.labels is not None else None,
-    )
+    paths = {column: png_path(image) if image else None for column, image in zip(IMAGE_COLUMNS, images, strict=True)}
+    shared: dict[str, Any] = {name: getattr(study, name) for name in SHARED_FIELDS}
+    report = prior.report if prior else None
+    return Study.model_validate({"sample_id": sample_id, "source": source, "prior_report": report, **paths, **shared})

@@ -19,10 +19,11 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -30,6 +31,7 @@ from typing import Literal
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
 from maira.data.manifest import Failure
 from maira.data.sources.sections import split_sections
+from maira.data.sources.table_records import parse_split
 from radfact.errors import ErrorCode, InputError, describe_choice
 from radfact.io.csv_tables import find_csv, stream_columns
 
@@ -38,7 +40,6 @@ Layout = Literal["dicom", "jpg"]
 SOURCE = "mimic-cxr"
 
 _SUFFIXES: dict[Layout, str] = {"dicom": ".dcm", "jpg": ".jpg"}
-_SPLITS = ("train", "validate", "test")
 # The other values of ViewPosition (AP AXIAL, AP LLD, LAO, XTABLE LATERAL, SWIMMERS...) are neither.
 _VIEW_POSITIONS: dict[str, View] = {"PA": "frontal", "AP": "frontal", "LATERAL": "lateral", "LL": "lateral"}
 # Meanings of DICOM view codes, for images without ViewPosition.
@@ -49,6 +50,7 @@ _VIEW_CODES: dict[str, View] = {
     "left lateral": "lateral",
     "right lateral": "lateral",
 }
+_NUMBER = re.compile(r"[0-9]+")
 _DICOM_ID = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z.-]*")
 
 
@@ -85,11 +87,20 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     entries = _read_metadata(_find_table(folders, "metadata"), files, _SUFFIXES[layout], failures)
     entries = _present_on_disk(entries, files, failures)
     studies: list[ArchiveStudy] = []
-    with _Reports(folders) as reports:
+    count = 0
+    with ExitStack() as stack:
+        readers = list(_report_readers(folders, stack))
         for study_id, entry in entries.items():
-            sections = split_sections(reports.read(entry.patient_id, study_id, failures) or "")
+            name = f"files/p{entry.patient_id[:2]}/p{entry.patient_id}/s{study_id}.txt"
+            text = ""
+            try:
+                text = _read_report(readers, name)
+                count += 1
+            except InputError as error:
+                failures.append(read_failure(name, str(error)))
             if study_id not in splits:
                 failures.append(read_failure(study_id, "not in the table of splits; the study has no split"))
+            sections = split_sections(text)
             studies.append(
                 ArchiveStudy(
                     study_id=study_id,
@@ -104,15 +115,10 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
                     split=splits.get(study_id),
                 )
             )
-        if studies and not reports.count:
-            message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
-            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    if studies and not count:
+        message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     return Archive(SOURCE, studies, failures)
-
-
-def _report_name(patient_id: str, study_id: str) -> str:
-    """Return the path of a study's report below the folder of either release."""
-    return f"files/p{patient_id[:2]}/p{patient_id}/s{study_id}.txt"
 
 
 def _find_table(folders: Sequence[Path], name: str) -> Path:
@@ -126,13 +132,11 @@ def _find_table(folders: Sequence[Path], name: str) -> Path:
 
 def _read_splits(path: Path) -> dict[str, str]:
     splits: dict[str, str] = {}
-    for line, (study_id, split) in stream_columns(path, ("study_id", "split")):
+    for line, (study_id, name) in stream_columns(path, ("study_id", "split")):
         if study_id is None:
             message = "expected a study, found nothing"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="study_id")
-        if split not in _SPLITS:
-            message = f"expected one of {', '.join(_SPLITS)}, found {describe_choice(split)}"
-            raise InputError(message, file=path, line=line, field="split")
+        split = parse_split(name, file=path, line=line)
         if splits.setdefault(study_id, split) != split:
             message = f"study {study_id} is in two splits, '{splits[study_id]}' and '{split}'"
             raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="split")
@@ -146,13 +150,14 @@ def _read_metadata(path: Path, files: Path, suffix: str, failures: list[Failure]
     for line, cells in stream_columns(path, columns, optional=("ViewCodeSequence_CodeMeaning",)):
         dicom_id, patient_id, study_id = (cell or "" for cell in cells[:3])
         position, date, time, code = cells[3:]
-        for column, value in (("subject_id", patient_id), ("study_id", study_id)):
-            if not (value.isascii() and value.isdigit()):
-                raise InputError(f"expected digits, found {describe_choice(value)}", file=path, line=line, field=column)
-        if not _DICOM_ID.fullmatch(dicom_id):
-            raise InputError(
-                f"expected a file name, found {describe_choice(dicom_id)}", file=path, line=line, field="dicom_id"
-            )
+        for column, pattern, value, expected in (
+            ("subject_id", _NUMBER, patient_id, "digits"),
+            ("study_id", _NUMBER, study_id, "digits"),
+            ("dicom_id", _DICOM_ID, dicom_id, "a file name"),
+        ):
+            if not pattern.fullmatch(value):
+                message = f"expected {expected}, found {describe_choice(value)}"
+                raise InputError(message, file=path, line=line, field=column)
         study = entries.setdefault(study_id, _StudyEntry(patient_id))
         if study.patient_id != patient_id:
             message = f"study {study_id} has two patients, {study.patient_id} and {patient_id}"
@@ -193,16 +198,8 @@ def _timestamp(date: str | None, time: str | None) -> datetime | None:
     if date is None:
         return None
     whole, _, fraction = (time or "0").partition(".")
-    clock, day = int(whole), int(date.partition(".")[0])
-    return datetime(
-        day // 10000,
-        day // 100 % 100,
-        day % 100,
-        clock // 10000,
-        clock // 100 % 100,
-        clock % 100,
-        int(f"{fraction:0<6.6}"),
-    )
+    day = date.partition(".")[0]
+    return datetime.strptime(f"{int(day):08}{int(whole):06}{fraction:0<6.6}", "%Y%m%d%H%M%S%f")
 
 
 def _present_on_disk(
@@ -228,63 +225,44 @@ def _present_on_disk(
     return present
 
 
-class _Reports:
-    """Free-text reports in folders, zipped or unpacked. `count` is the number of reports read."""
-
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.count = 0
-        self._stack = ExitStack()
-        self._zips: list[tuple[zipfile.ZipFile, str]] = []
-        self._folders: list[Path] = []
-        for folder in folders:
-            if (path := folder / "mimic-cxr-reports.zip").is_file():
-                self._zips.append(self._open(path))
-            unpacked = folder / "mimic-cxr-reports"
-            self._folders += [path for path in (unpacked, folder) if (path / "files").is_dir()]
-
-    def __enter__(self) -> _Reports:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def read(self, patient_id: str, study_id: str, failures: list[Failure]) -> str | None:
-        """Return a study's report; add a failure and return None if there is none."""
-        name = _report_name(patient_id, study_id)
+def _report_readers(folders: Sequence[Path], stack: ExitStack) -> Iterator[Callable[[str], bytes]]:
+    """Yield functions that read a report by its name, first those of zip files, then those of folders."""
+    for path in (folder / "mimic-cxr-reports.zip" for folder in folders):
+        if not path.is_file():
+            continue
         try:
-            content = next(self._copies(name), None)
-            if content is None:
-                failures.append(read_failure(name, "the study has no report"))
-                return None
-            self.count += 1
-            return content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            failures.append(read_failure(name, "the report is not UTF-8 text"))
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-            failures.append(read_failure(name, f"the report cannot be read: {error}"))
-        return None
-
-    def _copies(self, name: str) -> Iterator[bytes]:
-        for archive, prefix in self._zips:
-            try:
-                yield archive.read(prefix + name)
-            except KeyError:
-                continue
-        for folder in self._folders:
-            try:
-                yield (folder / name).read_bytes()
-            except FileNotFoundError:
-                continue
-
-    def _open(self, path: Path) -> tuple[zipfile.ZipFile, str]:
-        """Open a zip file; return it with the prefix before "files/", which is not empty for repacked files."""
-        try:
-            archive = self._stack.enter_context(zipfile.ZipFile(path))
+            archive = stack.enter_context(zipfile.ZipFile(path))
         except (zipfile.BadZipFile, OSError) as error:
             message = f"cannot be read as a zip file: {error}"
             raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
-        for name in archive.namelist():
-            prefix, files, _ = name.partition("files/")
-            if files and name.endswith(".txt"):
-                return archive, prefix
-        raise InputError("expected reports files/p1x/p.../s....txt, found none", file=path)
+        # Repacked files have a prefix before "files/".
+        names = [name.partition("files/") for name in archive.namelist() if name.endswith(".txt")]
+        prefix = next((before for before, files, _ in names if files), None)
+        if prefix is None:
+            raise InputError("expected reports files/p1x/p.../s....txt, found none", file=path)
+        yield partial(_read_member, archive, prefix)
+    for unpacked in (path for folder in folders for path in (folder / "mimic-cxr-reports", folder)):
+        if (unpacked / "files").is_dir():
+            yield partial(_read_file, unpacked)
+
+
+def _read_member(archive: zipfile.ZipFile, prefix: str, name: str) -> bytes:
+    return archive.read(prefix + name)
+
+
+def _read_file(folder: Path, name: str) -> bytes:
+    return (folder / name).read_bytes()
+
+
+def _read_report(readers: Sequence[Callable[[str], bytes]], name: str) -> str:
+    """Return a report from the first place that has it."""
+    for read in readers:
+        try:
+            return read(name).decode("utf-8-sig")
+        except (KeyError, FileNotFoundError):
+            continue
+        except UnicodeDecodeError:
+            raise InputError("the report is not UTF-8 text") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise InputError(f"the report cannot be read: {error}") from None
+    raise InputError("the study has no report")

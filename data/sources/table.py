@@ -11,7 +11,16 @@ from typing import Any
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below
 from maira.data.manifest import Failure
-from maira.data.pairing import UNREADABLE, Rules, SampleMaker, Samples, check_patient_splits, make_samples, png_path
+from maira.data.pairing import (
+    SHARED_FIELDS,
+    UNREADABLE,
+    Rules,
+    SampleMaker,
+    Samples,
+    check_patient_splits,
+    make_samples,
+    png_path,
+)
 from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import (
     ErrorCode,
@@ -185,21 +194,13 @@ def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Itera
             if (previous := sample_ids.setdefault(row.radiographs["frontal"].key, sample_id)) != sample_id:
                 reason = f"same frontal radiograph as sample '{previous}' of the study"
                 failures.append(Failure(sample_id=sample_id, stage="read", reason=reason))
+        shared: dict[str, Any] = {column: getattr(first, column) for column in SHARED_FIELDS} | {"study_id": name}
         yield ArchiveStudy(
-            study_id=name,
-            patient_id=first.patient_id,
             timestamp=group[0].date,
             radiographs=tuple(radiographs.values()),
-            findings=first.findings,
-            indication=first.indication,
-            technique=first.technique,
-            comparison=first.comparison,
             report=first.findings,
-            grounded_findings=tuple(first.grounded_findings) if first.grounded_findings else None,
-            phrases=tuple(first.phrases) if first.phrases else None,
-            labels=tuple(first.labels) if first.labels is not None else None,
-            split=first.split,
             sample_ids=sample_ids,
+            **shared,
         )
 
 
