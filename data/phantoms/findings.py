@@ -186,31 +186,29 @@ def _between(
     return float(min(near, far)), float(top), float(max(near, far)), float(bottom)
 
 
+_SIMILAR = ({"effusion", "pneumothorax"}, {"effusion", "atelectasis"}, {"pacemaker", "central_line"})
+"""Kinds that cannot be told apart on one side."""
+_COVERED: dict[Kind, Zone] = {
+    "effusion": "lower",
+    "atelectasis": "lower",
+    "pacemaker": "upper",
+    "pneumothorax": "upper",
+}
+"""Zones that kinds cover on their side."""
+
+
 def compatible(finding: Finding, others: list[Finding]) -> bool:
-    """Return whether a finding can be distinguished from the others."""
+    """Return whether a finding can be distinguished from the others of a radiograph."""
     for other in others:
-        if other.kind == finding.kind and (
-            finding.kind not in ("nodule", "consolidation") or other.side == finding.side
-        ):
-            return False
-        shared = bool(set(other.sides) & set(finding.sides))
-        kinds = {other.kind, finding.kind}
-        if kinds == {"effusion", "pneumothorax"} and shared:
-            return False
-        if kinds == {"effusion", "atelectasis"} and shared:
+        kinds, zones = {other.kind, finding.kind}, {other.zone, finding.zone} - {None}
+        if len(kinds) == 1 and (finding.kind not in ("nodule", "consolidation") or other.side == finding.side):
             return False
         if "edema" in kinds and kinds & {"consolidation", "nodule"}:
             return False
-        if kinds == {"pacemaker", "central_line"} and shared:
-            return False
-        if "effusion" in kinds and shared and "lower" in (other.zone, finding.zone):
-            return False
-        if "atelectasis" in kinds and shared and "lower" in (other.zone, finding.zone):
-            return False
-        if "pacemaker" in kinds and shared and "upper" in (other.zone, finding.zone):
-            return False
-        if "pneumothorax" in kinds and shared and "upper" in (other.zone, finding.zone):
-            return False
-        if shared and other.zone is not None and other.zone == finding.zone:
+        if set(other.sides) & set(finding.sides) and (
+            kinds in _SIMILAR
+            or any(zone in zones for kind, zone in _COVERED.items() if kind in kinds)
+            or (other.zone is not None and other.zone == finding.zone)
+        ):
             return False
     return True

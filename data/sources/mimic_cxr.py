@@ -107,11 +107,11 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
                     patient_id=entry.patient_id,
                     timestamp=entry.timestamp,
                     radiographs=tuple(entry.radiographs),
-                    findings=sections.findings,
-                    indication=sections.indication,
-                    technique=sections.technique,
-                    comparison=sections.comparison,
-                    report=sections.text,
+                    findings=sections.get("findings"),
+                    indication=sections.get("indication"),
+                    technique=sections.get("technique"),
+                    comparison=sections.get("comparison"),
+                    report=sections.get("text"),
                     split=splits.get(study_id),
                 )
             )

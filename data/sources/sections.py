@@ -18,41 +18,6 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 
-@dataclass(frozen=True, slots=True)
-class Sections:
-    """Sections of a report, each as prose on one line; missing sections are None, never blank.
-
-    Attributes:
-        findings, impression, indication, technique, comparison: sections of these names.
-        history: clinical history or information under its own heading.
-        examination: what was examined; also a title that names the views.
-        addendum: text added after the report was signed.
-        recommendation, notification: recommendations, and who was notified.
-        wet_read: the preliminary reading.
-        preamble: text before the first heading; the whole text if there is no heading.
-        last_paragraph: for a report without findings and impression, the text after the first paragraph of the last
-            section, which usually describes the findings.
-        other: sections under other headings.
-        text: the report without the wet read and separator lines, with its original headings.
-    """
-
-    findings: str | None = None
-    impression: str | None = None
-    indication: str | None = None
-    history: str | None = None
-    technique: str | None = None
-    comparison: str | None = None
-    examination: str | None = None
-    addendum: str | None = None
-    recommendation: str | None = None
-    notification: str | None = None
-    wet_read: str | None = None
-    preamble: str | None = None
-    last_paragraph: str | None = None
-    other: str | None = None
-    text: str | None = None
-
-
 @dataclass(slots=True)
 class _Part:
     """A heading as written ("" for none), its section, and the lines below it."""
@@ -124,8 +89,16 @@ _JOINED = frozenset(("findings", "views", "impression", "addendum", "wet_read"))
 _TIME_WORDS = frozenset(("am", "pm", "at", "on", "hrs", "hour", "hours", "ap", "pa", "dated", "the"))
 
 
-def split_sections(text: str) -> Sections:
-    """Split a report by its headings; all of its text is in some section."""
+def split_sections(text: str) -> dict[str, str]:
+    """Split a report, with its line breaks, by its headings; all of its text is in some section.
+
+    Returns the sections that are not blank, as prose on one line, by name: findings, impression, indication, history
+    (clinical history or information under its own heading), technique, comparison, examination (also a title that names
+    the views), addendum, recommendation, notification, wet_read (the preliminary reading), preamble (before the first
+    heading, or the whole text), last_paragraph (for a report without findings and impression, the text after the first
+    paragraph of the last section, which usually describes the findings) and other. `text` is the report without the
+    wet read and separator lines, with its original headings.
+    """
     parts = [_resolve_title(part) for part in _parts(text)]
     text = " ".join(part.text() for part in parts if part.kind != "wet_read")
     # A heading without text is not a section, so a title does not hide the last paragraph.
@@ -137,7 +110,7 @@ def split_sections(text: str) -> Sections:
         if (prose := part.prose()) not in (texts := by_kind.setdefault(part.kind, [])):
             texts.append(prose)
     sections = {kind: " ".join(texts) for kind, texts in by_kind.items()}
-    return Sections(**sections, text=" ".join(text.split()) or None)
+    return sections | ({"text": complete} if (complete := " ".join(text.split())) else {})
 
 
 def _parts(text: str) -> Iterator[_Part]:
