@@ -23,8 +23,10 @@ Priors = Literal["every", "one", "none"]
 _Images = tuple[Radiograph, Radiograph | None, Radiograph | None]
 """The frontal, lateral and prior radiograph of a sample."""
 SPLITS = ("train", "validate", "test")
-SHARED_FIELDS = ("study_id", "patient_id", "indication", "technique", "comparison", "findings", "grounded_findings")
-SHARED_FIELDS += ("phrases", "labels", "split")
+SHARED_FIELDS = (
+    *("study_id", "patient_id", "indication", "technique", "comparison", "findings", "grounded_findings", "phrases"),
+    *("labels", "split"),
+)
 """Fields that samples have from their study."""
 UNREADABLE = "no frontal radiograph that can be read"
 """Reason for skipping a sample whose frontal radiograph cannot be converted."""

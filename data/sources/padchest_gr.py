@@ -20,25 +20,44 @@ left"), and that `boxes` are the reference if a second reader drew `extra_boxes`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from maira.data.manifest import Failure
 from maira.data.sources.padchest import ImageFiles, Language, read_padchest
 from maira.data.sources.table_records import join_sections, parse_date, parse_split
 from maira.data.study import Label, Side
-from radfact.errors import ErrorCode, InputError, describe
+from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
 from radfact.io.jsonl import read_json
-from radfact.records import Box, Sentence, validate_model
+from radfact.records import Box, Id, Row, Sentence, validate_model
 
 _REPORTS = "grounded_reports_20240819.json"
 _TABLE = "master_table.csv"
 # Boxes slightly beyond the edge of the image are clipped; coordinates further outside are invalid.
 _EDGE_TOLERANCE = 0.01
+_Corner = Annotated[float, Field(ge=-_EDGE_TOLERANCE, le=1 + _EDGE_TOLERANCE, strict=True)]
+
+
+class _Finding(Row):
+    sentence_en: str | None = None
+    sentence_es: str | None = None
+    abnormal: Any = None
+    boxes: list[tuple[_Corner, _Corner, _Corner, _Corner]] | None = None
+    labels: list[Any] | None = None
+    locations: list[Any] | None = None
+
+
+class _Entry(Row):
+    study: Id = Field(alias="StudyID")
+    image: Id = Field(alias="ImageID")
+    previous_study: Any = Field(None, alias="PreviousStudyID")
+    previous_image: Any = Field(None, alias="PreviousImageID")
+    findings: Annotated[list[_Finding], Field(min_length=1)]
 
 
 def read_padchest_gr(
@@ -67,26 +86,26 @@ def read_padchest_gr(
     failures: list[Failure] = []
     studies: dict[str, ArchiveStudy] = {}
     previous: dict[str, tuple[str, _StudyMetadata]] = {}
-    for index, entry in enumerate(entries):
+    for index, value in enumerate(entries):
         try:
-            study_id, image_id = _name(entry, "StudyID"), _name(entry, "ImageID")
-            if study_id in studies:
-                raise InputError(f"duplicate study {study_id}", code=ErrorCode.DUPLICATE)
-            if study_id not in metadata:
+            entry = validate_model(_Entry, value)
+            if entry.study in studies:
+                raise InputError(f"duplicate study {entry.study}", code=ErrorCode.DUPLICATE)
+            if entry.study not in metadata:
                 raise InputError(f"not in {_TABLE}, so its patient and split are unknown", code=ErrorCode.MISMATCH)
-            study = _study(entry, study_id, metadata[study_id], language)
+            study = _study(entry, metadata[entry.study], language)
         except InputError as error:
-            name = entry.get("StudyID") if isinstance(entry, dict) else None
+            name = value.get("StudyID") if isinstance(value, dict) else None
             failures.append(read_failure(str(name or f"{_REPORTS}[{index}]"), str(error)))
             continue
-        frontal = images.find(image_id, "frontal")
+        frontal = images.find(entry.image, "frontal")
         if frontal is None:
-            failures.append(read_failure(image_id, "no such image below the folder"))
-        full_study = full_studies.get(study_id)
+            failures.append(read_failure(entry.image, "no such image below the folder"))
+        full_study = full_studies.get(entry.study)
         laterals = tuple(image for image in (full_study.radiographs if full_study else ()) if image.view == "lateral")
-        studies[study_id] = replace(study, radiographs=laterals if frontal is None else (frontal, *laterals))
-        if isinstance(previous_id := entry.get("PreviousStudyID"), str):
-            previous.setdefault(previous_id, (str(entry.get("PreviousImageID")), metadata[study_id]))
+        studies[entry.study] = replace(study, radiographs=laterals if frontal is None else (frontal, *laterals))
+        if isinstance(entry.previous_study, str):
+            previous.setdefault(entry.previous_study, (str(entry.previous_image), metadata[entry.study]))
     if studies and not images.has_any:
         message = "expected images of the studies below this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
@@ -120,29 +139,30 @@ def _read_metadata(table: Path) -> dict[str, _StudyMetadata]:
     return metadata
 
 
-def _study(entry: dict[str, Any], study_id: str, metadata: _StudyMetadata, language: Language) -> ArchiveStudy:
-    findings = entry.get("findings")
-    if not isinstance(findings, list) or not findings:
-        raise InputError("expected a list of sentences", field="findings")
+def _study(entry: _Entry, metadata: _StudyMetadata, language: Language) -> ArchiveStudy:
     sentences: list[Sentence] = []
     labels: list[Label] = []
-    for number, finding in enumerate(findings):
-        field = f"findings[{number}]"
-        if not isinstance(finding, dict):
-            raise InputError("expected an object", field=field)
-        text = finding.get(f"sentence_{language}")
-        if not isinstance(text, str) or not (text := prose(text) or ""):
-            raise InputError("expected text in this language, found none", field=f"{field}.sentence_{language}")
-        boxes = tuple(_boxes(_list(finding, "boxes", field), f"{field}.boxes"))
+    for number, finding in enumerate(entry.findings):
+        text = prose(finding.sentence_en if language == "en" else finding.sentence_es)
+        if text is None:
+            field = f"findings[{number}].sentence_{language}"
+            raise InputError("expected text in this language, found none", field=field)
+        clipped = [[min(max(corner, 0), 1) for corner in corners] for corners in finding.boxes or ()]
+        boxes = tuple(
+            validate_model(
+                Box, dict(zip(Box.model_fields, corners, strict=True)), field=f"findings[{number}].boxes[{i}]"
+            )
+            for i, corners in enumerate(clipped)
+        )
         sentences.append(Sentence(text=text, boxes=boxes))
-        if finding.get("abnormal"):
-            kinds = _list(finding, "labels", field)
+        if finding.abnormal:
+            kinds = finding.labels or []
             # The boxes of a sentence with several labels cannot be attributed to one of them.
             label_boxes = boxes if len(kinds) == 1 else None
-            side = _side(_list(finding, "locations", field))
+            side = _side(finding.locations or [])
             labels += [Label(kind=str(kind), side=side, boxes=label_boxes) for kind in kinds]
     return ArchiveStudy(
-        study_id=study_id,
+        study_id=entry.study,
         patient_id=metadata.patient_id,
         timestamp=None if metadata.date is None else (metadata.date, 1),
         report=join_sections(" ".join(sentence.text for sentence in sentences), None),
@@ -165,35 +185,9 @@ def _previous_study(study: ArchiveStudy, frontal: Radiograph | None, successor: 
     )
 
 
-def _list(finding: dict[str, Any], name: str, field: str) -> list[Any]:
-    """Return a list of a finding; empty if it is missing or null."""
-    value = finding.get(name)
-    if value is not None and not isinstance(value, list):
-        raise InputError(f"expected a list, found {describe(value)}", field=f"{field}.{name}")
-    return value or []
-
-
-def _boxes(boxes: list[Any], field: str) -> Iterator[Box]:
-    for number, corners in enumerate(boxes):
-        box_field = f"{field}[{number}]"
-        if not isinstance(corners, list) or len(corners) != 4 or any(type(c) not in (int, float) for c in corners):
-            raise InputError(f"expected [x_min, y_min, x_max, y_max], found {describe(corners)}", field=box_field)
-        if any(not -_EDGE_TOLERANCE <= corner <= 1 + _EDGE_TOLERANCE for corner in corners):
-            raise InputError(f"expected shares of the image, from 0 to 1, found {corners}", field=box_field)
-        inside = (min(max(corner, 0), 1) for corner in corners)
-        yield validate_model(Box, dict(zip(("x_min", "y_min", "x_max", "y_max"), inside, strict=True)), field=box_field)
-
-
 def _side(locations: list[Any]) -> Side | None:
     """Return the side that locations mention; None if they mention none."""
     names = {str(place).removeprefix("loc ").strip().lower() for place in locations}
     if "bilateral" in names or {"left", "right"} <= names:
         return "both"
     return "left" if "left" in names else "right" if "right" in names else None
-
-
-def _name(entry: Any, field: str) -> str:
-    value = entry.get(field) if isinstance(entry, dict) else None
-    if not isinstance(value, str | int) or not str(value).strip():
-        raise InputError(f"expected a name, found {describe(value)}", field=field)
-    return str(value).strip()
