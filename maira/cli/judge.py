@@ -68,29 +68,6 @@ class RatingOptions(Options):
     ] = None
 
 
-DATA_MANUAL = "\n".join(
-    (
-        "Create training data for a judge, with a held-out part: from pairs of reports, which teachers label, or, for "
-        "VERT, from expert ratings (--ratings).",
-        "",
-        "Teachers are queried in order; each labels the queries that the previous ones could not: injected (labels are "
-        "the errors that rules inject into reports), offline (entailment), PROVIDER:MODEL, vllm:PATH or "
-        "python:MODULE:OBJECT (entailment). --judge-arg and --base-url apply to the last teacher.",
-        "",
-        "[bold]Examples[/bold]",
-        "  maira judge-data reports.csv --task entailment --balanced \\",
-        "      --teacher injected --teacher offline --out data",
-        "  maira judge-data reports.csv --task green --teacher openai:MODEL \\",
-        "      --drafts drafts.jsonl --out data",
-        "  maira judge-data --task vert --ratings rate_train.csv \\",
-        "      --layout rate-eval --out data",
-        "  radfact judge-check data/heldout.json --judge vllm:runs/judge/checkpoint",
-        "  radfact meta agreement data/heldout.csv --better higher --metrics green \\",
-        "      --judge vllm:runs/judge/checkpoint",
-    )
-)
-
-
 @with_options
 def judge_data(
     task: Annotated[Literal["green", "vert", "entailment"], typer.Option(help="Task of the judge.")],
@@ -108,8 +85,18 @@ def judge_data(
     held_out: Annotated[float, typer.Option(min=0, max=0.9, help="Fraction of the references to hold out.")] = 0.1,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 42,
 ) -> None:
-    """Create training data for a judge."""
+    """Create training data for a judge, with a held-out part.
+
+    From pairs of reports, which teachers label, or, for VERT, from expert ratings (--ratings).
+
+    Teachers are queried in order; each labels the queries that the previous ones could not: injected (labels are the
+    errors that rules inject into reports), offline (entailment), PROVIDER:MODEL, vllm:PATH or python:MODULE:OBJECT
+    (entailment). --judge-arg and --base-url apply to the last teacher.
+    """
     from maira.judge.data import make_judge_data, make_rated_data
+    from radfact.io.pairs import read_drafts
+    from radfact.meta.datasets.reports import read_reports
+    from radfact.records import narrative
 
     if (reports is None) == (rated.ratings is None):
         raise InputError("expected either reports or --ratings", code=ErrorCode.CONFLICTING_OPTIONS)
@@ -124,19 +111,21 @@ def judge_data(
         settings = rated.model_dump(exclude={"ratings", "layout"})
         written = make_rated_data(rated.ratings, rated.layout, out, **settings, held_out=held_out, seed=seed)
     else:
+        assert reports is not None
         if not options.teachers:
             message = "expected a teacher: injected, offline or PROVIDER:MODEL"
             raise InputError(message, code=ErrorCode.MISSING_OPTION, field="teachers")
         # The options of a model are those of the last teacher; the worked examples are not for the teachers.
         last = model.model_copy(update={"judge": options.teachers[-1], "few_shots": None})
+        drafts = read_drafts(options.drafts) if options.drafts else {}
         written = make_judge_data(
-            _references(reports),
+            {item.sample_id: item.report for item in read_reports(reports, default_site="-")},
             task,
             [*(JudgeOptions(judge=name) for name in options.teachers[:-1]), last],
             out,
             cache=out / "cache",
             pairings=options.pairings,
-            drafts=_drafts(options.drafts),
+            drafts={key: narrative(report) for key, report in drafts.items()},
             few_shots=model.few_shots,
             balanced=options.balanced,
             held_out=held_out,
@@ -160,21 +149,6 @@ def _show(written: JudgeDataSummary, out: Path, *, expects_heldout: bool) -> Non
             "too. Increase --held-out, or add reports.",
         )
     exit_with_failures(console, list(written.failures.items()))
-
-
-def _references(reports: Path | None) -> dict[str, str]:
-    from radfact.meta.datasets.reports import read_reports
-
-    if reports is None:
-        return {}
-    return {item.sample_id: item.report for item in read_reports(reports, default_site="-")}
-
-
-def _drafts(file: Path | None) -> dict[str, str] | None:
-    from radfact.io.pairs import read_drafts
-    from radfact.records import narrative
-
-    return {key: narrative(report) for key, report in read_drafts(file).items()} if file else None
 
 
 def judge_train(

@@ -11,7 +11,7 @@ from maira.cli.estimate import estimate
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.examples import EXAMPLES
 from maira.cli.generate import boxes, generate, ground
-from maira.cli.judge import DATA_MANUAL, judge_data, judge_train
+from maira.cli.judge import judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
 from maira.cli.model import assemble, convert, train
 from maira.cli.preferences import preferences
@@ -76,7 +76,7 @@ app.command()(preferences)
 app.command()(convert)
 app.command()(assemble)
 app.command()(push)
-app.command("judge-data", help=DATA_MANUAL)(judge_data)
+app.command("judge-data")(judge_data)
 app.command("judge-train")(judge_train)
 app.add_typer(evaluate_app, name="evaluate")
 app.command()(doctor)

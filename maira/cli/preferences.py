@@ -11,11 +11,10 @@ from rich.console import Console
 
 from maira.cli.options import Manifest, read_studies
 from maira.cli.show import print_line
-from maira.generate.options import GenerationOptions
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.outputs import Output
-from radfact.options import only, parse_key_values
+from radfact.options import parse_key_values, rename_fields
 from radfact.records import validate_model
 
 
@@ -27,7 +26,6 @@ def preferences(
     ],
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Output file of preference pairs (.jsonl)."), Output("file")],
-    generation: Annotated[GenerationOptions, only("preset", "drop")],
     scores: Annotated[
         str,
         typer.Option(
@@ -58,8 +56,8 @@ def preferences(
     generate --temperature 1 --seed N.
     """
     from maira.train.config.run_config import RewardConfig
-    from maira.train.preference_pairs import make_preferences
-    from maira.train.rewards import ReportReward
+    from maira.train.post.pairs import make_preferences
+    from maira.train.post.rewards import ReportReward
     from radfact.io.jsonl import write_jsonl
 
     if len(drafts) < 2:
@@ -71,16 +69,10 @@ def preferences(
         "options": {"judge": "offline", **parse_key_values(reward_option or (), "reward_option")},
     }
     config = validate_model(RewardConfig, values)
-    reward = ReportReward(config, scores_field="scores", options_field="reward_option")
+    with rename_fields({"options": "reward_option"}):
+        reward = ReportReward(config)
     studies, _ = read_studies(manifest)
-    pairs = make_preferences(
-        drafts,
-        {study.sample_id: study for study in studies},
-        reward,
-        margin,
-        preset=generation.preset,
-        drop=generation.drop,
-    )
+    pairs = make_preferences(drafts, {study.sample_id: study for study in studies}, reward, margin)
     skipped = ", ".join(f"{count} ({reason})" for reason, count in pairs.skipped.items())
     if not pairs.rows:
         raise RunError(f"expected at least one pair, found none; skipped: {skipped}", code=ErrorCode.NOTHING_SCORED)
@@ -93,11 +85,7 @@ def preferences(
 
 
 def _weights(text: str) -> dict[str, float]:
-    """Parse the weights of scores.
-
-    Raises:
-        InputError: the text is not NAME=WEIGHT,...
-    """
+    """Parse the weights of scores, NAME=WEIGHT,..."""
     weights: dict[str, float] = {}
     for name, value in parse_key_values([item.strip() for item in text.split(",")], "scores").items():
         try:
@@ -105,9 +93,6 @@ def _weights(text: str) -> dict[str, float]:
         except ValueError:
             weights[name] = math.nan
         if not math.isfinite(weights[name]):
-            raise InputError(
-                f"expected a number as the weight of '{name}', found '{value}'",
-                code=ErrorCode.INVALID_OPTION,
-                field="scores",
-            )
+            message = f"expected a number as the weight of '{name}', found '{value}'"
+            raise InputError(message, code=ErrorCode.INVALID_OPTION, field="scores")
     return weights

@@ -61,20 +61,11 @@ def make_judge_data(
     The held-out data is `heldout.json` for entailment, which `radfact judge-check` reads, and `heldout.csv` for
     scores, which `radfact meta agreement` reads.
 
-    Args:
-        reports: references by name.
-        task: of the judge.
-        teachers: judges, `injected` among them; each labels the items without a label so far.
-        out: folder.
-        cache: folder of the teachers' cached responses.
-        pairings: kinds of pairs; by default all that are possible.
-        drafts: a model's candidates by the reference's name.
-        few_shots: worked examples that an entailment judge will be shown; None for the default ones, `none` for none.
-        balanced: draw as many entailed examples as others in both splits, with few copies in training
-            (`verdicts.balance`).
-        held_out: share of the references that are held out with all their pairs.
-        seed: of all random choices.
-        count: maximum number of pairs.
+    `reports` are the references by name, `drafts` a model's candidates by the same names. A teacher is a judge or
+    `injected`, and labels the items that have no label so far. `few_shots` are the worked examples that an entailment
+    judge will be shown: None for the default ones, `none` for none. `balanced` draws as many entailed examples as
+    others in both splits (`verdicts.balance`), and `held_out` is the share of references that are held out with all
+    their pairs.
     """
     by_name = {str(teacher.judge): teacher for teacher in teachers}
     names = list(by_name)

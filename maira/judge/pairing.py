@@ -47,14 +47,10 @@ def make_pairs(
     seed: int = 42,
     count: int | None = None,
 ) -> list[ReportPair]:
-    """Make pairs of all kinds; each report is the reference of one pair, and pairs of texts are unique.
+    """Make pairs of some kinds, among which the reports are distributed evenly.
 
-    Args:
-        reports: references by name.
-        pairings: the kinds, among which the reports are distributed evenly.
-        drafts: a model's candidates by the reference's name, for "drafted".
-        seed: of all draws.
-        count: maximum number of pairs; None for as many as there are reports.
+    Each report is the reference of one pair, and pairs of texts are unique. `drafts` are candidates by the reference's
+    name, for "drafted".
     """
     if len(reports) < 2:
         raise InputError(f"expected at least two reports, found {len(reports)}", code=ErrorCode.EMPTY_INPUT)

@@ -75,20 +75,30 @@ class ExampleSet:
 
 
 def label_in_turn(
-    items: Sequence[ItemT],
+    items: Mapping[str, ItemT],
     teachers: Mapping[str, TeacherT],
     label: Callable[[TeacherT, Sequence[ItemT]], Sequence[LabelT | str | None]],
-) -> list[tuple[str, LabelT | str | None]]:
-    """Return teacher and label of each item; each teacher labels the items that have none so far.
+    make: Callable[[str, ItemT, str, LabelT], TrainingExample],
+) -> ExampleSet:
+    """Make the examples of items by name; each teacher labels the items that have no label so far.
 
     Instead of a label there may be the reason why there is none, or None if no teacher can label the item.
     """
-    labels: list[tuple[str, LabelT | str | None]] = [("", None)] * len(items)
-    for name, teacher in teachers.items():
-        indices = [index for index, (_, known) in enumerate(labels) if known is None or isinstance(known, str)]
-        for index, new in zip(indices, label(teacher, [items[index] for index in indices]), strict=True):
-            labels[index] = (name, new or labels[index][1])
-    return labels
+    labels: dict[str, tuple[str, LabelT | str | None]] = dict.fromkeys(items, ("", None))
+    for teacher_name, teacher in teachers.items():
+        names = [name for name, (_, known) in labels.items() if known is None or isinstance(known, str)]
+        for name, new in zip(names, label(teacher, [items[name] for name in names]), strict=True):
+            labels[name] = (teacher_name, new or labels[name][1])
+    example_set = ExampleSet()
+    for name, (teacher_name, known) in labels.items():
+        if isinstance(known, str):
+            example_set.failures[name] = known
+        elif known is not None:
+            try:
+                example_set.examples.append(make(name, items[name], teacher_name, known))
+            except ValueError as error:
+                example_set.failures[name] = f"the teacher's answer cannot be formatted: {error}"
+    return example_set
 
 
 def write_samples(path: Path, samples: Iterable[ChatSample]) -> None:

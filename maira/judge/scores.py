@@ -46,16 +46,13 @@ def make_score_examples(
         answers = metric.query([TextPair.of(paired.pair) for paired in pairs])
         return [answer.reason if isinstance(answer, Failure) else answer for answer in answers]
 
-    example_set = ExampleSet()
-    for paired, (teacher, answer) in zip(pairs, label_in_turn(pairs, teachers, label), strict=True):
-        if isinstance(answer, str):
-            example_set.failures[paired.pair.sample_id] = answer
-        elif answer is not None:
-            try:
-                example_set.examples.append(_make_example(paired, task, answer, teacher))
-            except ValueError as error:
-                example_set.failures[paired.pair.sample_id] = f"the teacher's answer cannot be formatted: {error}"
-    return example_set
+    def make(name: str, paired: ReportPair, teacher: str, answer: Assessment) -> TrainingExample:
+        if task == "vert" and isinstance(answer, ScoredAssessment):
+            return _make_vert_example(paired, answer.score, teacher)
+        score = green_score(answer.matched.count, assessment.total(answer.significant))
+        return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score)
+
+    return label_in_turn({paired.pair.sample_id: paired for paired in pairs}, teachers, label, make)
 
 
 def make_rating_examples(
@@ -93,14 +90,6 @@ def make_rating_examples(
         source = sources.setdefault(narrative(sample.pair.reference), sample.pair.sample_id)
         example_set.examples.append(_make_vert_example(ReportPair(sample.pair, "rated", source), score, "experts"))
     return example_set, scale
-
-
-def _make_example(paired: ReportPair, task: ScoreTask, answer: Assessment, teacher: str) -> TrainingExample:
-    if task == "vert" and isinstance(answer, ScoredAssessment):
-        return _make_vert_example(paired, answer.score, teacher)
-    score = green_score(answer.matched.count, assessment.total(answer.significant))
-    name = paired.pair.sample_id
-    return TrainingExample(paired, name, _prompt(Green, paired), format_assessment(answer), teacher, score)
 
 
 def _make_vert_example(paired: ReportPair, score: float, teacher: str) -> TrainingExample:

@@ -82,14 +82,16 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
         held_out = open_chat_dataset(config, config.validation.sources, tokenizer, ends)
         return Validator(config, held_out, context, log, steps)
 
-    origin = {"model": fingerprint(config.model), "train": [file_sha256(source.file) for source in config.train]}
+    origin: dict[str, Any] = {}
+    if context.is_main:
+        origin = {"model": fingerprint(config.model), "train": [file_sha256(source.file) for source in config.train]}
     return TrainingSetup(
         training,
         dataset,
         model.config,
         lambda folder: write_judge(model, config, context, folder),
         only_trained=True,
-        origin=origin if context.is_main else {},
+        origin=origin,
         make_validator=make_validator if config.validation.sources else None,
     )
 

@@ -38,33 +38,32 @@ def make_entailment_examples(
 
     None instead of a judge labels by the injected errors, where they determine the verdict.
     """
-    example_set = ExampleSet()
     prefix = few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
-    queries = list(_make_queries(pairs, splitter, example_set))
-    labels = label_in_turn(queries, teachers, _label)
-    for number, ((paired, direction, query), (teacher, label)) in enumerate(zip(queries, labels, strict=True)):
-        name = f"{paired.pair.sample_id}/{direction}{number}"
-        if isinstance(label, str):
-            example_set.failures[name] = label
-        elif label is not None:
-            messages = (*prefix, ("user", query_message(query.premises, query.hypothesis)))
-            answer = dump_yaml(worked_response(label))
-            example_set.examples.append(TrainingExample(paired, name, messages, answer, teacher, label))
-    return example_set
+
+    def make(name: str, pair_query: _PairQuery, teacher: str, label: Example) -> TrainingExample:
+        paired, _, query = pair_query
+        messages = (*prefix, ("user", query_message(query.premises, query.hypothesis)))
+        return TrainingExample(paired, name, messages, dump_yaml(worked_response(label)), teacher, label)
+
+    failures: dict[str, str] = {}
+    queries = enumerate(_make_queries(pairs, splitter, failures))
+    items = {f"{query.paired.pair.sample_id}/{query.direction}{number}": query for number, query in queries}
+    example_set = label_in_turn(items, teachers, _label, make)
+    return ExampleSet(example_set.examples, failures | example_set.failures)
 
 
-def _make_queries(pairs: Sequence[ReportPair], splitter: Splitter, example_set: ExampleSet) -> Iterator[_PairQuery]:
+def _make_queries(pairs: Sequence[ReportPair], splitter: Splitter, failures: dict[str, str]) -> Iterator[_PairQuery]:
     """Yield for each pair the candidate's sentences given the reference (A), then the other way round (B)."""
     texts = [narrative(report) for paired in pairs for report in (paired.pair.candidate, paired.pair.reference)]
     split = splitter.split(texts)
     for paired, candidate, reference in zip(pairs, split[::2], split[1::2], strict=True):
-        if isinstance(candidate, Failure) or isinstance(reference, Failure):
-            failure = candidate if isinstance(candidate, Failure) else reference
-            example_set.failures[paired.pair.sample_id] = getattr(failure, "reason", "")
-            continue
-        for direction, hypotheses, premises in (("A", candidate, reference), ("B", reference, candidate)):
-            if premises:
-                for hypothesis in dict.fromkeys(hypotheses):
+        if isinstance(candidate, Failure):
+            failures[paired.pair.sample_id] = candidate.reason
+        elif isinstance(reference, Failure):
+            failures[paired.pair.sample_id] = reference.reason
+        else:
+            for direction, hypotheses, premises in (("A", candidate, reference), ("B", reference, candidate)):
+                for hypothesis in dict.fromkeys(hypotheses) if premises else ():
                     yield _PairQuery(paired, direction, EntailmentQuery(tuple(premises), hypothesis))
 
 

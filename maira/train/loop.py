@@ -43,8 +43,8 @@ from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
+from maira.train.post.plot import PLOT_FILE, plot_rewards
 from maira.train.record import RECORD_FILE, make_record
-from maira.train.reward_plot import PLOT_FILE, plot_rewards
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model

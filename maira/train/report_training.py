@@ -18,17 +18,18 @@ from maira.train.components import TOKENIZER_STUDIES, check_context, load_model,
 from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.data.dataset import StudyDataset, data_fingerprints, iterate_texts, open_dataset
 from maira.train.data.packing import SampleDataset
-from maira.train.data.preferences import open_preferences
 from maira.train.data.schedule import DataSchedule
-from maira.train.dpo import DpoLoss, DpoObjective
 from maira.train.export import write_checkpoint
 from maira.train.logging import MetricsLogger
 from maira.train.loop import Objective, TrainingSetup, attention_kernel, main_process_first, run_training
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import DistributedContext, ParallelModel, sharding
-from maira.train.rewards import ReportReward
-from maira.train.rollouts import PromptDataset, RolloutSampler, policy_loss
+from maira.train.post.dpo import DpoLoss, DpoObjective
+from maira.train.post.grpo import PromptDataset, RolloutSampler, policy_loss
+from maira.train.post.preferences import open_preferences
+from maira.train.post.rewards import ReportReward
 from maira.train.validation import make_report_validator
+from radfact.options import rename_fields
 
 
 def train(config: TrainConfig, console: Console | None = None, *, overwrite: bool = False) -> Path:
@@ -59,7 +60,7 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
         InputError: the configuration, a manifest or an image cannot be used.
     """
     if config.grpo is not None and config.grpo.engine == "vllm":
-        from maira.train.rollout_engine import check_engine
+        from maira.train.post.rollout_engine import check_engine
 
         check_engine(config, context)
     model, processor = load_model(
@@ -74,20 +75,23 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
     kinds = 0
     if config.dpo:
         pairs = dataset = open_preferences(config, processor, window)
+        _print_notes(pairs, context, console)
         policy = DpoLoss(config.dpo)
 
         def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
-            return DpoObjective(config, pairs, schedule, model, origin.get("model"), log)
+            return DpoObjective(config, pairs, schedule, model, origin.get("model"), log.info)
 
     else:
         answers = dataset = _open_answers(config, model, processor, context, console)
         kinds = len(answers.kinds)
         if config.grpo:
             prompts = dataset = PromptDataset(answers, config.grpo, window)
-            policy, reward = policy_loss(config.grpo, model, processor), ReportReward(config.grpo.reward)
+            policy = policy_loss(config.grpo, model, processor)
+            with rename_fields({name: f"grpo.reward.{name}" for name in ("scores", "options")}):
+                reward = ReportReward(config.grpo.reward)
 
             def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
-                return RolloutSampler(config, prompts, schedule, model, processor, reward, log)
+                return RolloutSampler(config, prompts, schedule, model, processor, reward, log.info)
 
         check_context(dataset.table, model.config, dataset.sample_id)
     set_trainable(model, config)
@@ -122,9 +126,12 @@ def _open_answers(
             config, config.train, processor, config.out / "tables", patch_grid=grid, on_progress=on_progress
         ),
     )
+    _print_notes(dataset, context, console)
+    return dataset
+
+
+def _print_notes(dataset: StudyDataset, context: DistributedContext, console: Console) -> None:
     if context.is_main:
         for note, count in dataset.notes.items():
-            console.print(
-                f"{count} of {len(dataset.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True
-            )
-    return dataset
+            text = f"{count} of {len(dataset.table)} answers: {note}"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -24,13 +24,12 @@ from maira.train import attention
 from maira.train.blocks import prepare_blocks
 from maira.train.config.run_config import DpoConfig, GrpoConfig, TrainConfig
 from maira.train.data.packing import PolicyTargets, StepTotals
-from maira.train.dpo import DpoLoss, DpoObjective
 from maira.train.loop import Trainer
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 from maira.train.parallel import DistributedContext, ParallelModel
-from maira.train.policy import PolicyLoss
-from maira.train.rollouts import RolloutSampler
+from maira.train.post.dpo import DpoLoss, DpoObjective
+from maira.train.post.grpo import PolicyLoss, RolloutSampler
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from error_checks import raises
 from packed_rows import gradients
 from PIL import Image
+from post_runs import answer_scores, encode_prompt, post_values
 from test_train import Interrupted, interrupt_at, is_same, weights
 from tiny_runs import Command, metrics, quiet, said
 
@@ -28,12 +30,13 @@ from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.packing import EncodedSample, StepTotals, collate
 from maira.train.loss import MairaLossModel
 from maira.train.monitoring import NAMES, DraftMonitor
+from maira.train.post.grpo import compute_advantages, make_targets, policy_loss, replay_grammar
+from maira.train.post.rewards import excess_length
 from maira.train.report_training import train
-from maira.train.rewards import SampleReward, excess_length
-from maira.train.rollouts import SampledResponse, _targets, compute_advantages, policy_loss, replay_grammar
 from radfact.errors import RunError
 from radfact.records import Box, Pair, Sentence
 
+PAIRS = {"manifest": "none.jsonl", "preferences": "none.jsonl"}
 TIMES = ("generation_seconds", "reward_seconds")
 LIMIT = 24
 TEMPERATURE = 0.7
@@ -42,25 +45,8 @@ TEMPERATURE = 0.7
 def values(checkpoint: Path, manifest: Path, out: Path, grpo: dict[str, Any] | None = None, **changes: Any) -> Any:
     """A config as YAML has it: 4 steps of 2 groups of 4 responses."""
     reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length_penalty": 0.0, "format_penalty": 0.0}
-    return {
-        "model": str(checkpoint),
-        "trained": ["adapter", "language_model"],
-        "train": str(manifest),
-        "tasks": {"grounded": 1},
-        "out": str(out),
-        "grpo": {"num_generations": 4, "max_new_tokens": LIMIT, "reward": reward, **(grpo or {})},
-        "global_batch": 8,
-        "token_budget": 1024,
-        "passes": 32,
-        "learning_rate": 1e-3,
-        "warmup": 0.0,
-        "precision": "no",
-        "save_every": 2,
-        "log_every": 1,
-        "workers": 1,
-        "trackers": [],
-        **changes,
-    }
+    options = {"num_generations": 4, "max_new_tokens": LIMIT, "reward": reward, **(grpo or {})}
+    return post_values(checkpoint, manifest, out, **({"grpo": options, "global_batch": 8} | changes))
 
 
 def config_of(*arguments: Any, **changes: Any) -> TrainConfig:
@@ -78,18 +64,16 @@ def samples(
 ) -> tuple[TransformersEngine, list[EncodedSample]]:
     """An engine, and three sampled reports with their prompts and advantages."""
     engine = TransformersEngine.from_model(model, processor, EngineOptions(cache="dynamic"))
-    examples = [make_example(study, "grounded") for study in studies[:3]]
     requests = []
-    for seed, example in enumerate(examples):
-        request = report_request(example, LIMIT)
-        requests.append(type(request)(request.example, request.form, LIMIT, Sampling(TEMPERATURE, seed)))
+    for seed, study in enumerate(studies[:3]):
+        request = report_request(make_example(study, "grounded"), LIMIT)
+        requests.append(replace(request, sampling=Sampling(TEMPERATURE, seed)))
     responses: dict[int, Any] = dict(engine.generate(requests))
     encoded = []
-    for index, (example, advantage) in enumerate(zip(examples, (1.0, -0.5, 2.0), strict=True)):
+    for index, (study, advantage) in enumerate(zip(studies[:3], (1.0, -0.5, 2.0), strict=True)):
         ids = responses[index].ids
-        prompt = processor.encode_prompt(example.prompt, len(example.images))
-        images = processor.image_processor(list(example.images))["pixel_values"][:, 0].numpy()
-        targets = _targets(len(ids), advantage, (), *replay_grammar(engine.grammar, ids, LIMIT))
+        prompt, images = encode_prompt(study, processor)
+        targets = make_targets(len(ids), advantage, (), *replay_grammar(engine.grammar, ids, LIMIT))
         encoded.append(EncodedSample(str(index), "grounded", [*prompt, *ids], len(prompt), images, policy=targets))
     return engine, encoded
 
@@ -97,8 +81,7 @@ def samples(
 def direct_log_probs(engine: TransformersEngine, sample: EncodedSample) -> torch.Tensor:
     """Log-probabilities of an answer by the model's plain forward pass and the engine's own grammar processor."""
     ids, prompt = sample.input_ids, sample.prompt_tokens
-    pixels = torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1)
-    scores = engine.model(input_ids=torch.tensor([ids]), pixel_values=pixels).logits[0, prompt - 1 : -1].float()
+    scores = answer_scores(engine.model, ids, prompt, sample.images)
     scores[:, engine.model.config.image_token_index] = -torch.inf
     grammar, log_probs = GrammarProcessor(engine.grammar, LIMIT), []
     for place, token in enumerate(ids[prompt:]):
@@ -126,8 +109,7 @@ def test_draws_follow_the_distribution_and_the_seed() -> None:
 def test_a_response_does_not_depend_on_its_batch(samples: Any, studies: Any) -> None:
     engine, encoded = samples
     request = report_request(make_example(studies[1], "grounded"), LIMIT)
-    request = type(request)(request.example, request.form, LIMIT, Sampling(TEMPERATURE, 1))
-    ((_, response),) = engine.generate([request])
+    ((_, response),) = engine.generate([replace(request, sampling=Sampling(TEMPERATURE, 1))])
     assert list(response.ids) == encoded[1].input_ids[encoded[1].prompt_tokens :]
 
 
@@ -201,21 +183,17 @@ def test_importance_weights_correct_the_probabilities_of_the_engine(samples: Any
     assert losses.statistics[:4].tolist() == plain.statistics[:4].tolist()
 
 
-def responses_of(*rewards: float | None) -> list[SampledResponse]:
-    return [SampledResponse(i // 4, 0, (1,), SampleReward(reward, {}, 1)) for i, reward in enumerate(rewards)]
-
-
 def test_advantages_are_relative_to_the_group() -> None:
-    rewards = (1.0, 2.0, 3.0, None, 5.0, 5.0, 5.0, 5.0, None, None, None, 4.0)
-    advantages, figures = compute_advantages(responses_of(*rewards), GrpoConfig(num_generations=4))
+    nan = math.nan
+    rewards = (1.0, 2.0, 3.0, nan, 5.0, 5.0, 5.0, 5.0, nan, nan, nan, 4.0)
+    advantages, shares = compute_advantages(rewards, GrpoConfig(num_generations=4))
     deviation = math.sqrt(2 / 3)
     assert advantages == pytest.approx([-1 / deviation, 0, 1 / deviation, *[0] * 9])
-    assert figures["reward"] == pytest.approx(np.mean([1, 2, 3, 5, 5, 5, 5, 4]))
-    assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
-    assert figures["unscored"] == pytest.approx(4 / 12)
-    assert figures["reward_std"] == pytest.approx(deviation / 3)
-    unscaled, _ = compute_advantages(responses_of(*rewards), GrpoConfig(num_generations=4, scale_rewards=False))
+    expected = (np.mean([1, 2, 3, 5, 5, 5, 5, 4]), deviation / 3, 2 / 3, 4 / 12)
+    assert tuple(shares.values()) == pytest.approx(expected)
+    unscaled, _ = compute_advantages(rewards, GrpoConfig(num_generations=4, scale_rewards=False))
     assert unscaled == pytest.approx([-1, 0, 1, *[0] * 9])
+    assert all(map(math.isnan, compute_advantages([], GrpoConfig())[1].values()))
 
 
 def test_only_longer_reports_are_penalized() -> None:
@@ -318,10 +296,9 @@ def test_signs_of_other_means_are_counted() -> None:
     pairs = [Pair("a", grounded, "There is a mass."), Pair("b", "The lungs are clear. No mass.", "There is a mass.")]
     values = DraftMonitor()(pairs)
     assert tuple(values) == NAMES
-    assert values["drafts/words"] == (3 + 3 * 4 + 6) / 2
-    assert values["drafts/normal_sentence_share"] == 3 / 6
-    assert values["drafts/repeated_sentence_share"] == 2 / 6
-    assert values["drafts/boxes_per_sentence"] == 3 / 6
+    words, normal, repeated, boxes = (3 + 3 * 4 + 6) / 2, 3 / 6, 2 / 6, 3 / 6
+    assert [values[f"drafts/{name}"] for name in ("words", "normal_sentence_share")] == [words, normal]
+    assert [values[f"drafts/{name}"] for name in ("repeated_sentence_share", "boxes_per_sentence")] == [repeated, boxes]
     assert 0 < (values["drafts/findings"] or 0) < 1
 
 
@@ -336,26 +313,28 @@ def test_a_validation_logs_what_is_not_rewarded(checkpoint: Path, phantoms: Path
 
 
 @pytest.mark.parametrize(
-    ("grpo", "changes", "message"),
+    ("changes", "message"),
     [
-        ({"num_generations": 3}, {}, "global_batch: expected a multiple of grpo.num_generations"),
-        ({"num_generations": 1}, {}, "greater than or equal to 2"),
-        ({"num_iterations": 3}, {}, "save_every: expected a multiple of grpo.num_iterations"),
-        ({}, {"tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding is not available with grpo"),
-        ({}, {"patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: not available with grpo"),
-        ({}, {"lora": {"dropout": 0.1}}, "lora.dropout: expected 0"),
-        ({"engine": "vllm"}, {"lora": {"quantize": "nf4"}}, "lora.quantize: not available with grpo.engine=vllm"),
-        ({"engine_args": {"seed": 1}}, {}, "engine_args: only available with engine=vllm"),
-        ({}, {"model": {"vision_config": {}, "text_config": {}}}, "model: expected the folder"),
-        ({"reward": {"scores": {}}}, {}, "at least 1 item"),
-        ({"reward": {"scores": {"findings": math.nan}}}, {}, "finite"),
+        ({"grpo": {"num_generations": 3}}, "global_batch: expected a multiple of grpo.num_generations"),
+        ({"grpo": {"num_iterations": 3}}, "save_every: expected a multiple of grpo.num_iterations"),
+        ({"grpo": {"engine_args": {"seed": 1}}}, "engine_args: only available with engine=vllm"),
+        ({"grpo": {"reward": {"scores": {"findings": math.nan}}}}, "finite"),
+        ({"grpo": {"engine": "vllm"}, "lora": {"quantize": "nf4"}}, "lora.quantize: not available with grpo.engine"),
+        ({"grpo": {}, "tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding is not available with grpo"),
+        ({"grpo": {}, "patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: not available with grpo"),
+        ({"grpo": {}, "lora": {"dropout": 0.1}}, "lora.dropout: expected 0"),
+        ({"grpo": {}, "model": {"vision_config": {}, "text_config": {}}}, "model: expected the folder"),
+        ({"grpo": {}, "dpo": {}, "train": [PAIRS]}, "dpo: expected either grpo or dpo"),
+        ({"dpo": {"beta": 0}, "train": [PAIRS]}, "greater than 0"),
+        ({"dpo": {}}, "train: expected `preferences` in each source"),
+        ({"train": [PAIRS]}, "dpo: expected options, since a source"),
+        ({"dpo": {}, "train": [PAIRS], "validation": {"sources": [PAIRS]}}, "validation.sources: preferences are only"),
     ],
 )
-def test_an_inconsistent_config_is_refused(
-    grpo: dict[str, Any], changes: dict[str, Any], message: str, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_an_inconsistent_config_is_refused(changes: dict[str, Any], message: str, checkpoint: Path) -> None:
+    changes = {"global_batch": 8, **changes}
     with pytest.raises(ValueError, match=message):
-        config_of(checkpoint, tmp_path / "none.jsonl", tmp_path, grpo, **changes)
+        TrainConfig.model_validate(post_values(checkpoint, Path("none.jsonl"), Path("out"), **changes))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import csv
 import random
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import Result
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.judge.data import make_judge_data
+from maira.judge.data import make_judge_data, make_rated_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
 from maira.judge.rewording import reword
 from maira.judge.scores import assess_errors, format_assessment, make_score_examples
 from maira.judge.verdicts import balance, make_entailment_examples
-from radfact.errors import InputError
-from radfact.io.jsonl import read_jsonl
+from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
@@ -27,8 +27,10 @@ from radfact.judges.offline import OfflineJudge
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import Judge
 from radfact.llm import ChatClient, MockChatModel, mock_client
+from radfact.meta.datasets.layouts import read_ratings
 from radfact.meta.injection.records import InjectedError, InjectedReport, parse_facts
 from radfact.metrics.llm.responses.assessment import parse_assessment
+from radfact.metrics.llm.vert import VertTuned
 
 SENTENCES = (
     "There is a small left pleural effusion. The heart is mildly enlarged. No pneumothorax.",
@@ -65,17 +67,6 @@ def test_the_most_similar_report_shares_rare_words() -> None:
     assert (nearest["a"], nearest["e"]) == (reports["c"], reports["b"])
 
 
-@pytest.mark.slow
-def test_similar_reports_need_no_dense_matrix() -> None:
-    reports = {f"r{n}": " ".join(f"w{n // 2}x{k}" for k in range(40)) + f" own{n}" for n in range(800)}
-    tracemalloc.start()
-    nearest = {row.source_id: row.pair.candidate for row in make_pairs(reports, ["nearest"])}
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 30e6  # reports times words in float32 would take 54e6
-    assert all(nearest[key] == reports[f"r{int(key[1:]) ^ 1}"] for key in reports)
-
-
 def test_more_reports_do_not_move_existing_ones_between_splits() -> None:
     held_out = [is_held_out(f"r{n}", 0.2, 1) for n in range(1000)]
     assert 150 < sum(held_out) < 250
@@ -101,7 +92,7 @@ def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
     result = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
     assert result.n == written.samples["heldout"]
     assert result.accuracy == 1
-    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    rows = samples(tmp_path)
     sides = [{r["source"]["reference"] for r in rows if r["split"] == split} for split in ("train", "heldout")]
     assert sides[0].isdisjoint(sides[1])
 
@@ -109,7 +100,7 @@ def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
 def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
     make_judge_data(alike, "entailment", [JudgeOptions(judge="offline")], tmp_path, pairings=["nearest"], held_out=0.2)
-    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    rows = samples(tmp_path)
     train, held_out = ([r["messages"][-1] for r in rows if r["split"] == side] for side in ("train", "heldout"))
     assert held_out == []
     assert len(train) > 0
@@ -162,7 +153,7 @@ def test_a_paraphrase_states_the_same_or_less() -> None:
 def test_a_balanced_draw_is_half_entailed_with_few_copies_in_training(tmp_path: Path) -> None:
     teachers = [JudgeOptions(judge="injected"), JudgeOptions(judge="offline")]
     make_judge_data(REPORTS, "entailment", teachers, tmp_path, balanced=True, held_out=0.3)
-    rows = [row for _, row in read_jsonl(tmp_path / "samples.jsonl")]
+    rows = samples(tmp_path)
     for split in ("train", "heldout"):
         answers = [yaml.safe_load(row["answer"]) for row in rows if row["split"] == split]
         entailed = [answer for answer in answers if answer["status"] == "entailment"]
@@ -192,27 +183,19 @@ def test_injected_errors_give_green_responses() -> None:
 @pytest.mark.parametrize(
     ("letter", "original", "modified", "explanation"),
     [
-        ("b", "Small left pleural effusion", "No pleural effusion.", "Small left pleural effusion"),
         ("b", "Small left pleural effusion", None, "Small left pleural effusion"),
         ("b", "Cardiomegaly. Small effusion", "Cardiomegaly.", "Small effusion"),
         ("f", "The effusion is unchanged", "The effusion is present.", "The effusion is unchanged"),
         ("a", "No pneumothorax", "There is a small pneumothorax.", "There is a small pneumothorax"),
-        ("c", "Left nodule", "Right nodule.", "Right nodule"),
     ],
 )
 def test_explanations_name_what_is_wrong_or_missing(
     letter: Any, original: str, modified: str | None, explanation: str
 ) -> None:
     change = InjectedError(category=letter, operation="any", original=original, modified=modified)
-    example = InjectedReport(
-        sample_id="a",
-        source_id="a",
-        reference=f"{original}. Clear lungs.",
-        candidate=f"{modified or ''} Clear lungs.",
-        changes=(change,),
-    )
-    assessment = parse_assessment(format_assessment(assess_errors(example))).significant
-    assert assessment[letter].errors == (explanation,)
+    reports = {"reference": f"{original}. Clear lungs.", "candidate": f"{modified or ''} Clear lungs."}
+    assessed = assess_errors(InjectedReport(sample_id="a", source_id="a", changes=(change,), **reports))
+    assert parse_assessment(format_assessment(assessed)).significant[letter].errors == (explanation,)
 
 
 def test_vert_targets_have_one_decimal() -> None:
@@ -229,11 +212,10 @@ def test_vert_targets_have_one_decimal() -> None:
 
 
 def test_the_command_writes_pairs_for_meta_agreement_or_warns_that_there_are_none(tmp_path: Path) -> None:
-    with (tmp_path / "reports.csv").open("w", encoding="utf-8") as handle:
-        csv.writer(handle).writerows([["id", "report"], *REPORTS.items()])
-    arguments = ["judge-data", str(tmp_path / "reports.csv"), "--task", "vert", "--teacher", "injected"]
-    for share, is_warned in (("0.0001", True), ("0", False), ("0.3", False)):
-        result = CliRunner().invoke(app, [*arguments, "--held-out", share, "--out", str(tmp_path / "out")])
+    reports = write(tmp_path / "reports.csv", ["id", "report"], [list(item) for item in REPORTS.items()])
+    for share, is_warned in ((0.0001, True), (0, False), (0.3, False)):
+        arguments = (reports, "--task", "vert", "--teacher", "injected", "--held-out", share)
+        result = run(*arguments, "--out", tmp_path / "out")
         assert result.exit_code == 0, result.output
         assert ("Increase --held-out" in " ".join(result.output.split())) == is_warned
     rows = list(csv.DictReader((tmp_path / "out" / "heldout.csv").open(encoding="utf-8")))
@@ -261,3 +243,85 @@ def test_conflicting_options_are_refused(
     with pytest.raises(InputError, match=wrong):
         make_judge_data(REPORTS, task, teachers, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def write(path: Path, columns: list[str], rows: list[list[object]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle).writerows([columns, *rows])
+    return path
+
+
+def rate_eval(folder: Path) -> Path:
+    """Pairs of which two share a reference."""
+    rows: list[list[object]] = [[f"Nodule {n // 2}.", f"Mass {n}.", n % 11 / 2] for n in range(200)]
+    return write(folder / "rate_train.csv", ["gt_report", "similar_report", "Score"], rows)
+
+
+def samples(folder: Path) -> list[dict[str, Any]]:
+    return [dict(row) for _, row in read_jsonl(folder / "samples.jsonl")]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["judge-data", *map(str, arguments)])
+
+
+def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
+    assert result.exit_code == ExitCode.SUCCESS, result.output
+    rows = samples(out)
+    assert [row["answer"] for row in rows[:11]] == [f"{n / 10:.1f}" for n in range(11)]
+    assert {row["task"] for row in rows} == {"vert"}
+    messages = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
+    assert rows[0]["messages"] == [{"role": role, "content": content} for role, content in messages]
+    about = read_json(out / "about.json")
+    assert about["samples"]["heldout"] == pytest.approx(20, abs=10)
+    assert (about["ratings"], about["scale"], about["held_out"]) == ("rate-eval", [0, 5], 0.1)
+
+
+def test_pairs_of_a_reference_stay_in_one_split_and_agreement_reads_held_out_pairs(tmp_path: Path) -> None:
+    # Of a folder the training set is meant.
+    with pytest.raises(InputError, match=r"rate_train.csv"):
+        make_rated_data(tmp_path, "rate-eval", tmp_path / "out")
+    rate_eval(tmp_path)
+    data = make_rated_data(tmp_path, "rate-eval", tmp_path / "out", held_out=0.3)
+    held_out = read_ratings(data.held_out, better="higher").samples
+    assert len(held_out) == data.samples["heldout"]
+    references = [reference.pair.reference for reference in held_out]
+    assert all(references.count(reference) == 2 for reference in references)
+
+
+def test_lower_is_better_ratings_are_inverted_and_unrated_pairs_named(tmp_path: Path) -> None:
+    rows: list[list[object]] = [["a", "R.", "C.", 0], ["b", "S.", "C.", 4], ["c", "T.", "C.", 3], ["d", "U.", "C.", ""]]
+    path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
+    written = make_rated_data(path, "plain", tmp_path / "out", better="lower", scale=(0, 4))
+    answers = {row["sample_id"]: row["answer"] for row in samples(tmp_path / "out")}
+    assert answers == {"a": "1.0", "b": "0.0", "c": "0.2"}
+    assert list(written.failures) == ["d"]
+
+
+@pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'"), ((5, 0), "found 5 0")])
+def test_a_missing_or_wrong_scale_is_an_error(scale: tuple[float, float] | None, wrong: str, tmp_path: Path) -> None:
+    rows: list[list[object]] = [["a", "R.", "C.", 1], ["b", "R.", "D.", 4]]
+    path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
+    with pytest.raises(InputError, match=wrong):
+        make_rated_data(path, "plain", tmp_path / "out", better="higher", scale=scale)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "field"),
+    [
+        ("--task green --ratings r.csv", ErrorCode.CONFLICTING_OPTIONS, "--ratings"),
+        ("--task vert --ratings r.csv --teacher injected", ErrorCode.CONFLICTING_OPTIONS, "--teacher"),
+        ("--task vert reports.csv --teacher injected --scale 0 5", ErrorCode.CONFLICTING_OPTIONS, "--scale"),
+        ("--task vert", ErrorCode.CONFLICTING_OPTIONS, None),
+        ("--task vert reports.csv", ErrorCode.MISSING_OPTION, "--teacher"),
+    ],
+)
+def test_conflicting_options_of_the_command_are_refused(
+    arguments: str, code: ErrorCode, field: str | None, tmp_path: Path
+) -> None:
+    result = run(*arguments.split(), "--out", tmp_path / "out")
+    assert isinstance(result.exception, InputError)
+    assert (result.exception.code, result.exception.field) == (code, field)

@@ -33,6 +33,7 @@ from radfact.errors import InputError, RunError
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
 
+LORA = {"lora": {"rank": 4, "alpha": 8}}
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
 
 
@@ -81,12 +82,9 @@ def test_an_interrupted_run_resumes_to_the_same_model(
 
 
 def test_adapters_are_validated_and_merged(data: Path, model: Path, tmp_path: Path) -> None:
-    changes = {
-        "lora": {"rank": 4, "alpha": 8},
-        "passes": 16,
-        "validation": {"sources": [{"file": data, "split": "heldout"}], "every": 2, "samples": 8},
-    }
-    folder = train_judge(train_config(model, data, tmp_path, **changes), quiet())
+    validation = {"sources": [{"file": data, "split": "heldout"}], "every": 2, "samples": 8}
+    config = train_config(model, data, tmp_path, passes=16, validation=validation, **LORA)
+    folder = train_judge(config, quiet())
     before, after = weights(model), weights(folder)
     changed = {name.rsplit(".", 2)[-2] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -94,7 +92,7 @@ def test_adapters_are_validated_and_merged(data: Path, model: Path, tmp_path: Pa
     assert "loss/entailment" in metrics(tmp_path)[-1]
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
+@pytest.mark.parametrize("changes", [{}, LORA])
 @pytest.mark.slow
 def test_sharded_tied_embeddings_stay_tied(
     changes: dict[str, Any], data: Path, examples: list[TrainingExample], tmp_path: Path
@@ -102,20 +100,18 @@ def test_sharded_tied_embeddings_stay_tied(
     model = write_tiny_model(tmp_path / "tied", texts(examples), tie_word_embeddings=True)
     alone = train_judge(train_config(model, data, tmp_path / "one", **changes), quiet())
     sharded = train_config(model, data, tmp_path / "two", parallel="fsdp", **changes)
-    command = Command(
-        tmp_path / "said", 2, command="judge-train", **sharded.model_dump(mode="json", exclude_unset=True)
-    )
+    options = sharded.model_dump(mode="json", exclude_unset=True)
+    command = Command(tmp_path / "said", 2, command="judge-train", **options)
     assert command.end() == [0, 0], command.said
     ours, theirs = weights(tmp_path / "two" / "checkpoint"), weights(alone)
     assert torch.equal(ours["lm_head.weight"], ours["model.embed_tokens.weight"])
     # On the mean: where a gradient is all rounding, Adam makes steps of it.
     assert max(float((ours[name] - weight).abs().mean()) for name, weight in theirs.items()) < 1e-5
-    assert [row["loss"] for row in metrics(tmp_path / "two")] == pytest.approx(
-        [row["loss"] for row in metrics(tmp_path / "one")], abs=1e-5
-    )
+    losses = [[row["loss"] for row in metrics(tmp_path / name)] for name in ("one", "two")]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4, "alpha": 8}}])
+@pytest.mark.parametrize("changes", [{}, LORA])
 def test_weights_missing_from_the_model_are_an_error(
     changes: dict[str, Any], data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,15 +125,13 @@ def test_weights_missing_from_the_model_are_an_error(
 
 
 def chat(answer: str = "yes", sample_id: str = "one") -> ChatSample:
-    return ChatSample(
-        sample_id=sample_id, task="vert", messages=(ChatMessage(role="user", content="Is it?"),), answer=answer
-    )
+    messages = (ChatMessage(role="user", content="Is it?"),)
+    return ChatSample(sample_id=sample_id, task="vert", messages=messages, answer=answer)
 
 
 def test_the_loss_covers_the_answer_and_its_end_token_only(model: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    network: Any = AutoModelForCausalLM.from_pretrained(model).eval()
-    ids, prompt = encode_chat(chat("Yes."), tokenizer, stops(network, tokenizer))
+    ids, prompt = encode_chat(chat("Yes."), tokenizer, stops(AutoModelForCausalLM.from_pretrained(model), tokenizer))
     assert tokenizer.decode(ids[:prompt]) == "<|user|>Is it?<|end|>\n<|assistant|>"
     assert tokenizer.decode(ids[prompt:]) == "Yes.<|end|>"
 
@@ -180,28 +174,14 @@ def test_a_model_that_mixes_samples_is_refused(model: Path, monkeypatch: pytest.
         check_packing(network, model)
 
 
-@pytest.mark.parametrize("name", ["green", "vert", "entailment"])
-def test_configs_match_the_papers(name: str) -> None:
-    result = read_judge_config(CONFIGS / f"{name}.yaml")
-    assert result.validation.sources[0].split == "heldout"
-    if name == "green":
-        figures = (
-            result.learning_rate,
-            result.warmup,
-            result.weight_decay,
-            result.global_batch,
-            result.epochs,
-            result.lora,
-        )
-        assert figures == (1e-4, 0.05, 0.1, 2048, 12, None)
-    if name == "vert":
-        assert result.lora is not None
-        assert (result.lora.rank, result.lora.alpha, result.lora.quantize, result.learning_rate) == (
-            32,
-            64,
-            "nf4",
-            2e-4,
-        )
+def test_configs_match_the_papers() -> None:
+    green, vert, entailment = (read_judge_config(CONFIGS / f"{name}.yaml") for name in ("green", "vert", "entailment"))
+    assert {config.validation.sources[0].split for config in (green, vert, entailment)} == {"heldout"}
+    optimizer = green.learning_rate, green.warmup, green.weight_decay, green.global_batch, green.epochs, green.lora
+    assert optimizer == (1e-4, 0.05, 0.1, 2048, 12, None)
+    assert vert.lora is not None
+    adapters = vert.lora.rank, vert.lora.alpha, vert.lora.quantize, vert.learning_rate
+    assert adapters == (32, 64, "nf4", 2e-4)
 
 
 def test_unusable_data_is_an_error_without_an_output_folder(model: Path, data: Path, tmp_path: Path) -> None:

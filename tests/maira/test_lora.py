@@ -29,7 +29,7 @@ from maira.train.export import write_checkpoint
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 from maira.train.parallel import DistributedContext
-from maira.train.rollout_engine import write_language_model
+from maira.train.post.rollout_engine import write_language_model
 from radfact.errors import InputError
 
 MakeRecipe = Callable[..., TrainConfig]

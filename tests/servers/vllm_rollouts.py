@@ -20,7 +20,7 @@ from maira.model.processor import MairaProcessor
 from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import DistributedContext, ParallelModel
-from maira.train.rollout_engine import RolloutEngine, check_engine
+from maira.train.post.rollout_engine import RolloutEngine, check_engine
 from radfact.errors import InputError
 
 

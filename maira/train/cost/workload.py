@@ -218,7 +218,7 @@ def _read_pairs(config: TrainConfig, model_config: MairaConfig) -> Workload | No
     ):
         return None
     from maira.model.processor import MairaProcessor
-    from maira.train.data.preferences import open_preferences
+    from maira.train.post.preferences import open_preferences
 
     processor = MairaProcessor.from_pretrained(model)
     table = open_preferences(config, processor, context_window(model_config.text_config)).table

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from maira.data.study import Study
-from maira.generate.drafts import without_references
-from maira.model.prompts import Preset, Task
-from maira.model.task_examples import Example, Input, UnusedInputWarning, drop_inputs, make_example
+from maira.data.study import IMAGE_COLUMNS, Study
+from maira.model.prompts import Task
+from maira.model.task_examples import UnusedInputWarning, make_example
 from maira.train.generation import keep_task_report
-from maira.train.rewards import ReportReward
+from maira.train.post.rewards import ReportReward
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
@@ -23,50 +22,23 @@ from radfact.records import Report
 
 @dataclass(frozen=True, slots=True)
 class PreferencePairs:
-    """Preference pairs of drafts.
-
-    Attributes:
-        rows: lines of `preferences.jsonl`, with `sample_id`, `prompt`, `chosen`, `rejected`, `images`, `chosen_reward`
-            and `rejected_reward`.
-        skipped: number of studies without a pair, by reason.
-        chosen: number of chosen drafts by file.
-    """
+    """Lines of `preferences.jsonl`, studies without a pair by reason, and the number of chosen drafts by file."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     chosen: Counter[Path] = field(default_factory=Counter)
 
 
-class _Draft(NamedTuple):
-    """A draft of a study, its file, and the irregularities of its form."""
-
-    file: Path
-    report: Report
-    irregularities: Sequence[Any]
+_Draft = dict[str, Any]
+"""A draft of a study: its `file`, `report`, and the `irregularities` of its form."""
 
 
 def make_preferences(
-    files: Sequence[Path],
-    studies: Mapping[str, Study],
-    reward: ReportReward,
-    margin: float,
-    *,
-    preset: Preset = "release",
-    drop: Sequence[Input] = (),
+    files: Sequence[Path], studies: Mapping[str, Study], reward: ReportReward, margin: float
 ) -> PreferencePairs:
     """Pair the draft of each study that has the highest reward with the one that has the lowest.
 
-    Args:
-        files: drafts, at least two files.
-        studies: studies with their reports, by `sample_id`.
-        reward: reward of a draft.
-        margin: minimum difference between the two rewards of a pair; equal rewards make no pair.
-        preset: wording of the prompts.
-        drop: inputs to omit from the prompts.
-
-    Raises:
-        InputError: a file is invalid, or a draft has no study.
-        RunError: a metric fails.
+    The rewards of a pair differ by at least the margin; equal rewards make no pair.
     """
     drafts: dict[str, list[_Draft]] = {}
     for file in files:
@@ -76,7 +48,7 @@ def make_preferences(
     groups: list[tuple[Study, Task, list[_Draft]]] = []
     for sample_id, study in studies.items():
         own = drafts.get(sample_id, [])
-        tasks: set[Task] = {"findings" if isinstance(draft.report, str) else "grounded" for draft in own}
+        tasks: set[Task] = {"findings" if isinstance(draft["report"], str) else "grounded" for draft in own}
         if len(own) < 2:
             pairs.skipped["fewer than two drafts"] += 1
         elif len(tasks) > 1:
@@ -87,7 +59,7 @@ def make_preferences(
             groups.append((study, task, own))
     rewards = iter(
         reward(
-            [{"report": draft.report, "irregularities": draft.irregularities} for *_, own in groups for draft in own],
+            [draft for *_, own in groups for draft in own],
             [_reference(study, task) for study, task, own in groups for _ in own],
         )
     )
@@ -100,23 +72,23 @@ def make_preferences(
         # Among equal rewards, take the first and the last draft, so that `best` and `worst` differ.
         best, worst = max(scored, key=lambda item: item[0]), min(scored[::-1], key=lambda item: item[0])
         try:
-            chosen, rejected = (_example(study, task, draft.report, preset, drop) for _, draft in (best, worst))
+            chosen, rejected = (_target(study, task, draft["report"]) for _, draft in (best, worst))
         except InputError:
             pairs.skipped["a draft that the model's format cannot represent"] += 1
             continue
-        if chosen.target == rejected.target:
+        if chosen == rejected:
             pairs.skipped["identical reports"] += 1
         elif best[0] - worst[0] < margin or best[0] == worst[0]:
             pairs.skipped["reward difference below the margin"] += 1
         else:
-            pairs.chosen[best[1].file] += 1
+            pairs.chosen[best[1]["file"]] += 1
             pairs.rows.append(
                 {
                     "sample_id": study.sample_id,
-                    "prompt": chosen.prompt,
-                    "chosen": chosen.target,
-                    "rejected": rejected.target,
-                    "images": [str(path) for path in chosen.images],
+                    "task": task,
+                    "chosen": chosen,
+                    "rejected": rejected,
+                    "images": [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None],
                     "chosen_reward": best[0],
                     "rejected_reward": worst[0],
                 }
@@ -127,14 +99,13 @@ def make_preferences(
 def _read_file(file: Path, studies: Mapping[str, Study]) -> dict[str, _Draft]:
     reports = read_drafts(file)
     if unknown := [sample_id for sample_id in reports if sample_id not in studies]:
-        raise InputError(
-            f"expected drafts of studies of the manifest, found {len(unknown)} others ({list_some(unknown)})",
-            code=ErrorCode.MISMATCH,
-            file=file,
-            field="sample_id",
-        )
-    irregularities = {str(row["sample_id"]): row.get("irregularities") or () for _, row in read_jsonl(file)}
-    return {sample_id: _Draft(file, report, irregularities[sample_id]) for sample_id, report in reports.items()}
+        message = f"expected drafts of studies of the manifest, found {len(unknown)} others ({list_some(unknown)})"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=file, field="sample_id")
+    return {
+        sample_id: {"file": file, "report": reports[sample_id], "irregularities": row.get("irregularities") or ()}
+        for _, row in read_jsonl(file)
+        if (sample_id := str(row["sample_id"])) in reports
+    }
 
 
 def _reference(study: Study, task: Task) -> Report:
@@ -142,16 +113,13 @@ def _reference(study: Study, task: Task) -> Report:
     return study.grounded_findings or study.findings or ""
 
 
-def _example(study: Study, task: Task, report: Report, preset: Preset, drop: Sequence[Input]) -> Example:
-    """Make the prompt of a study with a report as its target.
-
-    Raises:
-        InputError: the report cannot be written in the model's format.
-    """
+def _target(study: Study, task: Task, report: Report) -> str:
+    """Return a report in the model's format; InputError if that is not possible."""
     name = "findings" if task == "findings" else "grounded_findings"
-    shown = without_references(drop_inputs(study, drop)).model_copy(update={name: report})
+    # Only the frontal, whose crop has the boxes: other inputs of the prompt do not matter.
+    shown = Study(sample_id=study.sample_id, frontal=study.frontal).model_copy(update={name: report})
     with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
-        example = make_example(shown, task, preset=preset)
-    if not (example.target or "").strip():
+        target = make_example(shown, task).target or ""
+    if not target.strip():
         raise InputError("expected a report with text, found none")
-    return example
+    return target

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from maira.generate.response_file import Row
 from maira.train.config.run_config import RewardConfig
 from maira.train.generation import parse_draft
 from radfact.errors import InputError
@@ -15,38 +14,17 @@ from radfact.rewards import load_reward
 
 
 class SampleReward(NamedTuple):
-    """The reward of a report.
-
-    Attributes:
-        total: the reward; None if a score is missing.
-        scores: the scores by name; None for a missing one.
-        words: number of words of the report.
-    """
+    """The reward of a report (None if a score is missing), the scores by name, and the words of the report."""
 
     total: float | None
-    scores: dict[str, float | None]
+    scores: Mapping[str, float | None]
     words: int
 
 
 class ReportReward:
-    """Computes the rewards of drafts.
+    """Computes the rewards of drafts."""
 
-    Args:
-        config: options of the reward.
-        scores_field: field of the scores in errors.
-        options_field: field of the options in errors.
-
-    Raises:
-        InputError: a score is unknown or has no sample-level values, or a model or weights that it needs are missing.
-    """
-
-    def __init__(
-        self,
-        config: RewardConfig,
-        *,
-        scores_field: str = "grpo.reward.scores",
-        options_field: str = "grpo.reward.options",
-    ) -> None:
+    def __init__(self, config: RewardConfig) -> None:
         self._config = config
         options: dict[str, Any] = dict(config.options)
         if isinstance(options.get("cache"), str):
@@ -54,21 +32,12 @@ class ReportReward:
         try:
             self._reward = load_reward(*config.scores, weights=[*config.scores.values()], **options)
         except InputError as error:
-            is_score = error.field in (None, "metrics", "weights")
-            field = scores_field if is_score else f"{options_field}.{error.field}"
+            field = "scores" if error.field in (None, "metrics", "weights") else f"options.{error.field}"
             raise InputError(error.message, code=error.code, file=error.file, field=field) from None
         self.names = self._reward.names
 
-    def __call__(self, drafts: Sequence[Row], references: Sequence[Report]) -> list[SampleReward]:
-        """Score drafts.
-
-        Args:
-            drafts: rows of drafts, with their irregularities.
-            references: reference report of each study.
-
-        Raises:
-            RunError: a metric fails.
-        """
+    def __call__(self, drafts: Sequence[Mapping[str, Any]], references: Sequence[Report]) -> list[SampleReward]:
+        """Score drafts, of which `report` and `irregularities` are read, against their references."""
         pairs = [
             Pair(str(index), parse_draft(draft["report"]), reference)
             for index, (draft, reference) in enumerate(zip(drafts, references, strict=True))
@@ -89,9 +58,5 @@ def excess_length(words: int, reference_words: int) -> float:
 
     Reports of the same findings differ in length. A cost for every extra word would rank reports that the scores do not
     distinguish, and the model may learn the shortest wording.
-
-    Args:
-        words: number of words of the report.
-        reference_words: number of words of the reference.
     """
     return min(1.0, max(0.0, 2 * words / max(1, reference_words) - 3))

@@ -33,17 +33,8 @@ _FIELD = "grpo.engine_args"
 class RolloutEngine:
     """A vLLM engine on the device of this process; the processes of a machine share the files of the weights.
 
-    Encoder, adapter and token embeddings are those of the model in training.
-
-    Args:
-        config: run config.
-        model: model in training.
-        processor: processor of the model.
-        vocabulary: vocabulary of the model, with all tokens that end responses.
-
-    Raises:
-        InputError: vLLM refuses an argument.
-        RunError: vLLM cannot start.
+    Encoder, adapter and token embeddings are those of the model in training. The vocabulary has all tokens that end
+    responses.
     """
 
     def __init__(
@@ -53,7 +44,7 @@ class RolloutEngine:
         maira: Any = model.training.model
         dtype = self._dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
         self._open_folder()
-        options = engine_options(config, self._context)
+        options = _engine_options(config, self._context)
         embedder = PromptEmbedder.from_model(maira, processor, options.image_check, dtype, autocast=model.autocast)
         if self._is_writer:
             write_settings(self._folder, maira.config.text_config, processor.tokenizer, vocabulary, dtype)
@@ -64,11 +55,7 @@ class RolloutEngine:
 
     @contextmanager
     def sync_weights(self) -> Iterator[VLLMEngine]:
-        """Load the current weights, and yield the engine; all processes enter this context, and generate independently.
-
-        Raises:
-            RunError: vLLM cannot load the weights.
-        """
+        """Load the current weights and yield the engine; all processes enter, and generate independently."""
         if self._context.device.type == "cuda":
             torch.cuda.empty_cache()  # memory of the gradient computation
         with gathered_weights(self._model):
@@ -96,13 +83,9 @@ class RolloutEngine:
 
 
 def write_language_model(model: Any, options: MairaLoraOptions | None, folder: Path, dtype: torch.dtype) -> None:
-    """Write the weights of the language model of a model in training as those of a plain Llama folder.
+    """Write the language model of a MAIRA-2, whose weights are all in this process, as weights of a plain Llama folder.
 
-    Args:
-        model: MAIRA-2 with all its weights in this process.
-        options: options of the low-rank adapters, which are merged; None without adapters.
-        folder: folder to write to.
-        dtype: type of the weights in the folder.
+    Low-rank adapters with `options` are merged.
     """
     weights = dict(model.language_model.named_parameters())
     plain = {lora.plain_name(name): weight for name, weight in weights.items() if not lora.is_adapter(name)}
@@ -116,13 +99,12 @@ def write_language_model(model: Any, options: MairaLoraOptions | None, folder: P
     write_weights(folder, {name: weight.shape for name, weight in plain.items()}, read, dtype)
 
 
-def engine_options(config: TrainConfig, context: DistributedContext) -> EngineOptions:
-    """Return the options of the engine of a process.
+def check_engine(config: TrainConfig, context: DistributedContext) -> None:
+    """Check vLLM, the device and the engine arguments before the model is read."""
+    check_colocated_arguments(_engine_options(config, context), field=_FIELD)
 
-    Args:
-        config: run config with grpo.
-        context: processes of the run.
-    """
+
+def _engine_options(config: TrainConfig, context: DistributedContext) -> EngineOptions:
     assert config.grpo is not None
     return EngineOptions(
         engine="vllm",
@@ -130,16 +112,3 @@ def engine_options(config: TrainConfig, context: DistributedContext) -> EngineOp
         engine_args=config.grpo.engine_args,
         image_check=config.faults.image_check,
     )
-
-
-def check_engine(config: TrainConfig, context: DistributedContext) -> None:
-    """Check the engine and its arguments before the model is read.
-
-    Args:
-        config: run config with grpo.
-        context: processes of the run.
-
-    Raises:
-        InputError: vLLM is not installed or runs on another device, or an argument cannot be used.
-    """
-    check_colocated_arguments(engine_options(config, context), field=_FIELD)

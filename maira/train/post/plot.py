@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from radfact.io.jsonl import read_jsonl
 from radfact.optional import load_pyplot
@@ -25,36 +24,29 @@ _COLUMNS = 3
 
 
 def plot_rewards(metrics: Path, out: Path) -> None:
-    """Draw the metrics of a run of post-training; a missing value has no point, and no panel if all are missing.
-
-    Args:
-        metrics: `metrics.jsonl` of the run.
-        out: image to write.
-
-    Raises:
-        InputError: matplotlib is not installed, or the metrics cannot be read.
-        OSError: the image cannot be written.
-    """
+    """Draw the `metrics.jsonl` of a run; a missing value has no point, and no panel if all are missing."""
     plt = load_pyplot()
-    rows: list[Any] = [row for _, row in read_jsonl(metrics)]
-    panels = {title: known for title, names in _PANELS.items() if (known := _matching(names, rows))}
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for _, row in read_jsonl(metrics):
+        for name, value in row.items():
+            if value is not None:
+                curves.setdefault(name, []).append((row["step"], value))
+    panels: dict[str, list[str]] = {}
+    for title, names in _PANELS.items():
+        prefixes = tuple(name for name in names if name.endswith("/"))
+        if known := [name for name in curves if name in names or (prefixes and name.startswith(prefixes))]:
+            panels[title] = known
     lines = max(1, -(-len(panels) // _COLUMNS))
     figure = plt.figure(figsize=(13, 3.25 * lines), layout="constrained")
     try:
-        for number, (title, names) in enumerate(panels.items(), start=1):
+        for number, (title, known) in enumerate(panels.items(), start=1):
             axis = figure.add_subplot(lines, _COLUMNS, number)
-            for name in names:
-                points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+            for name in known:
                 marker = "o" if name.startswith("drafts/") else ""
-                axis.plot(*zip(*points, strict=True), marker=marker, markersize=4, label=name)
+                axis.plot(*zip(*curves[name], strict=True), marker=marker, markersize=4, label=name)
             axis.set_title(title, fontsize="medium")
             axis.set_xlabel("step")
             axis.legend(fontsize="small")
         figure.savefig(out, dpi=110)
     finally:
         plt.close(figure)
-
-
-def _matching(names: tuple[str, ...], rows: list[Any]) -> list[str]:
-    known = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
-    return [key for key in known if any(key == name or (name.endswith("/") and key.startswith(name)) for name in names)]

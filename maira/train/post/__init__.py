@@ -1,0 +1,1 @@
+"""Training with rewards (GRPO) or preference pairs (DPO) after supervised training."""
