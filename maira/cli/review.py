@@ -301,19 +301,3 @@ def _show_summary(console: Console, summary: dict[str, Any]) -> None:
         for name, item in summary["readers"].items()
     ]
     print_table(console, "Corrections", heads, rows)
-    if summary["agreement"]:
-        pair_heads = ("readers", "studies", "kappa: needs correction", "kappa: worst implication of a study")
-        pairs = [
-            (
-                " and ".join(item["readers"]),
-                str(item["studies"]),
-                _kappa(item["needs_correction"]["kappa"]),
-                _kappa(item["worst_severity"]["kappa"]),
-            )
-            for item in summary["agreement"]
-        ]
-        print_table(console, "Agreement", pair_heads, pairs)
-
-
-def _kappa(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

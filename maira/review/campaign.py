@@ -28,14 +28,7 @@ _CHANGEABLE = {"manifest", "arms", "readers", "instructions"}
 
 
 class Analysis(Record):
-    """Settings of the analysis, fixed before the first reading.
-
-    Attributes:
-        baseline: arm that the others are compared with.
-        outcome: outcome that the margin applies to.
-        margin: non-inferiority margin, in the unit of the outcome.
-        significance_level: significance level.
-    """
+    """Settings of the analysis, fixed before the first reading."""
 
     baseline: Name | None = None
     outcome: OutcomeName = "corrections"
@@ -53,9 +46,7 @@ class CampaignConfig(Record):
     """Settings of a campaign.
 
     Attributes:
-        manifest: manifest of the studies.
         arms: drafts file by arm, or `REFERENCE_ARM`.
-        readers: names.
         assignment: whether readers read all studies, or split them; "overlap" splits them apart from a share.
         overlap: share of the studies that all readers read, with the assignment "overlap".
         arms_per_reader: whether a reader reads a study in one arm or in all arms.
@@ -63,7 +54,6 @@ class CampaignConfig(Record):
         seed: seed of the assignment, the order and the labels of arms.
         training_cases: samples that all readers read first, and that are not part of statistics.
         instructions: text that readers see before they start.
-        analysis: settings of the analysis.
     """
 
     manifest: Path
@@ -156,12 +146,7 @@ class Configure(Record):
 
 
 class Assign(Record):
-    """Assign studies to readers, after those that they have.
-
-    Attributes:
-        shared_samples: samples that all readers read.
-        studies: numbers of studies by reader.
-    """
+    """Assign studies to readers, after those that they have."""
 
     kind: Literal["assign"]
     shared_samples: tuple[str, ...] = ()
@@ -203,9 +188,7 @@ class Decide(Record):
     """Decide a study in which readers disagree.
 
     Attributes:
-        study: number of the study.
         severities: severity by item, or None if the item needs no correction.
-        comment: reason.
     """
 
     kind: Literal["decide"]
@@ -225,15 +208,10 @@ class Campaign:
     """State of a campaign after the actions so far. Readers are known by the name of their registration.
 
     Attributes:
-        settings: the current settings.
         lists: numbers of each reader's studies, in the order of reading.
-        shared_samples: samples that all readers read.
-        names: current names of renamed readers.
         merged: reader that another one was merged into.
-        excluded: reasons by excluded reader.
         paused: paused readers; None for all.
         decisions: time and last decision by study.
-        history: time and action, oldest first.
     """
 
     settings: CampaignConfig

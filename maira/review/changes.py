@@ -201,10 +201,8 @@ class Snapshot:
     """A review of a draft at one point in time.
 
     Attributes:
-        state: state after all changes.
         version: number of changes, including undo and redo.
         visited: steps that the reader visited, also undone ones.
-        can_undo, can_redo: whether there is a change to undo or redo.
     """
 
     state: State

@@ -206,27 +206,9 @@ class Coordinator:
             case Decide():
                 return f"decided study {action.study}"
             case _:
-                return " ".join(
-                    part
-                    for part in (
-                        _PAST[action.kind],
-                        name(action.reader) if action.reader else "campaign",
-                        f"into {name(action.into)}" if action.kind == "merge" else "",
-                        f"({action.reader} → {action.name})" if action.kind == "rename" else "",
-                        f"({action.reason})" if action.kind == "exclude" else "",
-                    )
-                    if part
-                )
-
-
-_PAST = {
-    "rename": "renamed",
-    "merge": "merged",
-    "exclude": "excluded",
-    "include": "included",
-    "pause": "paused",
-    "resume": "resumed",
-}
+                fields = action.model_dump(exclude={"kind"}, exclude_none=True)
+                values = [name(value) if key in ("reader", "into") else value for key, value in fields.items()]
+                return f"{action.kind}: {', '.join(values) or 'all readers'}"
 
 
 def _item_json(item: AdjudicationItem) -> dict[str, Any]:

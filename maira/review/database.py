@@ -85,11 +85,8 @@ class Draft:
     """A draft to review.
 
     Attributes:
-        sample_id: id of the sample.
         sentences: sentences of the report; those of a narrative have no boxes.
-        is_narrative: whether the report was one text.
         record: further fields for corrected drafts: `model`.
-        arm: name of the arm that the draft belongs to; "" in a review with one arm.
         is_training: whether the draft is a training case, which is not part of statistics.
     """
 

@@ -172,7 +172,6 @@ class ExportResult:
         corrections: number of rows in the table.
         drafts: by reader and arm the drafts file and its number of drafts.
         ratings: number of rated drafts; None without studies.
-        preferences: None without studies.
     """
 
     corrections: int

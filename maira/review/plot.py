@@ -12,7 +12,6 @@ from radfact.optional import load_pyplot
 from radfact.pages.plots import save
 
 _UNRATED = "#8c8c8c"
-_FAINT = 0.4
 WORST_COLORS = {
     NO_CORRECTION: "#d0d0d0",
     "no": "#9ecae1",
@@ -25,8 +24,6 @@ _KIND_COLORS = {"edit": "#d55e00", "deletion": "#7f7f7f", "addition": "#009e73"}
 _PLURALS = {"edit": "edits", "deletion": "deletions", "addition": "additions"}
 _MAX_TYPES = 10
 _MAX_BARS = 8
-_MIN_BARS = 4
-"""Minimum number of bar positions in a panel, so that few bars stay narrow."""
 
 
 def draw_figure(summary: Mapping[str, Any], path: Path) -> Path:
@@ -74,15 +71,12 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
         for name, reports in worst.items():
             at = by_count.setdefault(label, {})
             at[name] = at.get(name, 0) + reports
-    max_bars = max(_MIN_BARS, *(min(int(count), _MAX_BARS) for count in summary["reports_by_corrections"]))
-    labels = [*map(str, range(min(max_bars, _MAX_BARS - 1) + 1)), *([f"{_MAX_BARS}+"] if max_bars == _MAX_BARS else [])]
+    labels = [*map(str, range(_MAX_BARS)), f"{_MAX_BARS}+"]
     series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in WORST_COLORS}
     _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, WORST_COLORS)
     panel.set_xlabel("corrections in a report")
     panel.set_ylabel("reports")
     panel.yaxis.get_major_locator().set_params(integer=True)
-    panel.set_xlim(-0.6, len(labels) - 0.4)
-    panel.set_ylim(0, 1.05 * max(sum(worst.values()) for worst in by_count.values()))
     counts = f"{_count(summary['corrections'], 'correction')} in {_count(summary['finished'], 'report')}"
     unchanged = f"{summary['unchanged_sentences']} of {_count(summary['sentences'], 'sentence')} unchanged"
     panel.set_title(f"{mark}{counts};\n{unchanged}", loc="left", fontsize=11)
@@ -94,18 +88,12 @@ def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str)
     series = {kind: [counts[name][kind] for name in names] for kind in KINDS}
     _stack(panel.barh, names, series, _KIND_COLORS, along="left")
     totals = [sum(counts[name].values()) for name in names]
-    if UNTYPED in names:
-        at = names.index(UNTYPED)
-        panel.get_yticklabels()[at].set(style="italic", color=_UNRATED)
-        for bars in panel.containers:
-            bars[at].set_alpha(_FAINT)
     for index, total in enumerate(totals):
         panel.text(total, index, f" {total}", va="center", fontsize=9)
     panel.set_xlim(0, max([*totals, 1]) * 1.12)
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xlabel("corrections")
     panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.set_ylim(min(len(names) - _MIN_BARS, 0) - 0.6, len(names) - 0.4)
 
 
 def _stack(

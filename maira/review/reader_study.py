@@ -20,9 +20,7 @@ class Outcome(NamedTuple):
     """A value of a reading.
 
     Attributes:
-        name: name in files.
         label: name on the page, with the unit.
-        direction: which values are better.
         value: of a finished reading, NaN = missing.
         is_ratio: whether means are geometric and arms are compared by a ratio.
     """
@@ -63,7 +61,6 @@ class Margin:
     """A non-inferiority margin.
 
     Attributes:
-        outcome: name of the outcome.
         value: largest difference from the baseline that is acceptable, in the unit of the outcome; for a ratio the
             largest ratio.
         origin: when it was given.
@@ -91,12 +88,8 @@ class ReaderStudy:
 
     Attributes:
         arms: names, the baseline first.
-        readings: the readings.
-        estimates: by outcome.
         paired: by pair of arms the number of pairs of readings of one reader and sample in both arms, and of samples
             in both arms.
-        noninferiority: results of margins.
-        significance_level: intervals are at 1 - significance_level.
     """
 
     arms: tuple[str, ...]

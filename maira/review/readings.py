@@ -16,15 +16,7 @@ from maira.review.times import IDLE_AFTER, StudyTime, study_times
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reader's review of one study, which is a sample in an arm.
-
-    Attributes:
-        reader: name.
-        is_excluded: whether the coordinator excluded the reader.
-        draft: the draft.
-        state: state of the review.
-        time: time of the reader.
-    """
+    """One reader's review of one study, which is a sample in an arm."""
 
     reader: str
     is_excluded: bool

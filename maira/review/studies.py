@@ -48,11 +48,8 @@ class ReviewSet:
     """The studies of a review in the order of their drafts; number 1 is the first.
 
     Attributes:
-        drafts, studies: drafts, and the study of each.
         folders: folders that may contain images, links resolved.
         verdicts: one verdict per sentence of the draft by `sample_id`; None without results.
-        unjudged: number of drafts whose sentences differ from the results.
-        shows_reference: whether readers compare with the reference report.
     """
 
     drafts: tuple[Draft, ...]

@@ -41,7 +41,6 @@ class PageEvent(Record):
 
     Attributes:
         sequence: number of the event in its session, from 0.
-        number: study that is open.
         kind: what happened; `open` also ends the study that was open before.
         clock: time of the event on the clock of the session in milliseconds.
     """
@@ -90,8 +89,6 @@ class StudyTime:
     """Time that a reader took for a study.
 
     Attributes:
-        opened: first opening; None if not recorded.
-        finished: last finishing; None if the study is not finished.
         active_seconds: time with the study open in a visible window with the focus, without idle time, until it is
             finished; NaN if unknown.
         total_seconds: time from the first opening to the last finishing; NaN if unknown.

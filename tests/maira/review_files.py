@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,3 +123,24 @@ def finish(store: Store, number: int = 1, reader: str = "Ada", severity: int = 0
         if correction.assessment.severity is None:
             change(store, "assess", number, reader, sentence=correction.id, severity=severity)
     return change(store, "finish", number, reader)
+
+
+def start_server(folder: Path, port: int = 0) -> tuple[subprocess.Popen[str], int]:
+    """The command itself on a set of a folder, so that it can be killed, and its port."""
+    command = [sys.executable, "-m", "maira", "review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--no-browser"]
+    # Lines as they come, in one piece.
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    server = subprocess.Popen(
+        [*command, "--port", str(port)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert server.stdout is not None
+    for line in server.stdout:
+        if address := re.search(r"http://127\.0\.0\.1:(\d+)/\?", line):
+            return server, int(address[1])
+    raise AssertionError("the server did not start")

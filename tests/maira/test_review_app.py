@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -25,11 +24,8 @@ from error_checks import raises
 from PIL import Image
 from review_files import CORNERS, REFERENCE, REPORT, write_set
 from starlette.testclient import TestClient
-from starlette.types import Message
 
-from maira.data.archive import Radiograph
 from maira.review.app import make_app
-from maira.review.images import Pyramid
 from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, Verdict, read_review_set
@@ -85,34 +81,6 @@ def study(page: TestClient, number: int = 1) -> Any:
     return page.get(f"/api/studies/{number}", params={"reader": "Ada"}).json()
 
 
-def test_the_set_describes_the_review(page: TestClient) -> None:
-    about = page.get("/api/set").json()
-    assert (about["studies"], about["reader"], about["readers"], about["verdicts"]) == (2, None, ["Ada"], False)
-    assert [entry["id"] for entry in about["severities"]] == [0, 1, 2]
-    assert [entry["number"] for entry in about["steps"]] == [1, 2, 3, 4]
-    assert "OMISSION: Normal Finding" in about["error_types"]
-
-
-def test_a_study_has_inputs_and_draft(page: TestClient) -> None:
-    payload = study(page)
-    assert (payload["sample_id"], payload["indication"], payload["prior_report"]) == ("one", "Cough.", None)
-    urls = {"url": "/images/1/frontal", "thumbnail": "/thumbnails/1/frontal"}
-    assert payload["images"]["frontal"] == {**urls, "is_original": False}
-    (first, second) = payload["state"]["sentences"]
-    assert first == {
-        "id": "d0",
-        "origin": "draft",
-        "text": "The heart size is normal.",
-        "draft_text": "The heart size is normal.",
-        "boxes": [CORNERS],
-        "draft_boxes": [CORNERS],
-        "deleted": False,
-        "edited": False,
-        "assessment": {"severity": None, "error_type": None, "comment": ""},
-    }
-    assert second["boxes"] == []
-
-
 def test_images_are_served_by_study_number(page: TestClient) -> None:
     answer = page.get("/images/1/frontal")
     info = json.loads(answer.headers["image-info"])
@@ -124,45 +92,6 @@ def test_images_are_served_by_study_number(page: TestClient) -> None:
     assert Image.open(BytesIO(thumbnail.content)).size == (256, 128)
     for folder in ("images", "thumbnails"):
         assert page.get(f"/{folder}/1/lateral").status_code == 404
-
-
-def test_an_image_that_nobody_waits_for_is_not_read(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(_: Radiograph) -> Pyramid:
-        raise AssertionError("the image was read")
-
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    statuses = []
-
-    async def send(message: Message) -> None:
-        statuses.append(message.get("status"))
-
-    monkeypatch.setattr("maira.review.app.load_pyramid", load)
-    cookies = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
-    headers = [(b"host", b"127.0.0.1:8471"), (b"cookie", cookies.encode())]
-    for path in ("/images/1/frontal", "/thumbnails/1/frontal"):
-        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers}
-        asyncio.run(page.app(scope, receive, send))
-    assert statuses == [499, None] * 2
-
-
-def test_a_change_returns_the_new_state(page: TestClient, store: Store) -> None:
-    state = change(page, kind="edit", sentence="d0", text="The heart is enlarged.").json()["state"]
-    assert (state["version"], state["can_undo"], state["sentences"][0]["edited"]) == (1, True, True)
-    with closing(Store(store.path)) as on_disk:
-        assert on_disk.review("Ada", 1).version == 1
-
-
-def test_the_list_shows_the_progress_of_each_study(page: TestClient) -> None:
-    change(page, kind="delete", sentence="d0")
-    for fields in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
-        assert change(page, number=2, **fields).status_code == 200
-    rows = page.get("/api/studies", params={"reader": "Ada"}).json()
-    assert rows == [
-        {"number": 1, "sample_id": "one", "status": "started", "step": 1, "corrections": 1},
-        {"number": 2, "sample_id": "two", "status": "done", "step": 3, "corrections": 0},
-    ]
 
 
 def test_the_reference_is_hidden_until_its_step(page: TestClient) -> None:
@@ -225,13 +154,6 @@ def test_a_locked_database_is_reported_as_such(
     assert [answer.status_code for answer in answers] == [503, 503]
     assert {answer.json()["error"] for answer in answers} == {"the database is locked by another program"}
     assert caplog.messages[0] == f"{store.path}: cannot be written: locked by another program"
-
-
-def test_an_outdated_page_receives_the_current_state(page: TestClient) -> None:
-    change(page, kind="delete", sentence="d0")
-    answer = change(page, kind="delete", sentence="d1", version=0, id="from-another-tab")
-    assert answer.status_code == 409
-    assert answer.json()["state"] == study(page)["state"]
 
 
 @pytest.mark.parametrize(
@@ -425,10 +347,6 @@ def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, sto
     for server in servers:
         server.cookies.clear()
         assert server.get("/api/set", headers=headers).status_code == 200
-
-
-def test_the_token_is_accepted_for_the_page_only(network: Callable[[], TestClient]) -> None:
-    assert network().get("/api/set", params={"token": TOKEN}).status_code == 401
 
 
 READERS = ("Ada", "Bo Møller & Søn", "Cy")

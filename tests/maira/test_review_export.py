@@ -9,19 +9,17 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from review_files import BOX, CORNERS, REPORT, change, finish, new_store, write_set
+from review_files import BOX, CORNERS, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.database import Draft
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, unguard, write_export
 from maira.review.store import Store
-from maira.review.studies import read_review_drafts
 from maira.review.summary import summarize
-from radfact.io.jsonl import dumps, read_jsonl, write_jsonl
+from radfact.io.jsonl import dumps, read_jsonl
 from radfact.io.pairs import read_drafts
 from radfact.records import parse_sentences
 
@@ -124,18 +122,6 @@ def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
         )
 
 
-def test_notes_of_the_model_are_dropped_from_corrected_reports(tmp_path: Path) -> None:
-    own = {"raw": "<obj>", "irregularities": [{"index": 0, "kind": "cut_off"}], "model": "phantom@1", "seconds": 2.5}
-    drafts, _ = write_set(tmp_path, {"one": REPORT})
-    write_jsonl(drafts, [{"sample_id": "one", "report": REPORT, **own}])
-    with closing(Store(tmp_path / "review.sqlite", read_review_drafts(drafts))) as store:
-        store.add_reader("Ada")
-        finish(store)
-        (draft,) = corrected_drafts(store, "Ada")
-    assert draft.keys() == {"sample_id", "report", "model", "reader"}
-    assert draft["model"] == "phantom@1, corrected"
-
-
 def test_a_corrected_narrative_is_a_narrative(store: Store) -> None:
     change(store, "edit", number=2, sentence="d0", text="Heart size is enlarged.")
     change(store, "add", number=2, text="Rib fracture?")
@@ -195,9 +181,3 @@ def test_reader_names_cannot_change_the_output_folder(store: Store, tmp_path: Pa
     assert len(set(paths)) == len(paths) == 6
     assert all(path.name.isascii() for path in paths)
     assert written.drafts["Ådá", ""][0].name == "drafts-4-Ada.jsonl"
-
-
-def test_an_unknown_reader_is_not_exported(store: Store, tmp_path: Path) -> None:
-    with raises("reader: unknown-name"):
-        write_export(store, tmp_path / "out", ["Ada", "Eve"])
-    assert not (tmp_path / "out").exists()

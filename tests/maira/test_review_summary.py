@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from error_checks import raises
-from review_files import CORNERS, REPORT, change, finish, new_store
+from review_files import REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
 from maira.cli.main import app
@@ -126,15 +126,6 @@ def test_unfinished_studies_are_excluded(tmp_path: Path) -> None:
         assert summarize(store, store.readers())["readers"]["Ada"]["sentences"] == 2
 
 
-def test_corrections_of_boxes_only_are_counted_separately(tmp_path: Path) -> None:
-    with closing(new_store(tmp_path, {"one": REPORT})) as store:
-        change(store, "boxes", sentence="d1", boxes=[CORNERS])
-        finish(store)
-        summary = summarize(store, store.readers())["readers"]["Ada"]
-    assert (summary["kinds"]["edit"], summary["boxes_only"]) == (1, 1)
-    assert totals(summary["severities"]) == {"no": 1}
-
-
 @pytest.fixture
 def two_readers(tmp_path: Path) -> Iterator[Store]:
     """Three studies that two readers have finished, and one that only one of them has."""
@@ -161,15 +152,6 @@ def test_agreement_covers_studies_finished_by_both(two_readers: Store) -> None:
     assert summary["worst_severity"]["n"] == 3
     assert list(summary["error_types"]) == ["OVERSPECIFIC"]
     assert (summary["error_types"]["OVERSPECIFIC"]["kappa"], summary["error_types"]["OVERSPECIFIC"]["n"]) == (1, 3)
-
-
-def test_disagreement_on_a_sentence_lowers_agreement(two_readers: Store) -> None:
-    change(two_readers, "reopen", number=3, reader="Ben")
-    change(two_readers, "delete", number=3, reader="Ben", sentence="d1")
-    finish(two_readers, number=3, reader="Ben")
-    (summary,) = summarize(two_readers, two_readers.readers())["agreement"]
-    # Both 2, Ben alone 1, neither 3 of 6: observed 5/6, by chance 2/6 * 3/6 + 4/6 * 3/6 = 1/2.
-    assert summary["needs_correction"]["kappa"] == pytest.approx((5 / 6 - 1 / 2) / (1 / 2))
 
 
 def test_the_command_writes_figure_and_numbers(paper: Store, tmp_path: Path) -> None:
