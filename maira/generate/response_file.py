@@ -233,8 +233,8 @@ def generate_responses(
     missing = sorted(
         (item for item in items if item.key not in file.rows), key=lambda item: length_key(item.request), reverse=True
     )
-    share = missing[file.group.rank :: file.group.count]
-    finished = len(items) - len(missing) if file.group.count == 1 else 0
+    share = missing[file.group.rank :: file.group.size]
+    finished = len(items) - len(missing) if file.group.size == 1 else 0
     on_progress(finished, finished + len(share))
     result = _generate_share(share, file, start, lambda done: on_progress(finished + done, finished + len(share)))
     failures = list(file.failures)

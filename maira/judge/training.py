@@ -13,14 +13,15 @@ from torch import Tensor
 from maira.judge.dataset import NO_IMAGES, ChatDataset, open_chat_dataset
 from maira.judge.run_config import JudgeTrainConfig
 from maira.model.checkpoint import checkpoint_folder, fingerprint
+from maira.runtime.processes import DistributedContext
 from maira.train import attention, lora
 from maira.train.components import check_context, weight_dtype
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.export import gather_weights
 from maira.train.logging import MetricsLogger
-from maira.train.loop import TrainingSetup, attention_kernel, main_process_first, run_training
+from maira.train.loop import TrainingSetup, attention_kernel, run_training
 from maira.train.loss import Losses, PackedLossModel, answer_losses
-from maira.train.parallel import DistributedContext, sharding
+from maira.train.parallel import main_process_first, sharding
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.download import file_sha256

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,16 +21,20 @@ _LAUNCHER_VARIABLES = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
 
 @dataclass
-class ProcessGroup:
+class DistributedContext:
     """The processes of a run.
 
     Attributes:
-        rank: rank of this process.
-        count: number of processes.
+        rank: of this process.
+        size: number of processes.
+        device: torch device of this process's tensors; None for a run without tensors.
+        group: for tensors; None for a single process.
     """
 
     rank: int = 0
-    count: int = 1
+    size: int = 1
+    device: Any = None
+    group: Any = None
     _has_finished: bool = False
 
     @property
@@ -39,13 +43,8 @@ class ProcessGroup:
         return self.rank == 0
 
     def gather(self, value: Any = None) -> list[Any]:
-        """Return the values of all processes by rank, once every process has called this.
-
-        Raises:
-            InputError: another process stopped because of its input.
-            RunError: another process stopped for another reason.
-        """
-        if self.count == 1:
+        """Return the values of all processes by rank, once every process has called this."""
+        if self.size == 1:
             return [value]
         values = self._exchange(value)
         for rank, received in enumerate(values):
@@ -55,18 +54,9 @@ class ProcessGroup:
         return values
 
     def finish(self, code: int, error: InputError | RunError | None = None) -> None:
-        """Wait for all processes to finish, since a launcher kills the others when one fails.
-
-        Args:
-            code: exit code of this process.
-            error: its error, if it has one.
-
-        Raises:
-            InputError: this process has not failed, and another one stopped because of its input.
-            RunError: this process has not failed, and another one stopped for another reason.
-        """
+        """Wait for all processes to finish, since a launcher kills the others when one fails."""
         # Nobody waits for an interrupted process: the launcher stops the others.
-        if self.count == 1 or self._has_finished or code not in list(ExitCode):
+        if self.size == 1 or self._has_finished or code not in list(ExitCode):
             return
         self._has_finished = True
         stopped = _Stopped(code, str(error or ""), error.code if error else ErrorCode.INTERRUPTED)
@@ -78,18 +68,45 @@ class ProcessGroup:
             rank, end = failed[0]
             raise end.error(rank)
 
-    def abandon(self) -> None:
-        """End without waiting for the others, which wait in another collective."""
-        self._has_finished = True
+    def wait(self) -> None:
+        """Wait for all processes; raises as `gather`."""
+        self.gather()
 
-    def report(self, error: RunError) -> RunError:
-        """Print an error if this process prints nothing otherwise, and return it."""
-        if not self.is_main:
-            print(error, file=sys.stderr)
-        return error
+    def sum(self, values: Any) -> Any:
+        """Sum a tensor over the processes in place."""
+        if self.group is not None:
+            _distributed().all_reduce(values, group=self.group)
+        return values
+
+    @contextmanager
+    def collective_section(self) -> Iterator[None]:
+        """Context in which processes wait for each other's tensors, so that a failed one cannot report its error.
+
+        A process that fails here ends without waiting for the others, which the launcher stops; its message names it.
+        """
+        import torch
+
+        try:
+            yield
+        except BaseException as error:
+            self._has_finished = True
+            prefix = f"process {self.rank}: " if self.size > 1 else ""
+            if isinstance(error, torch.OutOfMemoryError):
+                reason = RunError(
+                    f"{prefix}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
+                    "lora or optimizer=adamw_8bit needs less",
+                    code=ErrorCode.OUT_OF_MEMORY,
+                )
+            elif isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
+                reason = RunError(f"{prefix}another process of the run has died: {error}")
+            else:
+                raise
+            if not self.is_main:
+                print(reason, file=sys.stderr)
+            raise reason from None
 
     def _exchange(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self.count
+        values: list[Any] = [None] * self.size
         try:
             _distributed().all_gather_object(values, value)
         except RuntimeError as error:
@@ -117,7 +134,7 @@ class _Stopped:
         return RunError(message, code=self.error_code)
 
 
-_group: ProcessGroup | None = None
+_group: DistributedContext | None = None
 
 
 def _distributed() -> Any:
@@ -136,20 +153,16 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def join_group(*, accelerated: bool = False) -> ProcessGroup:
-    """Return the group of the processes that the launcher started; the first call connects them.
-
-    Args:
-        accelerated: whether tensors on GPUs are exchanged too, not only Python values.
-    """
+def join_group(*, accelerated: bool = False) -> DistributedContext:
+    """Return the group of the processes that the launcher started; the first call connects them."""
     global _group
     if _group is None:
         if process_count() > 1:
             distributed = _distributed()
             distributed.init_process_group(backend(accelerated=accelerated), timeout=_TIMEOUT)
-            _group = ProcessGroup(distributed.get_rank(), distributed.get_world_size())
+            _group = DistributedContext(distributed.get_rank(), distributed.get_world_size())
         else:
-            _group = ProcessGroup()
+            _group = DistributedContext()
     return _group
 
 
@@ -163,11 +176,6 @@ def run_as_group(app: Callable[[], Any]) -> None:
 
     The processes of a group finish together, and the main one reports the error of any of them. Under a launcher,
     skipped samples give exit code 0: the launcher reports any other code as a crash.
-
-    Raises:
-        SystemExit: the command's; in all processes but the main one also for its errors.
-        InputError: the command's, or another process's.
-        RunError: the command's, or another process's.
     """
     if is_main():
         _run_and_finish(app)

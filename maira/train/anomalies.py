@@ -41,12 +41,7 @@ class AnomalyDetector:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def check(self, loss: float, norm: float) -> Kind | None:
-        """Return the kind of anomaly of a step, if any.
-
-        Args:
-            loss: of the step, over all processes.
-            norm: norm of the gradient, over all processes.
-        """
+        """Return the kind of anomaly of a step, if any."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self.skipped += 1
             return "not_finite"
@@ -64,19 +59,11 @@ class AnomalyDetector:
 
     def ends_run(self, kind: Kind) -> bool:
         """Return whether an anomaly ends the run, by its action or because too many steps were skipped in a row."""
-        action = self.config.not_finite if kind == "not_finite" else self.config.on_spike
-        return action == "stop" or self.skipped > self.config.most_skipped
+        is_stop = kind == "not_finite" and self.config.not_finite == "stop"
+        return is_stop or self.skipped > self.config.most_skipped
 
     def make_row(self, kind: Kind, step: int, loss: float, norm: float, sample_ids: list[str]) -> dict[str, Any]:
-        """Return a row of `faults.jsonl` for a step, in which numbers that are not finite are strings.
-
-        Args:
-            kind: of the anomaly.
-            step: from 1.
-            loss: of the step.
-            norm: of its gradient.
-            sample_ids: its samples.
-        """
+        """Return a row of `faults.jsonl` for a step, in which numbers that are not finite are strings."""
         return {
             "started": self.started,
             "step": step,
@@ -89,14 +76,7 @@ class AnomalyDetector:
         }
 
     def record_skipped(self, step: int, samples: Sequence[SkippedSample], phase: Phase, *, of: int) -> dict[str, Any]:
-        """Count unreadable samples and return their row of `faults.jsonl`.
-
-        Args:
-            step: from 1.
-            samples: unreadable samples of all processes.
-            phase: of the run.
-            of: number of samples of the step or validation, the unreadable ones included.
-        """
+        """Count unreadable samples and return their row of `faults.jsonl`."""
         self.unreadable.update(sample.sample_id for sample in samples)
         ends_run = len(samples) == of or len(self.unreadable) > self.config.most_unreadable
         return {
@@ -121,47 +101,25 @@ class AnomalyDetector:
         self.unreadable = set(state["unreadable"])
 
 
-def anomaly_file(out: Path) -> Path:
-    """Return the file that lists the anomalies of a run."""
-    return out / "faults.jsonl"
-
-
-def describe_step(row: dict[str, Any]) -> str:
-    """Return the step or validation that a row of unreadable samples is about."""
-    return f"the validation after step {row['step']}" if row["part"] == "validation" else f"step {row['step']}"
-
-
-def describe_anomaly(row: dict[str, Any]) -> str:
-    """Return a sentence about a row of a step."""
+def describe_row(row: dict[str, Any]) -> str:
+    """Return what a row of `faults.jsonl` is about, as the beginning of a message."""
     if row["fault"] == "not_finite":
         return f"the loss is {row['loss']}, the gradient norm {row['grad_norm']}"
-    return f"the gradient norm {row['grad_norm']:.3g} is a spike over a mean of {row['mean_grad_norm']:.3g}"
+    if row["fault"] == "spike":
+        return f"the gradient norm {row['grad_norm']:.3g} is a spike over a mean of {row['mean_grad_norm']:.3g}"
+    step = f"the validation after step {row['step']}" if row["part"] == "validation" else f"step {row['step']}"
+    return f"{len(row['sample_ids'])} of {row['of']} samples of {step} cannot be read, the first: {row['reasons'][0]}"
 
 
-def step_error(row: dict[str, Any], out: Path, resume_hint: str) -> RunError:
-    """Return the error of an anomaly that ends a run.
-
-    Args:
-        row: of `faults.jsonl`.
-        out: folder of the run.
-        resume_hint: what the same command will do.
-    """
-    option = "not_finite" if row["fault"] == "not_finite" else "on_spike"
-    return RunError(
-        f"{describe_anomaly(row)} at step {row['step']}; its samples are listed in {anomaly_file(out)}, and "
-        f"{resume_hint}. A lower learning_rate or faults.{option}=skip may help"
-    )
-
-
-def unreadable_error(row: dict[str, Any], out: Path, resume_hint: str) -> InputError:
-    """Return the error of too many unreadable samples. See `step_error` for the arguments."""
-    count, of = len(row["sample_ids"]), row["of"]
-    hint = "Repair them" if count == of else "Repair them, or raise faults.most_unreadable"
-    return InputError(
-        f"{count} of {of} samples of {describe_step(row)} cannot be read, the first: {row['reasons'][0]}. All skipped "
-        f"samples are listed in {anomaly_file(out)}. {hint}; {resume_hint}",
-        code=ErrorCode.FILE_UNREADABLE,
-    )
+def stop_error(row: dict[str, Any], file: Path, resume_hint: str) -> InputError | RunError:
+    """Return the error of a row of `faults.jsonl` that ends a run, with what the same command will do."""
+    if row["fault"] == "unreadable":
+        hint = "Repair them" if len(row["sample_ids"]) == row["of"] else "Repair them, or raise faults.most_unreadable"
+        message = f"{describe_row(row)}. All skipped samples are listed in {file}. {hint}; {resume_hint}"
+        return InputError(message, code=ErrorCode.FILE_UNREADABLE)
+    hint = "A lower learning_rate" + (" or faults.not_finite=skip" if row["fault"] == "not_finite" else "")
+    reason = f"{describe_row(row)} at step {row['step']}"
+    return RunError(f"{reason}; its samples are listed in {file}, and {resume_hint}. {hint} may help")
 
 
 def _json_number(value: float) -> float | str:

@@ -7,6 +7,8 @@ of the row: `varlen` takes the offsets of the samples, `samples` arranges them a
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
@@ -50,21 +52,12 @@ class PackedRow(NamedTuple):
 def register_kernels() -> None:
     """Register the kernels with transformers."""
     for name, kernel in ((VARLEN, _varlen), (SAMPLES, _samples)):
-        AttentionInterface.register(name, kernel)
+        AttentionInterface.register(name, partial(_attend, kernel))
         AttentionMaskInterface.register(name, _mask)
 
 
 def select_kernel(option: Literal["auto", "varlen", "samples"], device: torch.device, dtype: torch.dtype) -> str:
-    """Return the name of the kernel to use.
-
-    Args:
-        option: of the configuration; "auto" selects `varlen` if it is available.
-        device: of the computation.
-        dtype: of the computation.
-
-    Raises:
-        InputError: the option is `varlen`, which is not available.
-    """
+    """Return the name of the kernel to use."""
     missing = _missing_for_varlen(device, dtype)
     if option == "varlen" and missing:
         raise InputError(f"varlen needs {missing}; use 'auto'", code=ErrorCode.MISSING_REQUIREMENT, field="attention")
@@ -72,23 +65,13 @@ def select_kernel(option: Literal["auto", "varlen", "samples"], device: torch.de
 
 
 def set_kernel(model: MairaForConditionalGeneration, name: str) -> None:
-    """Set the kernel of a MAIRA-2's language model; without a `row` (in generation) it is transformers' SDPA.
-
-    Args:
-        model: to change in place.
-        name: of the kernel.
-    """
+    """Set the kernel of a MAIRA-2's language model; without a `row` (in generation) it is transformers' SDPA."""
     register_kernels()
     model.language_model.set_attn_implementation(name)
 
 
 def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
-    """Return the keyword arguments of the language model for a packed row.
-
-    Args:
-        name: of the kernel.
-        batch: the row.
-    """
+    """Return the keyword arguments of the language model for a packed row."""
     # Numbers come from the batch: reading them from `starts` would synchronize with the device.
     tokens, starts, longest = batch.input_ids.shape[1], batch.starts, batch.longest
     if len(starts) == 1 or (name == VARLEN and batch.used_tokens < tokens):
@@ -114,55 +97,39 @@ def _missing_for_varlen(device: torch.device, dtype: torch.dtype) -> str | None:
     return None if "window_size" in _VARLEN_OPTIONS else "torch 2.11 or later"
 
 
-def _varlen(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    row: PackedRow | None = None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Compute causal attention in one call of torch's kernel for variable lengths.
-
-    Args:
-        module: the attention layer.
-        query: (1, heads, tokens, width).
-        key: (1, key heads, tokens, width).
-        value: (1, key heads, tokens, width).
-        attention_mask: of a batch that is not packed.
-        scaling: of the scores.
-        dropout: of the attention weights; not supported.
-        row: of a packed batch.
-        **options: of transformers' SDPA, for a batch that is not packed.
-
-    Returns:
-        (1, tokens, heads, width), and no attention weights.
-
-    Raises:
-        ValueError: `dropout` is not 0.
-    """
-    if row is None:
-        return _unpacked(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
+def _varlen(query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: float | None, dropout: float) -> Tensor:
+    """Compute causal attention in one call of torch's kernel for variable lengths."""
     if dropout:
         raise ValueError("the kernel 'varlen' has no dropout of attention weights; leave attention_dropout at 0")
     # The rotary embedding leaves queries and keys in float32 if autocast keeps the residual stream so.
-    q, k, v = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
+    q, k, v = (states.to(value.dtype) for states in (query, key, value))
     grouped: dict[str, Any] = {}
     if (groups := q.shape[1] // k.shape[1]) > 1:
         if "enable_gqa" in _VARLEN_OPTIONS:
             grouped["enable_gqa"] = True
         else:
             k, v = (states.repeat_interleave(groups, dim=1) for states in (k, v))
-    out = varlen_attn(
-        q, k, v, row.starts, row.starts, row.longest, row.longest, scale=scaling, window_size=(-1, 0), **grouped
-    )
-    return out[None], None
+    lengths = (row.starts, row.starts, row.longest, row.longest)
+    attended: Tensor = varlen_attn(q, k, v, *lengths, scale=scaling, window_size=(-1, 0), **grouped)
+    return attended
 
 
 def _samples(
+    query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: float | None, dropout: float
+) -> Tensor:
+    """Compute causal attention over the samples as a padded batch.
+
+    What follows a sample's end is later than all its tokens, so the causal mask suffices.
+    """
+    # (tokens, heads, width) -> (samples, longest, heads, width) -> (samples, heads, longest, width)
+    q, k, v = (states[row.places].transpose(1, 2) for states in (query, key, value))
+    grouped = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=grouped)
+    return out.transpose(1, 2).flatten(0, 1)[row.back]
+
+
+def _attend(
+    kernel: Callable[..., Tensor],
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -173,23 +140,17 @@ def _samples(
     row: PackedRow | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute causal attention over the samples as a padded batch; arguments as for `_varlen`.
+    """Compute the attention of a packed row by a kernel, or without one by transformers' SDPA, as in generation.
 
-    What follows a sample's end is later than all its tokens, so the causal mask suffices.
+    Queries, keys and values are (1, heads, tokens, width), and the result is (1, tokens, heads, width).
     """
     if row is None:
-        return _unpacked(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **options)
-    # (tokens, heads, width) -> (samples, longest, heads, width) -> (samples, heads, longest, width)
-    q, k, v = (states[0].transpose(0, 1)[row.places].transpose(1, 2) for states in (query, key, value))
-    grouped = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=grouped)
-    return out.transpose(1, 2).flatten(0, 1)[row.back][None], None
-
-
-def _unpacked(*states: Any, **options: Any) -> tuple[Tensor, None]:
-    """Compute the attention of a batch that is not packed, as in generation."""
-    attended: tuple[Tensor, None] = sdpa_attention_forward(*states, **options)
-    return attended
+        options |= {"scaling": scaling, "dropout": dropout}
+        attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return attended
+    # (tokens, heads, width)
+    states = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return kernel(*states, row, scaling, dropout)[None], None
 
 
 def _mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:

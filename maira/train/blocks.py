@@ -38,10 +38,6 @@ def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
     """Apply activation checkpointing and compilation to the blocks of a model before it is distributed.
 
     Blocks in evaluation mode, as in validation and generation, are not affected.
-
-    Args:
-        model: with a language model of transformers; blocks of a frozen encoder save no activations and do not change.
-        config: its `activation_checkpointing` and `compile`.
     """
     for block in _blocks(model):
         forward: Callable[..., Any] = block.forward

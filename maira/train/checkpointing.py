@@ -1,54 +1,51 @@
 """Training states to resume from, each complete or absent: `out/states/step-000500/`.
 
-torch.distributed.checkpoint writes weights, optimizer states and the random number generators of each process, so that
-a run can resume with another number of processes. `state.json` is written last, with size and checksum of every other
-file: a folder without it, or with a file of another size, is incomplete.
-
-`torch.distributed.checkpoint.async_save` is not used. It copies tensors to memory first as `save` does (64 MB on two
-CPU cores, torch 2.15: 23 ms, here 19 ms), by default to shared memory, of which containers have little. And it ends
-before checksums, `state.json`, the renaming and the removal of old states, which need a background thread anyway.
+Each process writes its part of the weights and optimizer states, with its random number generators, as tensors and JSON
+in one safetensors file, so that a run can resume with another number of processes and reading a state runs no code.
+`state.json` is written last, with the size of every other file: a folder without it, or with a file of another size, is
+incomplete.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import pickle
+import json
+import math
+import os
 import random
 import re
 import shutil
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
 )
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.parallel import TIMEOUT, DistributedContext
+from maira.train.parallel import TIMEOUT
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 from radfact.machine import project_version
 
 RECORD = "state.json"
-FORMAT = 1
+FORMAT = 2
 """Version of the format of states; increased when their content, or how it is computed (fingerprints, say), changes."""
 _CHANGEABLE_FIELDS: dict[str, Any] = dict.fromkeys(
     (
@@ -64,6 +61,14 @@ _CHANGEABLE_FIELDS: dict[str, Any] = dict.fromkeys(
 """Fields of a configuration that may change when a run resumes."""
 _NAME = re.compile(r"step-(\d+)")
 _WRITING = ".writing"
+
+
+class _Part(NamedTuple):
+    """This process's part of a tensor of the state, and the position of its first element in the whole tensor."""
+
+    tensor: Tensor
+    offset: list[int]
+    is_sharded: bool
 
 
 @dataclass
@@ -99,22 +104,21 @@ class CheckpointManager:
         """Folder of the states."""
         return self.out / "states"
 
+    @torch.no_grad()
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, record: dict[str, Any]) -> None:
         """Copy a state to memory and write it in the background, after the previous one; all processes call this.
 
-        A state that cannot be written is reported, and the previous ones stay.
-
-        Args:
-            step: optimizer steps done.
-            model: as the run computes with it.
-            optimizer: of the model.
-            record: what else is needed to resume, as JSON values.
+        A state that cannot be written is reported, and the previous ones stay. `record` is what else is needed to
+        resume, as JSON values.
         """
         self.finish()
-        tensors = _copy_to_cpu(self._tensors(model, optimizer))
-        # As bytes, since torch would take nested values apart.
-        tensors["random"] = {str(self.context.rank): pickle.dumps(_random_state())}
-        self._pending = step, self._thread.submit(copy_context().run, self._write, step, tensors, record)
+        parts = {
+            name: part._replace(tensor=part.tensor.detach().to("cpu", copy=True).contiguous())
+            for name, part in self._parts(model, optimizer)
+            if self.context.is_main or part.is_sharded
+        }
+        write = partial(self._write, step, parts, json.dumps(_random_state()), record)
+        self._pending = step, self._thread.submit(copy_context().run, write)
 
     def finish(self) -> bool:
         """Wait until the last state is written; return whether it was, with the same result on all processes."""
@@ -122,8 +126,7 @@ class CheckpointManager:
             return True
         step, future = self._pending
         self._pending = None
-        error = future.exception()
-        reasons = [reason for reason in self.context.gather(_reason(error)) if reason]
+        reasons = [reason for reason in self.context.gather(_reason(future.exception())) if reason]
         if reasons:
             self.notify(f"the state of step {step} could not be saved, the run continues: {reasons[0]}")
         else:
@@ -142,11 +145,7 @@ class CheckpointManager:
         self._thread.shutdown()
 
     def find(self) -> list[Path]:
-        """Return the complete states, last one first, the same on all processes; remove incomplete saves.
-
-        Raises:
-            InputError: there are states, but none of them is complete.
-        """
+        """Return the complete states, last one first, the same on all processes; remove incomplete saves."""
         states: list[Path] = self.context.gather(self._find() if self.context.is_main else None)[0]
         return states
 
@@ -158,54 +157,42 @@ class CheckpointManager:
             file=self.folder,
         )
 
+    @torch.no_grad()
     def load(self, state: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Load tensors and random number generators; all processes call this.
-
-        Args:
-            state: folder of the state.
-            model: to load weights into.
-            optimizer: to load states into.
+        """Load tensors and random number generators in place; all processes call this.
 
         Raises:
             RunError: the state cannot be read on one of the processes.
         """
-        damaged = [name for names in self.context.gather(self._damaged_files(state)) for name in names]
-        if damaged:
-            raise RunError(f"{state}: {damaged[0]} has changed since it was saved")
-        error: BaseException | None = None
+        error: Exception | None = None
         try:
-            tensors = self._tensors(model, optimizer)
-            rank = str(self.context.rank)
-            if f"random.{rank}" in FileSystemReader(state).read_metadata().state_dict_metadata:
-                tensors["random"] = {rank: b""}
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                state_dict_loader.load(
-                    tensors, checkpoint_id=state, process_group=self._group, no_dist=self._group is None
-                )
-            options = StateDictOptions(strict=not self.only_trained)
-            set_model_state_dict(model, tensors["model"], options=options)
-            set_optimizer_state_dict(model, optimizer, tensors["optimizer"])
-            if "random" in tensors:
-                _set_random_state(pickle.loads(tensors["random"][rank]))
-        except (Exception, CheckpointException) as caught:  # damaged files fail in many ways
+            with ExitStack() as stack:
+                files = [stack.enter_context(safe_open(file, "pt")) for file in _files(state)]
+                offsets = [json.loads(file.metadata()["offsets"]) for file in files]
+                for name, part in self._parts(model, optimizer):
+                    sources = zip(files, offsets, strict=True)
+                    pieces = [(file.get_slice(name), own[name]) for file, own in sources if name in own]
+                    count = sum(_copy_overlap(part, piece, offset) for piece, offset in pieces)
+                    if count != part.tensor.numel():
+                        raise ValueError(f"{name}: expected {part.tensor.numel()} numbers, found {count}")
+                if self.context.rank < len(files):
+                    _set_random_state(json.loads(files[self.context.rank].metadata()["random"]))
+        except Exception as caught:  # damaged files fail in many ways
             error = caught
         if reasons := [reason for reason in self.context.gather(_reason(error)) if reason]:
             raise RunError(f"{state}: {reasons[0]}")
         self.last = read_record(state)["step"]
 
-    def _damaged_files(self, state: Path) -> list[str]:
-        """Return files whose checksum differs, among this process's share of the files."""
-        checksums = read_record(state).get("checksums", {})
-        share = sorted(checksums)[self.context.rank :: self.context.size]
-        return [name for name in share if _checksum(state / name) != checksums[name]]
-
-    def _tensors(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        options = StateDictOptions(ignore_frozen_params=self.only_trained)
-        return {
-            "model": get_model_state_dict(model, options=options),
-            "optimizer": get_optimizer_state_dict(model, optimizer),
-        }
+    def _parts(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, _Part]]:
+        """Yield this process's part of each tensor of a state by name; it shares the memory of model and optimizer."""
+        weights = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=self.only_trained))
+        states: Any = get_optimizer_state_dict(model, optimizer)["state"]
+        for name, weight in weights.items():
+            if isinstance(weight, Tensor):
+                yield from _tensor_parts(f"model.{name}", weight)
+        for parameter, state in states.items():
+            for name, tensor in state.items():
+                yield from _tensor_parts(f"optimizer.{parameter}.{name}", tensor)
 
     def _find(self) -> list[Path]:
         for incomplete in self.folder.glob(f"*{_WRITING}"):
@@ -219,59 +206,55 @@ class CheckpointManager:
                 self.notify(f"{folder} is damaged and ignored")
         return complete
 
-    def _write(self, step: int, tensors: dict[str, Any], record: dict[str, Any]) -> None:
+    def _write(self, step: int, parts: dict[str, _Part], random_state: str, record: dict[str, Any]) -> None:
         state = self.folder / f"step-{step:06d}"
         temporary = state.with_name(state.name + _WRITING)
         try:
-            self._write_files(temporary, tensors, {"step": step, **record})
-        except BaseException as error:
-            is_full = shutil.disk_usage(self.out).free < (needed := _size(tensors))
+            sizes = self._write_parts(temporary, parts, random_state)
+            if not self.context.is_main:
+                return
+            about = {"format": FORMAT, "version": project_version(), "step": step}
+            write_json(temporary / RECORD, {**about, **record, "sizes": sizes})
+            if state.exists():
+                shutil.rmtree(state)
+            temporary.rename(state)
+        except BaseException:
             if self.context.is_main:
                 # The next state needs the space.
                 shutil.rmtree(temporary, ignore_errors=True)
-            cause = _system_error(error)
-            if is_full or (cause and cause.errno == errno.ENOSPC):
-                free = shutil.disk_usage(self.folder.parent).free
-                reason = (
-                    f"no space left on device ({needed / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"
-                )
-                raise OSError(errno.ENOSPC, reason, str(self.folder)) from error
             raise
-        if not self.context.is_main:
-            return
-        if state.exists():
-            shutil.rmtree(state)
-        temporary.rename(state)
         states = sorted(f for f in self.folder.glob("step-*") if _NAME.fullmatch(f.name) and f <= state)
         with suppress(OSError):
             for old in [*states[: -self.keep], *self.folder.glob(f"*{_WRITING}")]:
                 shutil.rmtree(old)
 
-    def _write_files(self, folder: Path, tensors: dict[str, Any], record: dict[str, Any]) -> None:
-        """Write the files of a state, the record last."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            state_dict_saver.save(tensors, checkpoint_id=folder, process_group=self._group, no_dist=self._group is None)
-        # Each process reads the files that it has written, which are still in the page cache of its machine.
-        checksums = {f.name: _checksum(f) for f in folder.iterdir() if _writer(f.name) == self.context.rank}
+    def _write_parts(self, folder: Path, parts: dict[str, _Part], random_state: str) -> dict[str, int]:
+        """Write the file of this process, and return the sizes of the files of all processes, once all are written."""
+        file = folder / f"rank-{self.context.rank:05}.safetensors"
+        offsets = json.dumps({name: part.offset for name, part in parts.items()})
+        own: dict[str, int] | str
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tensors = {name: part.tensor for name, part in parts.items()}
+            save_file(tensors, file, metadata={"offsets": offsets, "random": random_state})
+            own = {file.name: file.stat().st_size}
+        except Exception as error:  # sent to the other processes, which would wait
+            own = _write_failure(error, self.folder, sum(part.tensor.nbytes for part in parts.values()))
+        results: list[dict[str, int] | str] = [own] * self.context.size
         if self._group is not None:
-            shares: list[Any] = [None] * self.context.size
-            torch.distributed.all_gather_object(shares, checksums, group=self._group)
-            checksums = {name: checksum for share in shares for name, checksum in share.items()}
-        if self.context.is_main:
-            sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-            about = {"format": FORMAT, "version": project_version()}
-            write_json(folder / RECORD, {**about, **record, "sizes": sizes, "checksums": checksums})
+            torch.distributed.all_gather_object(results, own, group=self._group)
+        sizes: dict[str, int] = {}
+        for result in results:
+            if isinstance(result, str):
+                raise RunError(result)
+            sizes |= result
+        return sizes
 
 
 def read_record(state: Path) -> dict[str, Any]:
-    """Read the step and the record that `CheckpointManager.save` saved with the tensors.
-
-    Raises:
-        InputError: the record cannot be read, or has another format.
-    """
+    """Read the step and the record that `CheckpointManager.save` saved with the tensors."""
     record: dict[str, Any] = read_json(state / RECORD)
-    if (version := _format(record)) == FORMAT:
+    if (version := record.get("format", 0)) == FORMAT:
         return record
     raise InputError(
         f"was saved by {record.get('version', 'another version')} in the format {version}; this version, "
@@ -282,31 +265,13 @@ def read_record(state: Path) -> dict[str, Any]:
     )
 
 
-def _format(record: dict[str, Any]) -> Any:
-    """Return the format of a state.
-
-    Development versions before 0.2.0 did not number it. Their last states have the format 1, with the field `origin`;
-    in earlier ones (format 0) fields are missing.
-    """
-    return record.get("format", 1 if "origin" in record else 0)
-
-
 def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:
     """Return the fields of a configuration that must not change when a run resumes, as JSON values."""
     return config.model_dump(mode="json", exclude=_CHANGEABLE_FIELDS)
 
 
 def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig) -> None:
-    """Check that a state was saved by a run of this configuration.
-
-    Args:
-        state: folder of the state.
-        record: its record.
-        config: of the run that resumes.
-
-    Raises:
-        InputError: the configurations differ; the fields are named.
-    """
+    """Check that a state was saved by a run of this configuration."""
     saved, current = record["recipe"], resume_fields(config)
     if changed := [key for key in current if saved.get(key) != current[key]]:
         raise InputError(
@@ -317,88 +282,92 @@ def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig)
         )
 
 
+def _files(state: Path) -> list[Path]:
+    return sorted(state.glob("rank-*.safetensors"))
+
+
 def _is_complete(folder: Path) -> bool:
     try:
         record = read_json(folder / RECORD)
-        if _format(record) != FORMAT:
+        if record.get("format", 0) != FORMAT:
             return True  # only another version can tell; `read_record` raises
+        for file in _files(folder):
+            with safe_open(file, "pt"):  # its header can be read
+                pass
         return all((folder / name).stat().st_size == size for name, size in record["sizes"].items())
-    except (InputError, OSError, KeyError, TypeError, AttributeError):
+    except (InputError, OSError, SafetensorError, KeyError, TypeError, AttributeError):
         return False
 
 
-def _writer(name: str) -> int:
-    """Return the rank that wrote a file of torch.distributed.checkpoint; shared files are written by the first."""
-    match = re.match(r"__(\d+)_", name)
-    return int(match[1]) if match else 0
+def _tensor_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, _Part]]:
+    offset, local, is_sharded = [0] * tensor.ndim, tensor, False
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local()
+        is_sharded = any(placement.is_shard() for placement in tensor.placements)
+        offset = list(compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1])
+    if isinstance(codes := getattr(local, "codes", None), Tensor):
+        # An optimizer state in 8 bits (torchao), with one scale for each block of the flattened codes.
+        states: Any = local
+        first_block = offset[0] * math.prod(local.shape[1:]) // states.block_size
+        yield f"{name}.codes", _Part(codes, offset, is_sharded)
+        yield f"{name}.scale", _Part(states.scale, [first_block], is_sharded)
+    else:
+        yield name, _Part(local, offset, is_sharded)
 
 
-def _checksum(file: Path) -> str:
-    """Return the BLAKE2b checksum of a file, empty if it cannot be read."""
-    try:
-        with file.open("rb") as handle:
-            return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except OSError:
-        return ""
+def _copy_overlap(part: _Part, saved: Any, offset: list[int]) -> int:
+    """Copy the elements that a part and a saved part of the same tensor share; return their number."""
+    sizes = zip(part.offset, part.tensor.shape, offset, saved.get_shape(), strict=True)
+    spans = [(max(own, other), min(own + size, other + count)) for own, size, other, count in sizes]
+    if any(begin >= end for begin, end in spans):
+        return 0
+    source = tuple(slice(begin - start, end - start) for (begin, end), start in zip(spans, offset, strict=True))
+    target = tuple(slice(begin - start, end - start) for (begin, end), start in zip(spans, part.offset, strict=True))
+    part.tensor[target].copy_(saved[source])
+    return math.prod(end - begin for begin, end in spans)
 
 
-def _size(tensors: Any) -> int:
-    """Return the bytes of all tensors in nested dictionaries, of sharded ones this process's part."""
-    if isinstance(tensors, dict):
-        return sum(map(_size, tensors.values()))
-    if isinstance(tensors, Tensor):
-        local = tensors.to_local() if isinstance(tensors, DTensor) else tensors
-        return local.numel() * local.element_size()
-    return 0
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error of several processes."""
-    return next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
-
-
-def _system_error(error: BaseException) -> OSError | None:
-    """Return the operating system's error that an error comes from, if any, however it was wrapped."""
-    cause: BaseException | None = _first(error)
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
+def _write_failure(error: Exception, folder: Path, size: int) -> str:
+    """Return the reason why the tensors of a state could not be written."""
+    # safetensors gives the number of the system's error as text.
+    number = error.errno if isinstance(error, OSError) else None
+    if match := re.search(r"os error (\d+)", str(error)):
+        number = int(match[1])
+    if number == errno.ENOSPC:
+        free = shutil.disk_usage(folder.parent).free
+        return (
+            f"{folder}: no space left on device ({size / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"
+        )
+    return os.strerror(number) if number is not None else _reason(error)
 
 
 def _reason(error: BaseException | None) -> str:
     """Return an error as part of a line, empty for None."""
     if error is None:
         return ""
-    if cause := _system_error(error):
-        return f"{cause.filename}: {cause.strerror}" if cause.filename else str(cause.strerror)
-    error = _first(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _copy_to_cpu(value: Any) -> Any:
-    """Return nested dictionaries with all tensors copied to the CPU."""
-    if isinstance(value, dict):
-        return {key: _copy_to_cpu(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copy_to_cpu(part) for part in value)
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    prefix = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
+    return f"{prefix}{' '.join(str(error).split())[:300]}"
 
 
 def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.is_available()
+    """Return the states of all random number generators as JSON values."""
+    numpy: Any = np.random.get_state(legacy=False)
+    numpy["state"]["key"] = numpy["state"]["key"].tolist()
     return {
         "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if cuda else None,
+        "numpy": numpy,
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None,
     }
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
-    random.setstate(state["python"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    state["numpy"]["state"]["key"] = np.array(state["numpy"]["state"]["key"], np.uint32)
     np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))

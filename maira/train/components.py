@@ -20,7 +20,7 @@ from maira.model.processor import MairaImageProcessor, MairaProcessor
 from maira.model.tokens import IMAGE
 from maira.train import lora
 from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig
-from maira.train.data.packing import ALL_TASKS
+from maira.train.data.packing import check_lengths
 from maira.train.data.tokenizer import train_tokenizer, words_of
 from radfact.errors import ErrorCode, InputError
 
@@ -37,17 +37,7 @@ MODULES: dict[Component, str] = {
 def load_model(
     config: TrainConfig, texts: Iterable[str], *, empty: bool = False
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """Load or build the model and processor of a training configuration, with the weight types of the training.
-
-    Args:
-        config: of the training.
-        texts: texts to train the tokenizer of a new model on; unused with a checkpoint.
-        empty: load a checkpoint on the meta device, for a process that receives its weights from another process.
-
-    Raises:
-        InputError: the checkpoint does not exist, its added tokens are not where `lora.added_tokens` trains them, or
-            the parts of a new model do not fit together.
-    """
+    """Load or build the model and processor of a training configuration, with the weight types of the training."""
     if isinstance(config.model, FromScratch):
         model, processor = build_from_scratch(config.model, texts)
         for part, name in MODULES.items():
@@ -65,12 +55,7 @@ def load_model(
 
 
 def weight_dtype(config: BaseTrainConfig, part: Component) -> torch.dtype:
-    """Return the type of a component's weights: `weights` if it is trained, else that of the computation.
-
-    Args:
-        config: of the run.
-        part: the component.
-    """
+    """Return the type of a component's weights: `weights` if it is trained, else that of the computation."""
     if part in config.trains and not (part == "language_model" and config.lora):
         return torch.bfloat16 if config.weights == "bfloat16" else torch.float32
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
@@ -106,13 +91,6 @@ def build_from_scratch(
     """Build a model with random weights, and a processor with a tokenizer trained on some texts.
 
     The weights come from the global generator of PyTorch, which the caller seeds.
-
-    Args:
-        parts: configuration of the parts of the model.
-        texts: prompts and answers to train the tokenizer on.
-
-    Raises:
-        InputError: the parts do not fit together, or a study cannot be made an example.
     """
     if unknown := sorted(set(parts.text_config) - set(LlamaConfig().to_dict())):
         raise InputError("unknown key; correct or remove it", field=f"model.text_config.{unknown[0]}")
@@ -145,37 +123,13 @@ def invalid_model_config(error: Exception) -> InputError:
 
 
 def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
-    """Check before the first step that every sample fits in the context window of the language model.
-
-    Args:
-        table: (samples,) of `maira.train.data.packing.SAMPLE_LENGTHS`.
-        model_config: of the model, or of its language model.
-        sample_id: returns the name of the study at an index of the table.
-
-    Raises:
-        InputError: a sample is longer than the context window.
-    """
-    lengths = table["prompt"].astype(np.int64) + table["answer"]
-    longest, window = int(lengths.argmax()), context_window(model_config.get_text_config())
-    if lengths[longest] > window:
-        raise InputError(
-            f"expected samples of at most {window} tokens, the context window of the language model; found "
-            f"{lengths[longest]} tokens in sample '{sample_id(longest)}' (task {ALL_TASKS[table['task'][longest]]}); "
-            "increase max_position_embeddings, or remove the sample",
-            field="model",
-        )
+    """Check before the first step that every sample fits in the context window of the language model."""
+    window = context_window(model_config.get_text_config())
+    check_lengths(table, np.arange(len(table)), sample_id, window, "model")
 
 
 def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
-    """Set which weights of a model are trained, and add low-rank adapters if the configuration has them.
-
-    Args:
-        model: changed in place.
-        config: of the training.
-
-    Raises:
-        InputError: nothing is trained, or the adapters do not fit.
-    """
+    """Set which weights of a model are trained, and add low-rank adapters if the configuration has them."""
     if not config.trained:
         raise InputError("expected at least one of encoder, adapter and language_model", field="trained")
     for part, name in MODULES.items():
@@ -202,12 +156,6 @@ def export_weights(weights: Mapping[str, Tensor], config: TrainConfig, model_con
 
     Weights that were not trained come from the initial checkpoint, which may have them in a more precise type than the
     model in training. Low-rank adapters are merged into them.
-
-    Args:
-        weights: unsharded weights of the model in training, by their names; with an initial checkpoint, the trained
-            weights suffice.
-        config: of the run.
-        model_config: of the model.
     """
     dtype: torch.dtype = getattr(torch, config.checkpoint_dtype)
     whole = _unmerged(weights, config, model_config)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from maira.grounding.evaluation import completion_item, has_reference_boxes
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset
@@ -30,7 +30,7 @@ from maira.train.data.packing import TASKS
 from maira.train.data.sources import UnreadableSample, check_images
 from maira.train.generation import generation_engine, keep_task_report, parse_draft, study_on_disk
 from maira.train.monitoring import DraftMonitor
-from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.parallel import ParallelModel
 from radfact.api import RadFact
 from radfact.io.jsonl import write_jsonl
 from radfact.metrics.radfact.scores import SCORES
@@ -42,34 +42,12 @@ _SEED_KEY = (0, 1)
 """Distinguishes this draw from others with a run's seed."""
 
 
-class DraftRound(NamedTuple):
-    """Result of one round of drafts.
-
-    Attributes:
-        scores: `drafts/...` by RadFact with the offline judge, `boxes/...` by box completion, and in post-training
-            those of `maira.train.monitoring`; None if undefined.
-        failures: reasons why requests have no response.
-    """
-
-    scores: dict[str, float | None]
-    failures: list[str]
-
-
 class DraftEvaluator:
     """Drafts the reports of some studies, and completes the boxes of their reference reports.
 
     Each process handles its share with all weights: sharded ones are gathered once for the round, in the type of the
     computation (14 GB of a 7B model, while no activations are held). Gathering them block by block would send all
     weights over the network for every token, and synchronize the processes at every step.
-
-    Args:
-        config: of the run.
-        dataset: validation data.
-        processor: of the model.
-        context: processes of the run.
-
-    Raises:
-        InputError: a source cannot be read, or a sample, and the configuration does not skip it.
     """
 
     def __init__(
@@ -112,14 +90,12 @@ class DraftEvaluator:
                 raise unreadable_sample_error(error, "a sample of the drafts") from None
             self._failures.append(str(error))
 
-    def evaluate(self, model: ParallelModel, step: int) -> DraftRound:
-        """Draft with the current weights and score the drafts, which are saved to `drafts/step-N.jsonl`.
+    def evaluate(self, model: ParallelModel, step: int) -> tuple[dict[str, float | None], list[str]]:
+        """Draft with the current weights, save the drafts to `drafts/step-N.jsonl`, and score them.
 
-        All processes call this.
-
-        Args:
-            model: in training, set to evaluation mode by the caller.
-            step: optimizer steps done.
+        All processes call this. The scores are `drafts/...` by RadFact with the offline judge, `boxes/...` by box
+        completion, and in post-training those of `maira.train.monitoring`, None if undefined; then come the reasons why
+        requests have no response.
         """
         with generation_engine(model, self._processor, self._config.faults.image_check) as engine:
             drafts, boxes, failures = self._generate(engine, f"step-{step}")
@@ -130,7 +106,7 @@ class DraftEvaluator:
             ordered = [by_id[sample_id] for sample_id in self._references if sample_id in by_id]
             write_jsonl(self._config.out / "drafts" / f"step-{step:06}.jsonl", ordered)
             scores = self._score(ordered, [row for part in parts for row in part[1]])
-        return DraftRound(self._context.gather(scores)[0], [reason for part in parts for reason in part[2]])
+        return self._context.gather(scores)[0], [reason for part in parts for reason in part[2]]
 
     def _generate(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
         drafts: list[Row] = []
@@ -162,16 +138,7 @@ class DraftEvaluator:
 
 
 def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int, int, Task]]:
-    """Draw the studies to draft, as a function of the seed and the data.
-
-    Args:
-        dataset: validation data.
-        config: of the run.
-
-    Returns:
-        For each study the index of its source, its number there, and the task: the grounded report if the
-        configuration trains it and the study has one.
-    """
+    """Draw the studies to draft, as a function of the seed and the data."""
     tasks: dict[tuple[int, int], Task] = {}
     for task in ("findings", "grounded"):
         rows = dataset.table[dataset.table["task"] == TASKS.index(task)]

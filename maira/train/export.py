@@ -12,10 +12,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from maira.model.checkpoint import checkpoint_folder
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train.components import export_weights
 from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.lora import added_rows, save_adapter
-from maira.train.parallel import DistributedContext
 
 
 def write_checkpoint(
@@ -25,18 +25,7 @@ def write_checkpoint(
     context: DistributedContext,
     folder: Path,
 ) -> None:
-    """Write a model and its processor atomically; all processes call this.
-
-    Args:
-        model: possibly sharded; the main process gathers its trained weights on the CPU.
-        processor: of the model.
-        config: of the run, for the type of the weights and the source of those that were not trained.
-        context: processes of the run.
-        folder: of the checkpoint; an existing one is replaced. Low-rank adapters are also saved to its `lora/`.
-
-    Raises:
-        OSError: the checkpoint cannot be written, in the main process; the others wait.
-    """
+    """Write a model and its processor atomically; all processes call this."""
     weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
     if context.is_main:
         with checkpoint_folder(folder) as fresh:
@@ -45,12 +34,7 @@ def write_checkpoint(
 
 
 def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]:
-    """Gather the weights of a model by name on the CPU of the main process; all processes call this.
-
-    Args:
-        model: possibly sharded.
-        only_trained: omit weights that are not trained.
-    """
+    """Gather the weights of a model by name on the CPU of the main process; all processes call this."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained)
     return {n: w for n, w in get_model_state_dict(model, options=options).items() if isinstance(w, Tensor)}
 

@@ -27,13 +27,7 @@ from radfact.records import Report, Sentence
 def generation_engine(
     model: ParallelModel, processor: MairaProcessor, image_check: ImageCheck
 ) -> Iterator[TransformersEngine]:
-    """Context with an engine of the current weights; all processes enter it, and generate independently.
-
-    Args:
-        model: model in training, set to evaluation mode by the caller.
-        processor: processor of the model.
-        image_check: whether to refuse images that cannot be chest radiographs.
-    """
+    """Context with an engine of the current weights; all processes enter it, and generate independently."""
     maira: Any = model.training.model
     device = model.context.device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=model.autocast)
@@ -90,12 +84,7 @@ def gathered_weights(model: ParallelModel) -> Iterator[None]:
 
 
 def study_on_disk(sample: PackedSample, folder: Path) -> Study:
-    """Return the study with its images as files; images of shards are written to a folder.
-
-    Args:
-        sample: study, and its images if it is from a shard.
-        folder: for the images of the study.
-    """
+    """Return the study with its images as files; images of shards are written to a folder."""
     paths = {}
     for column, content in sample.images.items():
         folder.mkdir(exist_ok=True)
@@ -105,12 +94,7 @@ def study_on_disk(sample: PackedSample, folder: Path) -> Study:
 
 
 def keep_task_report(study: Study, task: Task) -> Study:
-    """Return the study with only the report of a task.
-
-    Args:
-        study: study with its reports.
-        task: findings or grounded.
-    """
+    """Return the study with only the report of a task."""
     return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
 
 

@@ -26,8 +26,8 @@ from maira.train.trackers import Tracker, metric_targets, start_trackers
 from radfact.io.jsonl import dumps, open_atomic
 
 if TYPE_CHECKING:
+    from maira.runtime.processes import DistributedContext
     from maira.train.data.schedule import DataSchedule
-    from maira.train.parallel import DistributedContext
 
 MetricValues = Mapping[str, float | None]
 _WINDOW = 30
@@ -41,9 +41,7 @@ _RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024
 class MetricsFile:
     """`metrics.jsonl`, one object with its `step` per line; lines that cannot be written wait for the next one.
 
-    Args:
-        path: of the file.
-        step: step from which the run resumes; later and incomplete lines are removed.
+    Of a run that resumes from a step, later and incomplete lines are removed.
 
     Attributes:
         validated: step of the last validation in the file; 0 without any.
@@ -51,20 +49,21 @@ class MetricsFile:
 
     def __init__(self, path: Path, step: int) -> None:
         self._path, self._pending, self.validated = path, "", 0
-        if path.exists():
-            rows = ((line, _parse_row(line)) for line in path.read_text(encoding="utf-8").splitlines())
-            valid = [(line, row) for line, row in rows if row is not None and row["step"] <= step]
-            # Only lines of steps have an epoch.
-            self.validated = max((row["step"] for _, row in valid if "epoch" not in row), default=0)
-            with open_atomic(path) as handle:
-                handle.writelines(f"{line}\n" for line, _ in valid)
+        if not path.exists():
+            return
+        with open_atomic(path) as handle:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                if row["step"] <= step:
+                    handle.write(f"{line}\n")
+                    # Only lines of steps have an epoch.
+                    self.validated = self.validated if "epoch" in row else row["step"]
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a line.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Append a line."""
         self._pending += dumps(dict(row)) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         size = self._path.stat().st_size if self._path.exists() else 0
@@ -76,15 +75,6 @@ class MetricsFile:
                 handle.truncate(size)
             raise
         self._pending = ""
-
-
-def _parse_row(line: str) -> dict[str, Any] | None:
-    """Return the object of a line; None if the line is incomplete."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 @dataclass
@@ -106,13 +96,6 @@ class MetricsLogger:
     no step synchronizes with the device or waits for other processes. Only the main process writes. A tracker or file
     that cannot be written during the run is reported once and does not end the run.
 
-    Args:
-        config: of the run.
-        model_config: of the model, for its FLOPs (`maira.train.cost.flops`).
-        context: processes of the run.
-        console: for lines of text.
-        steps: of the whole run.
-
     Attributes:
         validated: step of the last validation that is logged, known to the main process; 0 before the first.
     """
@@ -132,11 +115,7 @@ class MetricsLogger:
         self._counts = _Counts(time.perf_counter())
 
     def start(self, step: int) -> None:
-        """Start after a number of optimizer steps; files lose what they hold of later steps.
-
-        Raises:
-            InputError: a tracker cannot be started, in the main process.
-        """
+        """Start after a number of optimizer steps; files lose what they hold of later steps."""
         if self._context.is_main:
             self._trackers = start_trackers(self._config, step)
             self._metrics = MetricsFile(self._config.out / "metrics.jsonl", step)
@@ -145,14 +124,7 @@ class MetricsLogger:
         self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
 
     def log_setup(self, schedule: DataSchedule, model: nn.Module, sharding: str, kernel: str) -> None:
-        """Print what the run does and how.
-
-        Args:
-            schedule: of the run.
-            model: with trained and frozen parameters.
-            sharding: how the processes share the model ("none", "ddp", "fsdp").
-            kernel: of attention.
-        """
+        """Print what the run does and how."""
         config, context = self._config, self._context
         parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
         trained = sum(count for count, is_trained in parameters if is_trained)
@@ -179,12 +151,7 @@ class MetricsLogger:
         self._seconds = float(state["seconds"])
 
     def count_row(self, batch: PackedBatch, waited: float) -> None:
-        """Count a packed row of this process.
-
-        Args:
-            batch: on the CPU; padding is not counted.
-            waited: seconds that the process has waited for it.
-        """
+        """Count a packed row of this process."""
         lengths = batch.starts.diff()[: len(batch.sample_ids)].numpy()
         counts = self._counts
         counts.tokens += int(lengths.sum())
@@ -200,14 +167,7 @@ class MetricsLogger:
         self._counts.paused += time.perf_counter() - started
 
     def log_step(self, step: int, epoch: int, losses: Mapping[str, Tensor | float], **last: Tensor | float) -> None:
-        """Count an optimizer step, and log if a line is due.
-
-        Args:
-            step: optimizer steps done.
-            epoch: from 0.
-            losses: of the step, over all processes; a line has their mean over its steps. Tensors are read only then.
-            **last: values of the last step for the line (`lr`, `grad_norm`).
-        """
+        """Count an optimizer step, and log if a line is due."""
         for name, value in losses.items():
             detached = value.detach() if isinstance(value, Tensor) else value
             self._losses[name] = self._losses.get(name, 0.0) + detached
@@ -226,24 +186,16 @@ class MetricsLogger:
             self.info(f"step {step}/{self._steps}", *_line(metrics, rates, left))
 
     def log_validation(self, step: int, metrics: MetricValues) -> None:
-        """Log the metrics of a validation after a step.
-
-        Args:
-            step: after which the model was validated.
-            metrics: of the validation.
-        """
+        """Log the metrics of a validation after a step."""
         if self._context.is_main:
             self.validated = step
             self._write({"step": step}, metrics)
             self.info(f"step {step}/{self._steps}", *_validated(metrics))
 
     def info(self, *parts: str) -> None:
-        """Print a line of several parts; on a narrow terminal it is broken between them."""
-        if not self._context.is_main:
-            return
-        width = self._console.width if self._console.is_terminal else math.inf
-        for line in _fold(parts, width):
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        """Print a line of several parts."""
+        if self._context.is_main:
+            self._console.print("  ".join(parts), highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Close all trackers."""
@@ -282,7 +234,7 @@ class MetricsLogger:
             if self._can_write:
                 self.info(f"metrics.jsonl cannot be written: {error.strerror}; training continues")
             self._can_write = False
-        known = {name: value for name, value in rounded.items() if value is not None}
+        known = {k if "/" in k else f"train/{k}": value for k, value in rounded.items() if value is not None}
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.write(int(head["step"]), known))
 
@@ -366,15 +318,3 @@ def _duration(seconds: float) -> str:
     if minutes < 1:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def _fold(parts: tuple[str, ...], width: float) -> Iterator[str]:
-    """Yield lines of whole parts; all but the first are indented."""
-    line = ""
-    for part in parts:
-        if line and len(line) + 2 + len(part) > width:
-            yield line
-            line = f"  {part}"
-        else:
-            line = f"{line}  {part}" if line else part
-    yield line

@@ -21,28 +21,20 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from maira.runtime.processes import DistributedContext
 from maira.runtime.signals import TerminationSignal
 from maira.train import attention
-from maira.train.anomalies import (
-    AnomalyDetector,
-    Kind,
-    anomaly_file,
-    describe_anomaly,
-    describe_step,
-    step_error,
-    unreadable_error,
-)
+from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
 from maira.train.blocks import prepare_blocks
 from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.batches import Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
 from maira.train.data.schedule import DataSchedule
-from maira.train.data.workers import is_worker_killed, worker_killed
 from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
 from maira.train.optimizers import make_lr_schedule, make_optimizer
-from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize, sharding
+from maira.train.parallel import ParallelModel, init_distributed, parallelize, sharding
 from maira.train.post.plot import PLOT_FILE, plot_rewards
 from maira.train.record import RECORD_FILE, make_record
 from maira.train.validation import Validator
@@ -50,10 +42,8 @@ from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model
 from radfact.io.jsonl import append_jsonl, write_json
 from radfact.io.outputs import Output, lock_output
-from radfact.progress import ProgressDisplay
 
 ConfigT = TypeVar("ConfigT", bound=BaseTrainConfig)
-OpenedT = TypeVar("OpenedT")
 _FOLDER = Output("folder", content="training", is_private=False)
 
 
@@ -83,78 +73,77 @@ class Objective(Protocol):
     statistics: Sequence[str]
 
     def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
-        """Yield the steps of a run with the rows of this process.
-
-        Args:
-            first_step: from 0.
-            termination: ends work before the first step once any process has received it.
-
-        Raises:
-            InputError: a sample cannot be read.
-            RunError: the rows cannot be made, or the run was terminated before its first step.
-        """
+        """Yield the steps of a run with the rows of this process."""
 
     def after_backward(
         self, loss: float, metrics: Mapping[str, float], statistics: Sequence[float], log_probs: Sequence[Tensor]
     ) -> dict[str, float]:
-        """Return the metrics of a step, `loss` first, after the backward pass.
-
-        Args:
-            loss: of the step, over all processes.
-            metrics: metrics of its samples (`StepBatches`).
-            statistics: sums of `Losses.statistics` over all processes.
-            log_probs: `Losses.log_probs` of each row of this process that has them.
-        """
+        """Return the metrics of a step, `loss` first, after the backward pass."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class TrainingSetup:
+    """What differs between the kinds of models that are trained.
+
+    Attributes:
+        training: model with loss, on the CPU; `requires_grad` marks what is trained.
+        dataset: samples to train on.
+        model_config: configuration of the model.
+        write_checkpoint: writes the current model as a checkpoint to a folder; all processes call it.
+        only_trained: omit weights from training states that are not trained, since a checkpoint has them.
+        origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
+            processes other than the main one.
+        make_validator: makes the validator from the logger and the number of steps; None without validation data.
+        make_objective: makes the objective from model, schedule and logger; None for the cross-entropy on the data.
+    """
+
+    training: PackedLossModel
+    dataset: SampleDataset
+    model_config: Any
+    write_checkpoint: Callable[[Path], None]
+    only_trained: bool
+    origin: dict[str, Any]
+    make_validator: Callable[[MetricsLogger, int], Validator] | None = None
+    make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
+
+
 class Trainer:
     """A training run in progress.
 
     Attributes:
-        config: of the run.
-        context: processes of the run.
         model: as this process computes with it.
-        write_checkpoint: writes the current model as a checkpoint to a folder; all processes call it.
-        optimizer: of the trained weights.
-        lr_factor: factor of the learning rate by step.
-        dataset: samples to train on.
-        schedule: their order.
-        checkpoints: training states to resume from.
-        log: metrics and messages.
-        anomalies: detector of anomalies.
-        origin: fingerprints of model and data, as in `TrainingSetup`.
-        validator: validates during the run; None without validation data.
-        objective: training objective; None for the cross-entropy on the data.
         step: optimizer steps done.
     """
 
-    config: BaseTrainConfig
-    context: DistributedContext
-    model: ParallelModel
-    write_checkpoint: Callable[[Path], None]
-    optimizer: torch.optim.Optimizer
-    lr_factor: Callable[[int], float]
-    dataset: SampleDataset
-    schedule: DataSchedule
-    checkpoints: CheckpointManager
-    log: MetricsLogger
-    anomalies: AnomalyDetector
-    origin: dict[str, Any]
-    validator: Validator | None = None
-    objective: Objective | None = None
     step: int = 0
 
+    def __init__(
+        self, config: BaseTrainConfig, setup: TrainingSetup, context: DistributedContext, console: Console
+    ) -> None:
+        self.config, self.setup, self.context = config, setup, context
+        self.schedule = DataSchedule(setup.dataset.table, config)
+        self.schedule.check(setup.dataset.sample_id, context.size)
+        prepare_blocks(setup.training, config)
+        with context.collective_section():
+            self.model = parallelize(setup.training, config, context)
+        self.optimizer = make_optimizer(setup.training, config)
+        # All processes have the same weights, but each its own dropout.
+        _seed(config.seed + context.rank)
+        steps = self.schedule.steps
+        self.lr_factor = make_lr_schedule(config, steps)
+        self.log = MetricsLogger(config, setup.model_config, context, console, steps)
+        self.log.log_setup(self.schedule, setup.training, sharding(config, context), setup.training.kernel)
+        self.checkpoints = CheckpointManager(
+            config.out, config.keep, context, self.log.info, only_trained=setup.only_trained
+        )
+        self.anomalies = AnomalyDetector(config.faults)
+        self.validator = setup.make_validator(self.log, steps) if setup.make_validator else None
+        self.objective: Objective | None = None
+        if setup.make_objective:
+            self.objective = setup.make_objective(self.model, self.schedule, self.log)
+
     def train(self, termination: TerminationSignal) -> None:
-        """Train from the current step to the last one.
-
-        Args:
-            termination: once any process has received it, all processes save the state and end.
-
-        Raises:
-            InputError: a sample cannot be read, here or in another process.
-            RunError: an anomaly ended the run, a process received a termination signal, or a process died.
-        """
+        """Train from the current step to the last one."""
         config, context = self.config, self.context
         with closing(self._iterate_steps(termination)) as steps:
             self.model.wrapped.train()
@@ -183,11 +172,7 @@ class Trainer:
                 self._validate()
 
     def finish(self) -> Path:
-        """Write the final checkpoint and return its folder.
-
-        Raises:
-            RunError: the checkpoint or the last training state could not be saved.
-        """
+        """Write the final checkpoint and return its folder."""
         is_saved, folder = self.checkpoints.finish(), self.config.out / "checkpoint"
         try:
             self._write_checkpoint(folder)
@@ -211,12 +196,7 @@ class Trainer:
         self.log.close()
 
     def resume(self) -> None:
-        """Load the last complete state of an interrupted run, if there is one, and start logging from there.
-
-        Raises:
-            InputError: the folder holds a run of another configuration, of other data, of more steps or of another
-                version, all its states are damaged, or a tracker cannot be started.
-        """
+        """Load the last complete state of an interrupted run, if there is one, and start logging from there."""
         record: dict[str, Any] = {"step": 0}
         states = self.checkpoints.find()
         for state in states:
@@ -248,9 +228,9 @@ class Trainer:
 
     def _write_checkpoint(self, folder: Path) -> None:
         """Write the current model with the record of its training; all processes call this."""
-        self.write_checkpoint(folder)
+        self.setup.write_checkpoint(folder)
         if self.context.is_main:
-            record = make_record(self.config, self.origin, self.dataset.table, self.step)
+            record = make_record(self.config, self.setup.origin, self.setup.dataset.table, self.step)
             write_json(folder / RECORD_FILE, record.model_dump(mode="json"))
 
     def _save(self) -> None:
@@ -260,7 +240,7 @@ class Trainer:
             "steps": self.schedule.steps,
             "length": [self.config.epochs, self.config.passes],
             "data": self._data_fingerprint,
-            "origin": self.origin,
+            "origin": self.setup.origin,
             "watch": self.anomalies.state_dict(),
             "log": self.log.state_dict(),
         }
@@ -277,7 +257,7 @@ class Trainer:
                 field="train",
             )
         # States lack the weights that are not trained; the final checkpoint takes them from the model of the start.
-        if self.context.is_main and record["origin"]["model"] != self.origin["model"]:
+        if self.context.is_main and record["origin"]["model"] != self.setup.origin["model"]:
             raise InputError(
                 f"{self.config.model} has changed since {state.name} was saved; restore it, or set another `out`",
                 code=ErrorCode.MISMATCH,
@@ -303,22 +283,22 @@ class Trainer:
 
     def _record_skipped(self, step: int, skipped: list[SkippedSample], phase: Phase, *, of: int) -> None:
         """Write unreadable samples to the list of anomalies, and end the run if there are too many."""
-        out, known = self.config.out, len(self.anomalies.unreadable)
+        known = len(self.anomalies.unreadable)
         row = self.anomalies.record_skipped(step, skipped, phase, of=of)
-        self._write_anomaly(row)
+        file = self._write_anomaly(row)
+        if len(self.anomalies.unreadable) > known:
+            self.log.info(f"{describe_row(row)}; they are excluded, and listed in {file}")
+
+    def _write_anomaly(self, row: dict[str, Any]) -> Path:
+        """Append a row to `faults.jsonl`, and end the run if its action says so."""
+        file = self.config.out / "faults.jsonl"
+        if self.context.is_main:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            append_jsonl(file, [row])
         if row["action"] == "stop":
             self.checkpoints.finish()
-            raise unreadable_error(row, out, self.checkpoints.resume_hint)
-        if len(self.anomalies.unreadable) > known:
-            self.log.info(
-                f"{describe_step(row)} excludes {len(skipped)} of {of} samples, listed in {anomaly_file(out)}: "
-                f"{row['reasons'][0]}"
-            )
-
-    def _write_anomaly(self, row: dict[str, Any]) -> None:
-        if self.context.is_main:
-            self.config.out.mkdir(parents=True, exist_ok=True)
-            append_jsonl(anomaly_file(self.config.out), [row])
+            raise stop_error(row, file, self.checkpoints.resume_hint)
+        return file
 
     def _validate(self) -> None:
         """Validate if that is due after the current step."""
@@ -339,7 +319,7 @@ class Trainer:
         if self.objective is not None:
             return self.objective.iterate(self.step, termination)
         return iterate_steps(
-            self.dataset,
+            self.setup.dataset,
             self.schedule,
             self.step,
             rank=self.context.rank,
@@ -350,13 +330,7 @@ class Trainer:
     def _compute_gradient(
         self, batches: list[PackedBatch], waited: float, metrics: Mapping[str, float] = MappingProxyType({})
     ) -> StepResult:
-        """Compute losses and gradient of a step from the rows of all processes.
-
-        Args:
-            batches: rows of this process.
-            waited: seconds that this process has waited for them.
-            metrics: metrics of their samples.
-        """
+        """Compute losses and gradient of a step from the rows of all processes."""
         totals, weight = batches[0].totals, self.model.training.patch_weight
         log_probs: list[Tensor] = []
         count = 2 + (len(self.objective.statistics) if self.objective is not None else 0)
@@ -402,14 +376,8 @@ class Trainer:
         """Skip the update of an anomalous step, list its samples, and end the run if the configuration says so."""
         sample_ids = sorted(sample_id for part in self.context.gather(result.sample_ids) for sample_id in part)
         row = self.anomalies.make_row(kind, self.step + 1, result.losses["loss"], result.norm_value, sample_ids)
-        self._write_anomaly(row)
-        if row["action"] == "stop":
-            self.checkpoints.finish()
-            raise step_error(row, self.config.out, self.checkpoints.resume_hint)
-        self.log.info(
-            f"step {row['step']} is skipped: {describe_anomaly(row)}; its samples are listed in "
-            f"{anomaly_file(self.config.out)}"
-        )
+        file = self._write_anomaly(row)
+        self.log.info(f"step {row['step']} is skipped: {describe_row(row)}; its samples are listed in {file}")
         self.optimizer.zero_grad()
         self.step += 1
 
@@ -426,33 +394,7 @@ class Trainer:
 
     @property
     def _data_fingerprint(self) -> str:
-        return hashlib.sha256(self.dataset.table.tobytes()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """What differs between the kinds of models that are trained.
-
-    Attributes:
-        training: model with loss, on the CPU; `requires_grad` marks what is trained.
-        dataset: samples to train on.
-        model_config: configuration of the model.
-        write_checkpoint: writes the current model as a checkpoint to a folder; all processes call it.
-        only_trained: omit weights from training states that are not trained, since a checkpoint has them.
-        origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
-            processes other than the main one.
-        make_validator: makes the validator from the logger and the number of steps; None without validation data.
-        make_objective: makes the objective from model, schedule and logger; None for the cross-entropy on the data.
-    """
-
-    training: PackedLossModel
-    dataset: SampleDataset
-    model_config: Any
-    write_checkpoint: Callable[[Path], None]
-    only_trained: bool
-    origin: dict[str, Any]
-    make_validator: Callable[[MetricsLogger, int], Validator] | None = None
-    make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
+        return hashlib.sha256(self.setup.dataset.table.tobytes()).hexdigest()[:16]
 
 
 def run_training(
@@ -462,19 +404,7 @@ def run_training(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Train to the end, resuming an interrupted run, and return the folder of the checkpoint.
-
-    Args:
-        config: of the run.
-        make_setup: makes model, data and the rest, in all processes alike.
-        console: for messages.
-        overwrite: whether the folder may hold files of another origin.
-
-    Raises:
-        InputError: the configuration or what it names cannot be used, another run is active in the folder, or the
-            folder holds files of another origin or a run of another configuration.
-        RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
-    """
+    """Train to the end, resuming an interrupted run, and return the folder of the checkpoint."""
     config.check_sources()
     if isinstance(config.model, Path):
         config = config.model_copy(update={"model": resolve_model(config.model, field="model")})
@@ -483,7 +413,7 @@ def run_training(
     with _lock_run_folder(config, overwrite) if context.is_main else nullcontext() as is_new:
         try:
             context.wait()  # until the main process holds the lock; the folder is read from here on
-            trainer = _make_trainer(config, make_setup(config, context, console), context, console)
+            trainer = Trainer(config, make_setup(config, context, console), context, console)
             try:
                 trainer.resume()
             except InputError:
@@ -498,10 +428,6 @@ def run_training(
             with TerminationSignal() as termination:
                 trainer.train(termination)
                 return trainer.finish()
-        except RuntimeError as error:
-            if is_worker_killed(error):
-                raise worker_killed() from None
-            raise
         finally:
             trainer.close()
 
@@ -515,69 +441,10 @@ def _lock_run_folder(config: BaseTrainConfig, overwrite: bool) -> Iterator[bool]
         yield is_locked and all(path.name.startswith(".") for path in config.out.iterdir())
 
 
-def _make_trainer(
-    config: BaseTrainConfig, setup: TrainingSetup, context: DistributedContext, console: Console
-) -> Trainer:
-    schedule = DataSchedule(setup.dataset.table, config)
-    schedule.check(setup.dataset.sample_id, context.size)
-    prepare_blocks(setup.training, config)
-    with context.collective_section():
-        model = parallelize(setup.training, config, context)
-    optimizer = make_optimizer(setup.training, config)
-    # All processes have the same weights, but each its own dropout.
-    _seed(config.seed + context.rank)
-    log = MetricsLogger(config, setup.model_config, context, console, schedule.steps)
-    log.log_setup(schedule, setup.training, sharding(config, context), setup.training.kernel)
-    return Trainer(
-        config=config,
-        context=context,
-        model=model,
-        write_checkpoint=setup.write_checkpoint,
-        optimizer=optimizer,
-        lr_factor=make_lr_schedule(config, schedule.steps),
-        dataset=setup.dataset,
-        schedule=schedule,
-        checkpoints=CheckpointManager(config.out, config.keep, context, log.info, only_trained=setup.only_trained),
-        log=log,
-        anomalies=AnomalyDetector(config.faults),
-        origin=setup.origin,
-        validator=setup.make_validator(log, schedule.steps) if setup.make_validator else None,
-        objective=setup.make_objective(model, schedule, log) if setup.make_objective else None,
-    )
-
-
 def attention_kernel(config: BaseTrainConfig, context: DistributedContext) -> str:
-    """Return the name of the attention kernel that a configuration asks for, or that is available.
-
-    Args:
-        config: of the training.
-        context: device of this process.
-    """
+    """Return the name of the attention kernel that a configuration asks for, or that is available."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return attention.select_kernel(config.attention, context.device, dtype)
-
-
-def main_process_first(
-    context: DistributedContext, title: str, function: Callable[[Callable[[int, int], None] | None], OpenedT]
-) -> OpenedT:
-    """Call a function in the main process, with progress, then in the others, which use the files it has written.
-
-    Args:
-        context: processes of the run.
-        title: of the progress.
-        function: takes a callback for (done, total).
-    """
-    if context.is_main:
-        usage: dict[str, int] = {}
-        with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
-            result = function(lambda done, planned: usage.update(done=done, planned=planned))
-        context.wait()
-    else:
-        context.wait()
-        result = function(None)
-    # A run that is refused after this removes the files, so the other processes must have read them.
-    context.wait()
-    return result
 
 
 def _seed(seed: int) -> None:

@@ -31,15 +31,6 @@ def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequen
     """Add adapters to a language model in place, and freeze its other weights except rows of tokens.
 
     Weights in 4 bits are quantized when the model is moved to its device.
-
-    Args:
-        language_model: a causal language model of transformers.
-        lora: options of the adapters.
-        dtype: of the adapters and rows.
-        rows: tokens whose rows in the embeddings and the head are trained too.
-
-    Raises:
-        InputError: no layer has the name of a target, or bitsandbytes is not installed.
     """
     # Imported here, since peft imports all quantization libraries, and most runs have no adapters.
     from peft import inject_adapter_in_model
@@ -61,15 +52,7 @@ def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequen
 
 
 def added_rows(lora: MairaLoraOptions, model_config: MairaConfig) -> range:
-    """Return the tokens of a MAIRA-2 whose rows are trained in addition to the adapters.
-
-    Args:
-        lora: options of the adapters.
-        model_config: of the model.
-
-    Raises:
-        InputError: the added tokens do not fit before the image token.
-    """
+    """Return the tokens of a MAIRA-2 whose rows are trained in addition to the adapters."""
     ids = added_ids(model_config.image_token_index)
     if not lora.added_tokens:
         return ids[:0]
@@ -79,16 +62,7 @@ def added_rows(lora: MairaLoraOptions, model_config: MairaConfig) -> range:
 
 
 def check_tokens(tokenizer: Any, model_config: MairaConfig, file: Path) -> None:
-    """Check that a checkpoint's tokens are at the rows that are trained.
-
-    Args:
-        tokenizer: of the checkpoint.
-        model_config: of the model.
-        file: of the tokenizer, for error messages.
-
-    Raises:
-        InputError: the tokens are at other rows.
-    """
+    """Check that a checkpoint's tokens are at the rows that are trained."""
     if list(added_ids(model_config.image_token_index)) != tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)):
         raise InputError(f"{_MISPLACED} in {file}; {_REMEDY}", field="lora.added_tokens")
 
@@ -106,14 +80,7 @@ def is_adapter(name: str) -> bool:
 def merged(
     weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: LoraOptions, rows: Sequence[int] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights of a checkpoint with merged adapters and trained rows, in the type of the weights.
-
-    Args:
-        weights: names and tensors of the checkpoint, not quantized.
-        trained: weights of the trained model by name, with those of the adapters.
-        lora: options of the adapters.
-        rows: as for `add`.
-    """
+    """Yield the weights of a checkpoint with merged adapters and trained rows, in the type of the weights."""
     halves, fresh = low_rank(trained), token_rows(trained)
     for name, weight in weights:
         layer = name.removesuffix(".weight")
@@ -141,14 +108,7 @@ def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:
-    """Write adapters and rows in peft's format for the language model (`PeftModel.from_pretrained`).
-
-    Args:
-        trained: weights of the trained model by name, with those of the adapters.
-        lora: options of the adapters.
-        folder: to write to.
-        rows: as for `add`.
-    """
+    """Write adapters and rows in peft's format for the language model (`PeftModel.from_pretrained`)."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"base_model.model.{layer.removeprefix(_WHERE)}.lora_{half}.weight": tensor.contiguous()

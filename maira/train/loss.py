@@ -37,12 +37,7 @@ class Losses(NamedTuple):
     statistics: Tensor | None = None
 
     def total(self, totals: StepTotals, patch_weight: float) -> Tensor:
-        """Return this row's part of the loss of its optimizer step.
-
-        Args:
-            totals: answer tokens and samples of the step, over all processes.
-            patch_weight: weight of the auxiliary loss.
-        """
+        """Return this row's part of the loss of its optimizer step."""
         answer = self.answer / totals.answer_tokens
         return answer + patch_weight * self.patches / totals.samples if patch_weight else answer
 
@@ -62,13 +57,7 @@ class PackedLossModel(nn.Module):
 
 
 def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
-    """Compute the cross-entropy of a row's answers; logits are computed only where the next token is an answer's.
-
-    Args:
-        hidden: (1, tokens, width), output of the language model's last layer.
-        head: layer that computes logits.
-        batch: the row.
-    """
+    """Compute the cross-entropy of a row's answers; logits are computed only where the next token is an answer's."""
     losses = token_losses(hidden, head, batch)
     zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
     return Losses(
@@ -80,28 +69,14 @@ def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses
 
 
 def token_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Tensor:
-    """Compute the cross-entropy of each token of a row's answers: (answer tokens,).
-
-    Args:
-        hidden: (1, tokens, width), output of the language model's last layer.
-        head: layer that computes logits.
-        batch: the row.
-    """
+    """Compute the cross-entropy of each token of a row's answers: (answer tokens,)."""
     # (answer tokens, vocabulary)
     logits = head(hidden[0].index_select(0, batch.answers)).float()
     return F.cross_entropy(logits, batch.targets, reduction="none")
 
 
 class MairaLossModel(PackedLossModel):
-    """MAIRA-2 with its training losses and the head of the auxiliary loss.
-
-    Args:
-        model: the trained model.
-        kinds: number of kinds of findings that the auxiliary loss predicts.
-        patch_weight: weight of the auxiliary loss; 0 for none.
-        kernel: name of the attention kernel (`attention.select_kernel`).
-        policy: loss of rows of sampled answers or preference pairs; None if all rows use the cross-entropy.
-    """
+    """MAIRA-2 with its training losses and the head of the auxiliary loss."""
 
     def __init__(
         self,

@@ -32,14 +32,7 @@ class DraftMonitor:
                 continue
 
     def __call__(self, pairs: Sequence[Pair]) -> dict[str, float | None]:
-        """Return the mean of each value, None without one.
-
-        Args:
-            pairs: drafts and their references.
-
-        Raises:
-            RunError: a metric fails.
-        """
+        """Return the mean of each value, None without one."""
         columns: dict[str, list[float | None]] = {name: [] for name in _SCORES}
         columns |= {name: [reward.total for reward in score(pairs)] for name, score in self._scores.items()}
         columns |= sentence_statistics([pair.candidate for pair in pairs])
@@ -52,9 +45,6 @@ def sentence_statistics(reports: Sequence[Report]) -> dict[str, list[Any]]:
 
     They are whether it only denies findings or states normality, whether it repeats an earlier one of its report, and
     its number of boxes.
-
-    Args:
-        reports: reports of a round of drafts.
     """
     columns: dict[str, list[Any]] = {name: [] for name in _SENTENCE_STATISTICS}
     for report in reports:

@@ -18,15 +18,7 @@ from radfact.errors import ErrorCode, InputError
 
 
 def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Optimizer:
-    """Make AdamW for a model's trained weights, after the model is distributed.
-
-    Args:
-        model: with trained weights.
-        config: of the run.
-
-    Raises:
-        InputError: the optimizer is adamw_8bit, and torchao is not installed.
-    """
+    """Make AdamW for a model's trained weights, after the model is distributed."""
     groups = parameter_groups(model, config.weight_decay)
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
@@ -57,12 +49,7 @@ def _eagerly(step: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Group trained weights by weight decay: matrices have it, biases, norms and other vectors do not.
-
-    Args:
-        model: with trained weights.
-        decay: of matrices.
-    """
+    """Group trained weights by weight decay: matrices have it, biases, norms and other vectors do not."""
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
@@ -72,12 +59,7 @@ def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def make_lr_schedule(config: BaseTrainConfig, steps: int) -> Callable[[int], float]:
-    """Return the factor of the learning rate by step: linear warm-up, then cosine decay to 0.
-
-    Args:
-        config: of the run.
-        steps: of the whole run.
-    """
+    """Return the factor of the learning rate by step: linear warm-up, then cosine decay to 0."""
     warmup = max(1, round(config.warmup * steps))
 
     def factor(step: int) -> float:

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from maira.runtime import processes
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.packing import PackedBatch
 from maira.train.loss import Losses, PackedLossModel
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError
+from radfact.progress import ProgressDisplay
+
+OpenedT = TypeVar("OpenedT")
 
 TIMEOUT = timedelta(hours=1)
 """Time that a process waits for the tensors of the others before it considers one of them dead."""
@@ -37,84 +42,8 @@ UNSHARDED_GRADIENT_LIMIT = 1 / 8
 """Unsharded gradients are kept from one row of a step to the next if they take at most this share of a GPU."""
 
 
-@dataclass(frozen=True)
-class DistributedContext:
-    """The processes of a run (`init_distributed`).
-
-    Attributes:
-        rank: of this process.
-        size: number of processes.
-        device: of this process.
-        group: for tensors; None for a single process.
-        members: the same processes for Python values and for failures.
-    """
-
-    rank: int
-    size: int
-    device: torch.device
-    group: Any = None
-    members: processes.ProcessGroup = field(default_factory=processes.ProcessGroup)
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes shared files and messages."""
-        return self.rank == 0
-
-    def gather(self, value: Any = None) -> list[Any]:
-        """Return the values of all processes by rank.
-
-        Raises:
-            InputError: a process has ended because of its input.
-            RunError: a process has ended for another reason.
-        """
-        return self.members.gather(value)
-
-    def wait(self) -> None:
-        """Wait for all processes.
-
-        Raises:
-            InputError: a process has ended because of its input.
-            RunError: a process has ended for another reason.
-        """
-        self.gather()
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Sum a tensor over the processes in place."""
-        if self.group is not None:
-            torch.distributed.all_reduce(values, group=self.group)
-        return values
-
-    @contextmanager
-    def collective_section(self) -> Iterator[None]:
-        """Context in which processes wait for each other's tensors, so that a failed one cannot report its error.
-
-        A process that fails here ends without waiting for the others, which the launcher stops; its message names it.
-
-        Raises:
-            RunError: memory ran out, or another process died.
-        """
-        try:
-            yield
-        except BaseException as error:
-            self.members.abandon()
-            prefix = f"process {self.rank}: " if self.size > 1 else ""
-            if isinstance(error, torch.OutOfMemoryError):
-                message = (
-                    f"{prefix}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
-                    "lora or optimizer=adamw_8bit needs less"
-                )
-                raise self.members.report(RunError(message, code=ErrorCode.OUT_OF_MEMORY)) from None
-            if isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
-                raise self.members.report(RunError(f"{prefix}another process of the run has died: {error}")) from None
-            raise
-
-
 def init_distributed() -> DistributedContext:
-    """Join the processes that the launcher started, each on its own GPU if there are GPUs.
-
-    Raises:
-        InputError: there are more processes than GPUs on this machine.
-    """
+    """Join the processes that the launcher started, each on its own GPU if there are GPUs."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
@@ -127,23 +56,35 @@ def init_distributed() -> DistributedContext:
     else:
         # Before the first product, after which oneDNN does not read it again.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", CACHED_KERNELS)
-    members = processes.join_group(accelerated=cuda)
-    if members.count == 1:
-        return DistributedContext(0, 1, device)
-    group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=TIMEOUT)
-    return DistributedContext(members.rank, members.count, device, group, members)
+    context = processes.join_group(accelerated=cuda)
+    context.device = device
+    if context.size > 1 and context.group is None:
+        context.group = torch.distributed.new_group(backend=processes.backend(accelerated=cuda), timeout=TIMEOUT)
+    return context
+
+
+def main_process_first(
+    context: DistributedContext, title: str, function: Callable[[Callable[[int, int], None] | None], OpenedT]
+) -> OpenedT:
+    """Call a function in the main process, with progress, then in the others, which use the files it has written.
+
+    It takes a callback for (done, total).
+    """
+    if context.is_main:
+        usage: dict[str, int] = {}
+        with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
+            result = function(lambda done, planned: usage.update(done=done, planned=planned))
+        context.wait()
+    else:
+        context.wait()
+        result = function(None)
+    # A run that is refused after this removes the files, so the other processes must have read them.
+    context.wait()
+    return result
 
 
 def sharding(config: BaseTrainConfig, context: DistributedContext) -> str:
-    """Return how the processes share the work: "fsdp", "ddp", or "none" for a single process.
-
-    Args:
-        config: its `parallel` and `lora`.
-        context: processes of the run.
-
-    Raises:
-        InputError: weights in 4 bits are to be sharded.
-    """
+    """Return how the processes share the work: "fsdp", "ddp", or "none" for a single process."""
     if context.size == 1:
         return "none"
     quantized = config.lora is not None and config.lora.quantize is not None
@@ -157,16 +98,7 @@ def sharding(config: BaseTrainConfig, context: DistributedContext) -> str:
 
 
 def parallelize(model: PackedLossModel, config: BaseTrainConfig, context: DistributedContext) -> ParallelModel:
-    """Move a model to this process's device and distribute it; all processes get rank 0's weights.
-
-    Args:
-        model: of ranks above 0 only names, shapes and types of the weights are used.
-        config: its `parallel` and `precision`.
-        context: processes of the run.
-
-    Raises:
-        InputError: weights in 4 bits are to be sharded.
-    """
+    """Move a model to this process's device and distribute it; all processes get rank 0's weights."""
     kind = sharding(config, context)
     if kind == "fsdp":
         _shard(model, config, context)
@@ -230,12 +162,7 @@ class ParallelModel:
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def clip(self, norm: Tensor, limit: float) -> None:
-        """Scale the gradient down to a maximum norm.
-
-        Args:
-            norm: () norm of the gradient.
-            limit: maximum norm.
-        """
+        """Scale the gradient down to a maximum norm."""
         trained = [p for p in self.training.parameters() if p.grad is not None]
         torch.nn.utils.clip_grads_with_norm_(trained, limit, norm)
 

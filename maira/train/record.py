@@ -65,34 +65,27 @@ class TrainingRecord(Record):
 
 
 def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArray[Any], steps: int) -> TrainingRecord:
-    """Make the record of a run.
-
-    Args:
-        config: of the run.
-        origin: fingerprints of the initial model, and of the sources.
-        rows: (samples,) of `SAMPLE_LENGTHS`.
-        steps: optimizer steps done.
-    """
-    on_hub = snapshot_name(config.model) if isinstance(config.model, Path) else None
-    model = ModelRecord(
-        name=on_hub[0] if on_hub else None, commit=on_hub[1] if on_hub else None, fingerprint=origin["model"]
-    )
-    keys = origin.get("train") or [None] * len(config.train)
-    preferences = origin.get("preferences") or [None] * len(config.train)
+    """Make the record of a run."""
+    name, commit = (snapshot_name(config.model) if isinstance(config.model, Path) else None) or (None, None)
+    unknown = [None] * len(config.train)
     data = []
-    for index, key in enumerate(keys):
+    for index, (key, preferences) in enumerate(
+        zip(origin.get("train") or unknown, origin.get("preferences") or unknown, strict=True)
+    ):
         own = rows[rows["source"] == index]
         tasks, counts = np.unique(own["task"], return_counts=True)
-        samples = {str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)}
-        studies = len(np.unique(own["number"]))
         data.append(
             SourceRecord(
                 sha256=key if isinstance(key, str) else None,
-                preferences_sha256=preferences[index],
-                studies=studies,
-                samples=samples,
+                preferences_sha256=preferences,
+                studies=len(np.unique(own["number"])),
+                samples={str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)},
             )
         )
     return TrainingRecord(
-        software=project_version(), config=config.model_dump(mode="json"), model=model, data=tuple(data), steps=steps
+        software=project_version(),
+        config=config.model_dump(mode="json"),
+        model=ModelRecord(name=name, commit=commit, fingerprint=origin["model"]),
+        data=tuple(data),
+        steps=steps,
     )

@@ -14,6 +14,7 @@ from torch import nn
 from maira.model.config import context_window
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train.components import TOKENIZER_STUDIES, check_context, load_model, set_trainable
 from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.data.dataset import StudyDataset, data_fingerprints, iterate_texts, open_dataset
@@ -21,9 +22,9 @@ from maira.train.data.packing import SampleDataset
 from maira.train.data.schedule import DataSchedule
 from maira.train.export import write_checkpoint
 from maira.train.logging import MetricsLogger
-from maira.train.loop import Objective, TrainingSetup, attention_kernel, main_process_first, run_training
+from maira.train.loop import Objective, TrainingSetup, attention_kernel, run_training
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import DistributedContext, ParallelModel, sharding
+from maira.train.parallel import ParallelModel, main_process_first, sharding
 from maira.train.post.dpo import DpoLoss, DpoObjective
 from maira.train.post.grpo import PromptDataset, RolloutSampler, policy_loss
 from maira.train.post.preferences import open_preferences
@@ -33,32 +34,12 @@ from radfact.options import rename_fields
 
 
 def train(config: TrainConfig, console: Console | None = None, *, overwrite: bool = False) -> Path:
-    """Train a model to the end, resuming an interrupted run, and return the folder of the checkpoint.
-
-    Args:
-        config: of the run.
-        console: for messages; the standard output by default.
-        overwrite: whether the folder may hold files of another origin.
-
-    Raises:
-        InputError: the configuration, a manifest or an image cannot be used, or the folder holds a run of another
-            configuration.
-        RunError: an anomaly ended the run, it was terminated (SIGTERM, Ctrl-C), or its end could not be saved.
-    """
+    """Train a model to the end, resuming an interrupted run, and return the folder of the checkpoint."""
     return run_training(config, setup_report_training, console, overwrite=overwrite)
 
 
 def setup_report_training(config: TrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
-    """Make model, data and the rest of a MAIRA-2 run.
-
-    Args:
-        config: of the run.
-        context: processes of the run.
-        console: for messages.
-
-    Raises:
-        InputError: the configuration, a manifest or an image cannot be used.
-    """
+    """Make model, data and the rest of a MAIRA-2 run."""
     if config.grpo is not None and config.grpo.engine == "vllm":
         from maira.train.post.rollout_engine import check_engine
 

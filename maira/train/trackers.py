@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from netrc import NetrcParseError, netrc
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from maira.train.config.run_config import BaseTrainConfig
@@ -21,46 +21,21 @@ WANDB_PROJECT = "maira"
 """Default of the environment variable WANDB_PROJECT."""
 
 
-class Tracker(Protocol):
-    """A target of metrics."""
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step.
-
-        Args:
-            step: number of the optimizer step.
-            metrics: by name.
-        """
-
-    def close(self) -> None:
-        """Write everything and close."""
-
-
 class TensorBoard:
-    """Event files in `tensorboard/` of the run's folder.
-
-    Args:
-        config: of the run.
-        first_step: step from which the run resumes; later steps are removed.
-
-    Raises:
-        InputError: TensorBoard is not installed.
-    """
+    """Event files in `tensorboard/` of the run's folder."""
 
     def __init__(self, config: BaseTrainConfig, first_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError(
-                _missing("tensorboard", "tensorboard"), code=ErrorCode.MISSING_REQUIREMENT, field="trackers"
-            ) from None
+            raise _missing("tensorboard", "tensorboard") from None
         writer: Any = SummaryWriter
         self._writer = writer(str(config.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step. See `Tracker`."""
+        """Write the metrics of a step."""
         for name, value in metrics.items():
-            self._writer.add_scalar(name if "/" in name else f"train/{name}", value, step)
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Write everything and close."""
@@ -72,22 +47,13 @@ class Wandb:
 
     Its environment variables (`WANDB_MODE=offline`, `WANDB_PROJECT`, `WANDB_ENTITY`, ...) apply. Metrics are plotted
     over `step`, which is one of them, since its own step counter could not go back to a saved state.
-
-    Args:
-        config: of the run, recorded with it.
-        first_step: step from which the run resumes; 0 starts a new run.
-
-    Raises:
-        InputError: the package is not installed, there is no key, or the service refuses.
     """
 
     def __init__(self, config: BaseTrainConfig, first_step: int) -> None:
         try:
             import wandb
         except ImportError:
-            raise InputError(
-                _missing("wandb", "maira-radfact[wandb]"), code=ErrorCode.MISSING_REQUIREMENT, field="trackers"
-            ) from None
+            raise _missing("wandb", "maira-radfact[wandb]") from None
         library: Any = wandb
         # Checked here, since the library would wait for the user to type one.
         if os.environ.get("WANDB_MODE", "online") == "online" and not _has_key():
@@ -114,28 +80,20 @@ class Wandb:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a step. See `Tracker`."""
-        named = {name if "/" in name else f"train/{name}": value for name, value in metrics.items()}
-        self._run.log({"step": step, **named})
+        """Write the metrics of a step."""
+        self._run.log({"step": step, **metrics})
 
     def close(self) -> None:
         """Write everything and close."""
         self._run.finish()
 
 
+Tracker = TensorBoard | Wandb
 _TRACKERS: dict[str, Callable[[BaseTrainConfig, int], Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb}
 
 
 def start_trackers(config: BaseTrainConfig, first_step: int) -> dict[str, Tracker]:
-    """Start the trackers of a run and return them by name.
-
-    Args:
-        config: of the run.
-        first_step: step from which the run resumes.
-
-    Raises:
-        InputError: a tracker cannot be started.
-    """
+    """Start the trackers of a run that resumes from a step, and return them by name."""
     return {name: _TRACKERS[name](config, first_step) for name in tracker_names(config)}
 
 
@@ -167,5 +125,6 @@ def _has_key() -> bool:
         return False
 
 
-def _missing(package: str, install: str) -> str:
-    return f"{package} is not installed: pip install '{install}', or remove it from trackers"
+def _missing(package: str, install: str) -> InputError:
+    message = f"{package} is not installed: pip install '{install}', or remove it from trackers"
+    return InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="trackers")

@@ -15,15 +15,16 @@ import numpy.typing as npt
 import torch
 
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import BaseTrainConfig, TrainConfig
 from maira.train.data.batches import SkippedSample, collate_row, encode_row
 from maira.train.data.dataset import open_dataset
-from maira.train.data.packing import ALL_TASKS, PackedBatch, SampleDataset, StepTotals, pack
+from maira.train.data.packing import ALL_TASKS, PackedBatch, SampleDataset, StepTotals, check_lengths, pack
 from maira.train.data.workers import map_in_workers
 from maira.train.draft_validation import DraftEvaluator
 from maira.train.generation import evaluation_mode
 from maira.train.logging import MetricsLogger, MetricValues
-from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.parallel import ParallelModel, main_process_first
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 
@@ -36,19 +37,8 @@ class Validator:
 
     The training is not affected: the modes of the modules and the states of random number generators are restored.
 
-    Args:
-        config: of the run.
-        dataset: validation data.
-        context: processes of the run.
-        log: receives the metrics.
-        steps: of the run; the last one is always validated.
-        drafter: evaluates drafts; None for losses only.
-
     Attributes:
         samples: number of samples in the draw.
-
-    Raises:
-        InputError: a sample does not fit in a row, or there is no metric of the name `best_by`.
     """
 
     def __init__(
@@ -69,8 +59,6 @@ class Validator:
         undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
         measured_on = _validation_fingerprint(self._corpus, drawn, config)
         self._best = BestCheckpoint(config, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
-        if self._best.is_reset:
-            log.info("the validation data has changed: the next checkpoint that is validated becomes the best")
 
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; checkpoints of later steps are not compared with."""
@@ -94,18 +82,7 @@ class Validator:
         write: Callable[[Path], None],
         record_skipped: Callable[[list[SkippedSample]], None],
     ) -> None:
-        """Validate if that is due after a step, and write the checkpoint if it is the best one.
-
-        Args:
-            step: optimizer steps done.
-            model: in training.
-            write: writes the model as a checkpoint to a folder; all processes call it.
-            record_skipped: takes the unreadable samples of all processes, if any, and may end the run before metrics
-                without them are written.
-
-        Raises:
-            InputError: a sample cannot be read, and the configuration does not skip it.
-        """
+        """Validate if that is due after a step, and write the checkpoint if it is the best one."""
         if not self.is_due(step) or step == self._context.gather(self._log.validated)[0]:
             return
         metrics = dict[str, float | None]()
@@ -125,14 +102,7 @@ class Validator:
             self._log.log_validation(step, metrics)
 
     def losses(self, model: ParallelModel) -> tuple[dict[str, float | None], list[SkippedSample]]:
-        """Compute the mean cross-entropy over answer tokens, of all samples and by task: `loss/all`, ...
-
-        Returns:
-            The losses, None if all samples are skipped, and the skipped samples of all processes.
-
-        Raises:
-            InputError: as `after_step`.
-        """
+        """Compute the mean cross-entropy over answer tokens, of all samples and by task: `loss/all`, ..."""
         skipped: list[SkippedSample] = []
         # (summed cross-entropy, answer tokens) of each task
         sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._context.device)
@@ -155,19 +125,14 @@ class Validator:
         return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, skipped
 
     def drafts(self, model: ParallelModel, step: int) -> dict[str, float | None]:
-        """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`.
-
-        Args:
-            model: the trained model.
-            step: after which it is validated.
-        """
+        """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`."""
         if self._drafter is None:
             return {}
         with evaluation_mode(model.training):
-            result = self._drafter.evaluate(model, step)
-        if result.failures:
-            self._log.info(f"requests without a response: {len(result.failures)}; the first: {result.failures[0]}")
-        return result.scores
+            scores, failures = self._drafter.evaluate(model, step)
+        if failures:
+            self._log.info(f"requests without a response: {len(failures)}; the first: {failures[0]}")
+        return scores
 
     def _is_loss_due(self, step: int) -> bool:
         return self._is_time(step, self._config.validation.every)
@@ -197,61 +162,42 @@ class Validator:
 class BestCheckpoint:
     """The best checkpoint by a metric, in `checkpoint-best/` of the run's folder, with `best.json` in it.
 
-    Args:
-        config: its `validation.best_by` and folder.
-        names: existing metrics.
-        undrawn: metrics that would exist if more samples were drawn.
-        measured_on: fingerprint of the validation data; values on other data are not compared.
-
-    Attributes:
-        is_reset: whether there is a best checkpoint by this metric, but on other data.
-
-    Raises:
-        InputError: the metric is unknown.
+    `names` are the existing metrics, `undrawn` those that would exist if more samples were drawn, and `measured_on` is
+    the fingerprint of the validation data: values on other data are not compared.
     """
 
     def __init__(
         self, config: BaseTrainConfig, names: list[str], undrawn: Collection[str] = (), measured_on: str = ""
     ) -> None:
-        self._name, self._folder = config.validation.best_by, config.out / "checkpoint-best"
+        self._name, self._folder, self._measured_on = (
+            config.validation.best_by,
+            config.out / "checkpoint-best",
+            measured_on,
+        )
         self._value: float | None = None
-        if self._name in undrawn:
-            raise InputError(
-                f"no metric '{self._name}', since none of its samples is among the {config.validation.samples} drawn; "
-                "raise validation.samples",
-                code=ErrorCode.UNKNOWN_NAME,
-                field="validation.best_by",
-            )
         if self._name is not None and self._name not in names:
-            raise InputError(
-                f"unknown metric '{self._name}'; known metrics are {', '.join(names)}",
-                code=ErrorCode.UNKNOWN_NAME,
-                field="validation.best_by",
-            )
-        self._validation_fingerprint, self.is_reset = measured_on, False
-        file = self._folder / "best.json"
-        self._step = 0
-        if file.exists() and (record := read_json(file)).get("figure") == self._name:
-            self.is_reset = record.get("measured_on") != measured_on
-            self._value = None if self.is_reset else record["value"]
-            self._step = record["step"]
+            reason = f"unknown metric '{self._name}'; known metrics are {', '.join(names)}"
+            if self._name in undrawn:
+                reason = f"no sample of '{self._name}' is drawn; increase validation.samples"
+            raise InputError(reason, code=ErrorCode.UNKNOWN_NAME, field="validation.best_by")
 
     def start(self, step: int) -> str | None:
-        """Compare no more with a checkpoint of a later step than the run starts from, whose states were removed.
+        """Compare with the best checkpoint of the run so far, or return why it is not compared with.
 
-        Args:
-            step: optimizer steps done.
-
-        Returns:
-            A message about such a checkpoint, if there is one.
+        A checkpoint of a later step than the run starts from belongs to a run whose states were removed.
         """
-        if self._value is None or self._step <= step:
+        file = self._folder / "best.json"
+        if not file.exists() or (record := read_json(file)).get("figure") != self._name:
             return None
-        self._value = None
-        return (
-            f"{self._folder} is of step {self._step} of an earlier run, and this one starts from step {step}: the next "
-            "checkpoint that is validated replaces it"
-        )
+        if record.get("measured_on") != self._measured_on:
+            return "the validation data has changed: the next checkpoint that is validated becomes the best"
+        if record["step"] > step:
+            return (
+                f"{self._folder} is of step {record['step']} of an earlier run, and this one starts from step {step}: "
+                "the next checkpoint that is validated replaces it"
+            )
+        self._value = record["value"]
+        return None
 
     def is_beaten_by(self, metrics: MetricValues) -> bool:
         """Return whether metrics are better than those of the best checkpoint."""
@@ -263,17 +209,7 @@ class BestCheckpoint:
     def replace(
         self, step: int, metrics: MetricValues, write: Callable[[Path], None], context: DistributedContext
     ) -> str | None:
-        """Replace the best checkpoint by the current model; all processes call this.
-
-        Args:
-            step: optimizer steps done.
-            metrics: of the model.
-            write: writes the model as a checkpoint to a folder.
-            context: processes of the run.
-
-        Returns:
-            Why the checkpoint could not be written, if so; the previous one then stays.
-        """
+        """Replace the best checkpoint by the current model; all processes call this."""
         value, reason = metrics[self._name or ""], None
         try:
             write(self._folder)
@@ -281,13 +217,8 @@ class BestCheckpoint:
             reason = str(error)
             context.wait()  # the other processes wait in `write`
         if context.is_main and reason is None:
+            record = {"step": step, "figure": self._name, "value": value, "measured_on": self._measured_on}
             try:
-                record = {
-                    "step": step,
-                    "figure": self._name,
-                    "value": value,
-                    "measured_on": self._validation_fingerprint,
-                }
                 write_json(self._folder / "best.json", record)
             except OSError as error:
                 reason = str(error)
@@ -300,24 +231,13 @@ class BestCheckpoint:
 def make_report_validator(
     config: TrainConfig, processor: MairaProcessor, context: DistributedContext, log: MetricsLogger, steps: int
 ) -> Validator:
-    """Make the validator of a MAIRA-2: losses, and drafts if the configuration has them.
-
-    Args:
-        config: of the run.
-        processor: of the model.
-        context: processes of the run.
-        log: receives the metrics.
-        steps: of the run.
-
-    Raises:
-        InputError: a source cannot be read or has no samples, or as `Validator`.
-    """
-    # The main process makes the table, which the others then read.
-    if not context.is_main:
-        context.wait()
-    dataset = open_dataset(config, config.validation.sources, processor, config.out / "tables")
-    if context.is_main:
-        context.wait()
+    """Make the validator of a MAIRA-2: losses, and drafts if the configuration has them."""
+    tables, sources = config.out / "tables", config.validation.sources
+    dataset = main_process_first(
+        context,
+        "reading validation studies",
+        lambda on_progress: open_dataset(config, sources, processor, tables, on_progress=on_progress),
+    )
     has_drafts = config.validation.drafts_every is not None
     drafter = DraftEvaluator(config, dataset, processor, context) if has_drafts else None
     return Validator(config, dataset, context, log, steps, drafter)
@@ -327,10 +247,6 @@ def sample_answers(dataset: SampleDataset, config: BaseTrainConfig) -> npt.NDArr
     """Draw the validation samples, rows of the table, as a function of the seed and the data.
 
     They are drawn by their shares, so that the total loss is that of the mix that is trained on.
-
-    Args:
-        dataset: validation data.
-        config: of the run.
     """
     table = dataset.table
     shares = np.zeros(len(table))
@@ -354,14 +270,9 @@ def _shard_rows(
     dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig, context: DistributedContext
 ) -> tuple[list[list[int]], int]:
     """Return the packed rows of this process and how many of them count; the rest keep it in step with the others."""
-    lengths = dataset.table["prompt"][drawn].astype(np.int64) + dataset.table["answer"][drawn]
-    longest = int(lengths.argmax())
-    if lengths[longest] > config.token_budget:
-        raise InputError(
-            f"sample '{dataset.sample_id(int(drawn[longest]))}' of the validation has {lengths[longest]} tokens, more "
-            f"than the {config.token_budget} of a row; raise it, or exclude the sample",
-            field="token_budget",
-        )
+    table = dataset.table
+    check_lengths(table, drawn, dataset.sample_id, config.token_budget, "token_budget")
+    lengths = table["prompt"][drawn].astype(np.int64) + table["answer"][drawn]
     packed = [[int(drawn[i]) for i in row] for row in pack(lengths.tolist(), config.token_budget)]
     own = packed[context.rank :: context.size]
     rows = -(-len(packed) // context.size)

@@ -54,13 +54,6 @@ def test_a_run_ends_when_too_many_steps_are_skipped_in_a_row() -> None:
     assert stops == [False, False, False, False, False, True]
 
 
-def test_each_anomaly_has_its_own_action() -> None:
-    detector = AnomalyDetector(AnomalyConfig(not_finite="stop", on_spike="skip"))
-    detector.check(math.nan, 1.0)
-    assert detector.ends_run("not_finite")
-    assert not detector.ends_run("spike")
-
-
 def test_too_many_distinct_unreadable_samples_end_a_run() -> None:
     detector = AnomalyDetector(AnomalyConfig(unreadable="skip", most_unreadable=2))
     actions = []

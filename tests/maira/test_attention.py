@@ -85,7 +85,7 @@ def test_the_variable_length_kernel_matches_the_torch_signature(monkeypatch: pyt
     )
     starts = torch.empty(4, dtype=torch.int32, device="meta")
     row = attention.PackedRow(starts, 60, starts.new_empty(0), starts.new_empty(0))
-    out, _ = attention._varlen(torch.nn.Identity(), query, key, value, None, scaling=0.125, row=row)
+    out, _ = attention._attend(attention._varlen, torch.nn.Identity(), query, key, value, None, scaling=0.125, row=row)
     out.sum().backward()
     assert out.shape == (1, 100, 4, 64)
     assert key.grad is not None

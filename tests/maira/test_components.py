@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 
 from maira.model.config import MairaConfig, read_config
 from maira.model.modeling import MairaForConditionalGeneration
+from maira.runtime.processes import DistributedContext
 from maira.train.components import check_context, load_model, set_trainable
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS
 from maira.train.export import write_checkpoint
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import DistributedContext
 from radfact.errors import InputError
 
 MakeRecipe = Callable[..., TrainConfig]
@@ -128,12 +128,6 @@ def test_parts_with_different_dtypes_work_together(make_recipe: MakeRecipe, conf
     assert {gradient.dtype for gradient in gradients(model).values()} == {torch.float32}
 
 
-def test_nothing_to_train_is_an_error(make_recipe: MakeRecipe) -> None:
-    """Before anything else."""
-    with raises("trained: invalid-value"):
-        prepared(make_recipe(trained=[]))
-
-
 def test_library_errors_about_a_part_become_input_errors(make_recipe: MakeRecipe) -> None:
     """A key that only transformers knows of."""
     fresh = {"vision_config": {"image_size": 56}, "text_config": {"hidden_size": 32, "rms_norm_eps": "small"}}
@@ -152,13 +146,3 @@ def test_a_sample_that_exceeds_the_context_window_is_named() -> None:
     table["answer"][1] += 1
     with pytest.raises(InputError, match=r"6144 tokens.*6145 tokens in sample '1'"):
         check_context(table, config, str)
-
-
-def test_4_bits_of_a_fresh_model_are_an_error(make_recipe: MakeRecipe) -> None:
-    """Its weights could not be read again to merge into."""
-    parts = {"vision_config": {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_attention_heads": 2}}
-    fresh = parts | {"text_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}}
-    train_config = make_recipe(model=fresh, lora={"quantize": "nf4"})
-    model, _ = load_model(train_config, ["some text"])
-    with raises("lora.quantize: conflicting-options"):
-        set_trainable(model, train_config)

@@ -20,6 +20,7 @@ from maira.model.config import MairaConfig
 from maira.model.grammar import Grammar, Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
 from maira.train.config.run_config import DpoConfig, GrpoConfig, TrainConfig
@@ -27,7 +28,7 @@ from maira.train.data.packing import PolicyTargets, StepTotals
 from maira.train.loop import Trainer
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.parallel import ParallelModel
 from maira.train.post.dpo import DpoLoss, DpoObjective
 from maira.train.post.grpo import PolicyLoss, RolloutSampler
 
@@ -65,20 +66,19 @@ class Recorder(TorchDispatchMode):
 
 def make_trainer(training: MairaLossModel, recipe: TrainConfig, device: torch.device) -> Trainer:
     """A run of which only the model, the optimizer and the numbers for them are real."""
-    stubs: Any = dict.fromkeys(("write_checkpoint", "dataset", "checkpoints", "anomalies", "origin"))
-    schedule: Any = SimpleNamespace(epoch=lambda _: 0)
-    log: Any = SimpleNamespace(count_row=lambda *_: None, log_step=lambda *_, **__: None)
     context = DistributedContext(0, 1, device)
-    return Trainer(
-        **stubs,
+    trainer = object.__new__(Trainer)
+    vars(trainer).update(
         config=recipe,
         context=context,
         model=ParallelModel(training, training, context, autocast=device == CPU),
         optimizer=make_optimizer(training, recipe),
         lr_factor=lambda _: 1.0,
-        schedule=schedule,
-        log=log,
+        schedule=SimpleNamespace(epoch=lambda _: 0),
+        log=SimpleNamespace(count_row=lambda *_: None, log_step=lambda *_, **__: None),
+        objective=None,
     )
+    return trainer
 
 
 def without_backward(model: ParallelModel, _loss: Tensor) -> None:

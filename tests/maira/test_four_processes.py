@@ -19,13 +19,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maira.model.config import MairaConfig
-from maira.runtime.processes import exit_process
+from maira.runtime.processes import DistributedContext, exit_process
 from maira.train.checkpointing import CheckpointManager
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parallel import DistributedContext, ParallelModel, init_distributed, parallelize
+from maira.train.parallel import ParallelModel, init_distributed, parallelize
 from radfact.errors import RunError
 
 pytestmark = pytest.mark.slow  # starts processes

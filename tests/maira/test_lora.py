@@ -23,12 +23,12 @@ from maira.model.grammar import Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import ADDED_TOKENS
+from maira.runtime.processes import DistributedContext
 from maira.train.components import load_model, set_trainable
 from maira.train.config.run_config import TrainConfig
 from maira.train.export import write_checkpoint
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parallel import DistributedContext
 from maira.train.post.rollout_engine import write_language_model
 from radfact.errors import InputError
 
@@ -90,13 +90,6 @@ def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> No
         "lm_head",
     }
     assert {name.split(".")[0] for name in names - language} == {"multi_modal_projector"}
-
-
-def test_token_rows_are_not_trained_by_default(make_recipe: MakeRecipe) -> None:
-    model, _ = load_model(train_config := make_recipe(lora={"rank": 4, "added_tokens": False}), [])
-    set_trainable(model, train_config)
-    language = model.language_model.named_parameters()
-    assert all(".lora_" in name for name, parameter in language if parameter.requires_grad)
 
 
 @pytest.mark.parametrize("quantize", [None, "nf4"])

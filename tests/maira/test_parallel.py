@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import Command, held_by_another, metrics, quiet, train_config, values
+from tiny_runs import Command, metrics, quiet, train_config, values
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.model.modeling import MairaForConditionalGeneration
@@ -126,22 +126,6 @@ def test_unreadable_input_of_one_process_ends_both_with_one_line(parallel: str, 
     assert command.end() == [2, 2], command.said
     assert command.said.count("bad.png") == 1, command.said
     assert "Traceback" not in command.said
-
-
-def test_both_processes_are_refused_during_another_run(phantoms: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with held_by_another(out) as pid:
-        command = Command(tmp_path / "said", 2, **values(phantoms, out))
-        assert command.end() == [2, 2], command.said
-    assert command.said.count(f"process {pid} on ") == 1, command.said
-    assert "Traceback" not in command.said
-    assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
-
-
-def test_refused_processes_leave_no_folder(phantoms: Path, tmp_path: Path) -> None:
-    command = Command(tmp_path / "said", 2, **values(phantoms, tmp_path / "out", token_budget=10))
-    assert command.end() == [2, 2], command.said
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_process_that_dies_ends_the_other_with_one_line(phantoms: Path, tmp_path: Path) -> None:

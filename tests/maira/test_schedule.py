@@ -65,17 +65,6 @@ def test_processes_share_samples_in_equal_numbers_of_rows(answers: int, step: in
     assert schedule.totals(step) == (schedule.table["answer"][dealt].sum(), 24)
 
 
-def test_epochs_and_seeds_differ() -> None:
-    orders = [DataSchedule(table(50), train_config(seed=seed)).order(epoch) for seed in (0, 1) for epoch in (0, 1)]
-    assert len({tuple(order) for order in orders}) == 4
-
-
-def test_steps_are_available_in_any_order() -> None:
-    schedule = DataSchedule(table(50), train_config())
-    steps = [schedule.step_samples(step).tolist() for step in range(20)]
-    assert [schedule.step_samples(step).tolist() for step in reversed(range(20))] == steps[::-1]
-
-
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0, 1.5, 3.0])
 def test_tasks_are_sampled_by_their_share(share: float) -> None:
     rows = table(60)
@@ -123,7 +112,7 @@ def test_too_long_samples_are_named_before_the_first_step() -> None:
     rows = table(50)
     rows["prompt"][31], rows["task"][31] = 120, 1
     schedule = DataSchedule(rows, train_config())
-    with pytest.raises(InputError, match=r"^token_budget: sample 'study 31' has 12\d tokens \(task grounded\)"):
+    with pytest.raises(InputError, match=r"^token_budget: .* 12\d tokens in sample 'study 31' \(task grounded\)"):
         schedule.check(lambda row: f"study {row}")
 
 

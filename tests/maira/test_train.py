@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -71,18 +70,11 @@ def test_a_run_logs_every_step_and_writes_a_loadable_checkpoint(finished: Path) 
     rows = metrics(finished)
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert {"loss", "answer", "patches", "lr", "grad_norm"} <= rows[0].keys()
+    assert rows[-1]["answer"] < rows[0]["answer"] - 0.3
     model = MairaForConditionalGeneration.from_pretrained(finished / "checkpoint")
     processor = MairaProcessor.from_pretrained(finished / "checkpoint")
     assert model.config.image_seq_length == processor.image_seq_length == 16
     assert len(processor.tokenizer) == model.config.text_config.vocab_size
-
-
-def test_training_lowers_the_loss(finished: Path) -> None:
-    rows = metrics(finished)
-    assert rows[-1]["answer"] < rows[0]["answer"] - 0.3
-
-
-def test_the_checkpoint_excludes_the_auxiliary_head(finished: Path) -> None:
     assert not [name for name in weights(finished) if "patch_head" in name]
 
 
@@ -176,43 +168,11 @@ def test_a_second_start_is_refused_during_the_first(phantoms: Path, tmp_path: Pa
     train(train_config(phantoms, out, passes=4 * (read_record(last)["step"] + 1)), quiet())
 
 
-@pytest.mark.slow
-def test_one_of_two_simultaneous_starts_trains(phantoms: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    commands = [Command(tmp_path / name, **values(phantoms, out, passes=40_000)) for name in ("first", "second")]
-    ended = wait([command.processes[0].sentinel for command in commands], 240)
-    assert ended, commands[0].said + commands[1].said
-    refused, other = commands if commands[0].processes[0].sentinel in ended else commands[::-1]
-    assert refused.end() == [2], refused.said
-    assert f"process {other.processes[0].pid} on " in refused.said
-    assert "per epoch" not in refused.said
-
-    def start_another(process: BaseProcess) -> None:
-        third = Command(tmp_path / "third", **values(phantoms, out, passes=40_000))
-        assert third.end() == [2], third.said
-        assert (out / "tables").exists()
-        process.kill()
-
-    other.when(lambda: bool(list((out / "states").glob(STATE))), start_another)
-    assert other.end() == [-signal.SIGKILL], other.said
-
-
 def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with held_by_another(out), raises("out: locked"):
         train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
     assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
-
-
-@pytest.mark.slow
-def test_a_truncated_log_line_is_dropped(phantoms: Path, tmp_path: Path) -> None:
-    short = train_config(phantoms, tmp_path, passes=8)
-    train(short, quiet())
-    rows = metrics(tmp_path)
-    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as handle:
-        handle.write('{"step": 2, "lo')
-    train(short, quiet())
-    assert metrics(tmp_path) == rows
 
 
 @pytest.mark.slow
@@ -223,7 +183,7 @@ def test_an_unreadable_state_falls_back_to_the_previous_one(
     with pytest.raises(Interrupted):
         train(train_config(phantoms, tmp_path), quiet())
     monkeypatch.undo()
-    tensors = tmp_path / "states" / "step-000006" / "__0_0.distcp"
+    tensors = tmp_path / "states" / "step-000006" / "rank-00000.safetensors"
     tensors.write_bytes(bytes(tensors.stat().st_size))
     console = quiet()
     train(train_config(phantoms, tmp_path), console)
@@ -299,18 +259,6 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_state(
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_an_anomaly_before_the_first_save_names_the_start(
-    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    diverge(monkeypatch, 1, 2)
-    for _ in range(2):
-        with pytest.raises(RunError, match="no state is saved"):
-            train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
-    first, second = (json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines())
-    assert first["started"] < second["started"]
-    assert first["sample_ids"] == second["sample_ids"]
-
-
 @pytest.mark.slow
 def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None:
     radiograph, studies, manifest = tmp_path / "radiograph.png", read_manifest(phantoms), tmp_path / "manifest.jsonl"
@@ -329,7 +277,7 @@ def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None
         json.loads(row) for row in (tmp_path / "4096" / "faults.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     assert (fault["fault"], fault["sample_ids"]) == ("unreadable", [studies[7].sample_id])
-    assert "excludes 1 of 4 samples" in said(consoles[0])
+    assert "1 of 4 samples of step " in said(consoles[0])
     with raises("radiograph.png: file-unreadable"):
         train(train_config(manifest, tmp_path / "stops", **(changes | {"faults": {}})), quiet())
 
@@ -359,22 +307,6 @@ def test_a_run_cannot_be_shortened_below_its_progress(phantoms: Path, finished: 
         train(train_config(phantoms, tmp_path, passes=16), quiet(), overwrite=True)
 
 
-def test_a_run_with_only_damaged_states_does_not_restart(phantoms: Path, finished: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished / "states", tmp_path / "states")
-    for tensors in tmp_path.glob("states/*/*.distcp"):
-        tensors.write_bytes(tensors.read_bytes()[:-1] + b"x")
-    with raises("states: file-unreadable"):
-        train(train_config(phantoms, tmp_path), quiet(), overwrite=True)
-
-
-def test_a_checkpoint_of_another_origin_is_not_replaced(phantoms: Path, tmp_path: Path) -> None:
-    (tmp_path / "out" / "checkpoint").mkdir(parents=True)
-    (tmp_path / "out" / "checkpoint" / "model.safetensors").write_text("mine")
-    with raises("out: output-conflict"):
-        train(train_config(phantoms, tmp_path / "out"), quiet())
-    assert [path.name for path in (tmp_path / "out").rglob("*")] == ["checkpoint", "model.safetensors"]
-
-
 def test_a_refused_run_creates_no_folder(phantoms: Path, tmp_path: Path) -> None:
     with raises("token_budget: invalid-value"):
         train(train_config(phantoms, tmp_path / "out", token_budget=10), quiet())
@@ -388,7 +320,7 @@ def test_the_checkpoint_is_written_without_the_last_state(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(states.state_dict_saver, "save", full)
+    monkeypatch.setattr(states, "save_file", full)
     with pytest.raises(RunError, match=r"the checkpoint is written .* no state is saved"):
         train(train_config(phantoms, tmp_path, passes=4), quiet())
     assert weights(tmp_path)
@@ -426,14 +358,8 @@ def test_a_state_holds_trained_weights_only(finished: Path, phantoms: Path, tmp_
     changes = {"model": finished / "checkpoint", "trained": ["adapter"], "patch_loss": 0, "passes": 4}
     train(train_config(phantoms, tmp_path, **changes), quiet())
     (state,) = (tmp_path / "states").iterdir()
-    (small,), (large,) = state.glob("*.distcp"), (finished / "states" / "step-000008").glob("*.distcp")
+    (small,), (large,) = state.glob("rank-*"), (finished / "states" / "step-000008").glob("rank-*")
     assert small.stat().st_size < large.stat().st_size / 3
-
-
-def test_a_run_without_its_manifest_names_it(tmp_path: Path) -> None:
-    with raises("none.jsonl: file-not-found"):
-        train(train_config(tmp_path / "none.jsonl", tmp_path / "out"), quiet())
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -450,18 +376,3 @@ def test_an_inconsistent_config_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         train(train_config(phantoms, tmp_path / "out", **changes), quiet())
-
-
-def test_an_output_path_that_is_a_file_is_refused(phantoms: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("mine", encoding="utf-8")
-    with raises("out: output-conflict"):
-        train(train_config(phantoms, tmp_path / "out"), quiet())
-
-
-def test_prior_reports_without_an_image_are_counted(phantoms: Path, tmp_path: Path) -> None:
-    studies = [s.model_copy(update={"prior_frontal": None}) for s in read_manifest(phantoms)]
-    manifest = tmp_path / "manifest.jsonl"
-    write_manifest(manifest, [s.model_copy(update={"prior_report": "Clear lungs."}) for s in studies])
-    console = quiet()
-    train(train_config(manifest, tmp_path / "out", passes=4), console)
-    assert "a prior report without a prior image" in said(console)

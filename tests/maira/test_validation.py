@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from maira.generate.drafts import generate_drafts
 from maira.grounding.evaluation import complete_boxes
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.dataset import StudyDataset, open_dataset
 from maira.train.data.packing import TASKS
@@ -29,7 +29,7 @@ from maira.train.draft_validation import DraftEvaluator
 from maira.train.generation import evaluation_mode
 from maira.train.logging import MetricsLogger
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.parallel import ParallelModel
 from maira.train.report_training import train
 from maira.train.validation import (
     BestCheckpoint,
@@ -191,14 +191,6 @@ def test_dropped_inputs_are_not_shown(radiographs: Path, shipped: Any, tmp_path:
     assert {len(item.request.example.images) for item in drafter._items} == {1}
 
 
-def test_without_the_grounding_task_narratives_are_drafted(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
-    train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 4}, tasks={"findings": 1})
-    validator = make_validator(train_config, *shipped)
-    assert validator._drafter is not None
-    assert {item.request.form for item in validator._drafter._items} == {"narrative"}
-    assert not [name for name in validator.names if name.startswith("boxes/")]
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 40])
 def test_processes_share_rows_equally(world_size: int, dataset: StudyDataset, radiographs: Path) -> None:
     train_config = make_recipe(radiographs, Path("out"), {"samples": 9})
@@ -238,7 +230,8 @@ def test_the_best_has_the_lowest_loss_or_the_highest_score(
     train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
     written: list[int] = []
     for step, value in enumerate(values, start=1):
-        best = BestCheckpoint(train_config, [figure])  # a resumed run remembers
+        best = BestCheckpoint(train_config, [figure])
+        assert best.start(step) is None  # a resumed run remembers
         if best.is_beaten_by({figure: value}):
             written.append(step)
             assert best.replace(step, {figure: value}, lambda folder: folder.mkdir(exist_ok=True), ALONE) is None
@@ -258,29 +251,15 @@ def test_a_best_checkpoint_of_a_later_step_is_replaced(tmp_path: Path) -> None:
     assert restarted.is_beaten_by({"loss/all": 2.0})
 
 
-@pytest.mark.slow
-def test_a_run_whose_states_were_removed_has_its_own_best_checkpoint(phantoms: Path, tmp_path: Path) -> None:
-    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
-    options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 8}
-    validation = {"sources": [{"manifest": phantoms}], "every": 1, "best_by": "loss/all"}
-    console, best = tiny_runs.quiet(), tmp_path / "checkpoint-best" / "best.json"
-    train(make_recipe(phantoms, tmp_path, validation, learning_rate=1e-2, **options), console)
-    earlier = json.loads(best.read_text(encoding="utf-8"))
-    shutil.rmtree(tmp_path / "states")
-    train(make_recipe(phantoms, tmp_path, validation, learning_rate=1e-6, **options), console)
-    losses = [row["loss/all"] for row in tiny_runs.metrics(tmp_path) if "loss/all" in row]
-    assert json.loads(best.read_text(encoding="utf-8"))["value"] == pytest.approx(min(losses))
-    assert min(losses) > earlier["value"]
-    assert f"is of step {earlier['step']} of an earlier run" in tiny_runs.said(console)
-
-
 def test_a_best_checkpoint_of_other_samples_is_replaced(
     radiographs: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
 ) -> None:
     console = tiny_runs.quiet()
     for samples, expected in ((2, [True]), (2, [False]), (3, [True])):
         train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
-        best = make_validator(train_config, *shipped, console=console)._best
+        validator = make_validator(train_config, *shipped, console=console)
+        validator.start(1)
+        best = validator._best
         assert [best.is_beaten_by({"loss/all": 9.0})] == expected
         best.replace(1, {"loss/all": 1.0}, lambda folder: folder.mkdir(exist_ok=True), ALONE)
     assert tiny_runs.said(console).count("the validation data has changed") == 1

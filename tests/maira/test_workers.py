@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -14,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from maira.train.data.workers import is_worker_killed, map_in_workers
-from radfact.errors import ErrorCode, InputError
+from maira.train.data.workers import map_in_workers
+from radfact.errors import ErrorCode, InputError, RunError
 
 LONG = 10**6
 """Bytes, far more than a pipe holds."""
 PATIENCE = 60
+FORKED: type[BaseProcess] = multiprocessing.get_context("fork").Process
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +38,8 @@ def in_time() -> Iterator[None]:
 
 
 def workers() -> list[BaseProcess]:
-    """Running worker processes: daemons, unlike the servers of other tests."""
-    return [process for process in multiprocessing.active_children() if process.daemon]
+    """Running worker processes, unlike the servers of other tests."""
+    return [process for process in multiprocessing.active_children() if isinstance(process, FORKED)]
 
 
 def square(number: int) -> int:
@@ -68,12 +67,6 @@ def test_items_are_read_ahead_up_to_prefetch() -> None:
     assert not workers()
 
 
-def test_the_global_random_state_is_unchanged() -> None:
-    before = torch.get_rng_state()
-    list(map_in_workers(square, range(3), 1))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def raise_input_error(_item: int) -> list[int]:
     raise InputError("gone", code=ErrorCode.FILE_NOT_FOUND, file="radiograph.png", line=3)
 
@@ -92,8 +85,9 @@ def raise_index_error(item: int) -> int:
 def test_unexpected_errors_carry_the_worker_traceback() -> None:
     results = map_in_workers(raise_index_error, range(3), 1)
     assert [next(results), next(results)] == [1, 2]
-    with pytest.raises(RuntimeError, match=r"in raise_index_error\n(.*\n)+IndexError: list index out of range"):
+    with pytest.raises(IndexError, match="list index out of range") as raised:
         next(results)
+    assert "in raise_index_error" in str(raised.value.__cause__)
 
 
 def pid_of(_item: int) -> int:
@@ -103,39 +97,10 @@ def pid_of(_item: int) -> int:
 
 def test_a_killed_worker_ends_the_map() -> None:
     results = map_in_workers(pid_of, iter(range(1000)), 2)
-
-    def kill_and_read() -> None:
-        os.kill(next(results), signal.SIGKILL)
+    os.kill(next(results), signal.SIGKILL)
+    with pytest.raises(RunError) as raised:
         list(results)
-
-    # Either from the generator, or by the DataLoader's signal handler from wherever it interrupts.
-    with pytest.raises(RuntimeError) as raised:
-        kill_and_read()
-    assert is_worker_killed(raised.value) or getattr(raised.value, "code", None) is ErrorCode.OUT_OF_MEMORY
-    results.close()
-    wait_until(lambda: not workers())
-
-
-def die_in_a_result(item: int) -> bytes:
-    """Return two long results, and die while the second waits to be read."""
-    while item == 2:
-        if any(frame.f_code.co_name == "_send" for frame in sys._current_frames().values()):
-            os.kill(os.getpid(), signal.SIGKILL)
-    return bytes(LONG)
-
-
-def test_a_worker_killed_while_sending_ends_the_map() -> None:
-    results = map_in_workers(die_in_a_result, iter(range(6)), 1)
-
-    def read_after_its_death() -> None:
-        next(results)
-        (worker,) = workers()
-        wait_until(lambda: not is_alive(worker.pid or 0))
-        list(results)
-
-    with pytest.raises(RuntimeError):
-        read_after_its_death()
-    results.close()
+    assert raised.value.code is ErrorCode.OUT_OF_MEMORY
     wait_until(lambda: not workers())
 
 
@@ -164,25 +129,13 @@ def hold(parent: Connection) -> None:
     signal.pause()
 
 
-kept: list[Any] = []
-
-
-def leave_open(parent: Connection) -> None:
-    """As `hold`, but come to an end while the generator is open and referenced."""
-    kept.append(map_in_workers(long_result, range(100), 1))
-    parent.send(next(kept[0])[0])
-
-
-@pytest.mark.parametrize(("holder", "code"), [(hold, -signal.SIGKILL), (leave_open, 0)])
-def test_workers_end_with_their_parent(holder: Callable[[Connection], None], code: int) -> None:
+def test_workers_end_with_their_parent() -> None:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=holder, args=(theirs,))
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(theirs,))
     process.start()
     worker = ours.recv()
-    if code:
-        process.kill()
+    process.kill()
     process.join()
-    assert process.exitcode == code
     wait_until(lambda: not is_alive(worker))
 
 

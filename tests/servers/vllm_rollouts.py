@@ -17,9 +17,10 @@ from maira.data.manifest import read_manifest
 from maira.model.grammar import Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.parallel import ParallelModel
 from maira.train.post.rollout_engine import RolloutEngine, check_engine
 from radfact.errors import InputError
 

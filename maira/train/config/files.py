@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,25 +22,16 @@ class ConfigValues:
 
     Attributes:
         values: keys and values, with those of the bases and the overrides.
-        files: the file and its bases, each with its own keys and values.
-        overrides: of the command line, as `key=value`.
+        layers: the sources with their own keys and values, the strongest first: each override, the file, its bases.
+        file: the configuration's file.
     """
 
     values: dict[str, Any]
-    files: Sequence[tuple[Path, dict[str, Any]]]
-    overrides: Sequence[str]
+    layers: Sequence[tuple[Path | str, Any]]
+    file: Path
 
     def validate(self, kind: type[RecordT], values: dict[str, Any], *, field: str = "") -> RecordT:
-        """Return values as an instance of a class.
-
-        Args:
-            kind: class of the configuration, or of the values under one of its keys.
-            values: all values, or those under the key.
-            field: the key.
-
-        Raises:
-            InputError: a value is wrong; its file, or the command line, and its field are named.
-        """
+        """Return all values, or those under a key (`field`), as an instance of a class; an error names their source."""
         try:
             return validate_model(kind, values, field=field)
         except InputError as error:
@@ -53,24 +43,12 @@ class ConfigValues:
 
         A missing field, and the configuration as a whole, belong to the configuration's file.
         """
-        path = _split(field)
-        overridden = [_split(override.partition("=")[0]) for override in self.overrides]
-        if any(path[: len(key)] == key for key in overridden):
-            return COMMAND_LINE
-        for file, values in self.files:
-            if path and _sets(values, path):
-                return file
-        # A mapping that exists only because an override sets a key in it.
-        is_implied = path and any(key[: len(path)] == path for key in overridden)
-        return COMMAND_LINE if is_implied else self.files[0][0]
-
-
-def _split(field: str) -> list[str]:
-    return re.findall(r"[^.\[\]]+", field)
+        path = re.findall(r"[^.\[\]]+", field)
+        return next((source for source, values in self.layers if path and _sets(values, path)), self.file)
 
 
 def _sets(values: Any, path: Sequence[str]) -> bool:
-    """Return whether a file sets the value at a path; a value that is no mapping hides everything below it."""
+    """Return whether a layer sets the value at a path; a value that is no mapping hides everything below it."""
     for key in path:
         if not isinstance(values, dict):
             return True
@@ -81,24 +59,26 @@ def _sets(values: Any, path: Sequence[str]) -> bool:
 
 
 def read_config_values(path: Path, overrides: Sequence[str] | None = None) -> ConfigValues:
-    """Read a configuration file with its bases and apply overrides.
-
-    Args:
-        path: YAML file.
-        overrides: `key=value`, where keys have dots and indices of lists.
-
-    Raises:
-        InputError: a file is not a YAML mapping, bases form a circle, a key is duplicated, or an override is invalid.
-    """
-    files = _read_files(path, ())
+    """Read a configuration file with its bases, and apply overrides: `key=value`, with dots and indices of lists."""
+    layers: list[tuple[Path | str, Any]] = [*_read_files(path, ())]
     values: dict[str, Any] = {}
-    for _, own in reversed(files):
+    for _, own in reversed(layers):
         values = _merge(values, own)
-    # `files` must keep the values before the overrides.
-    values = copy.deepcopy(values)
     for override in overrides or ():
-        _override(values, override)
-    return ConfigValues(values, files, overrides or ())
+        key, equals, text = override.partition("=")
+        if not (equals and key):
+            message = f"expected key=value, found '{override}'"
+            raise InputError(message, code=ErrorCode.INVALID_OPTION, file=COMMAND_LINE)
+        try:
+            value = parse_yaml(text)
+        except InputError:
+            raise InputError(f"expected a YAML value, found {text!r:.80}", file=COMMAND_LINE, field=key) from None
+        layer: Any = value
+        for name in reversed(key.split(".")):
+            layer = {name: layer}
+        layers.insert(0, (COMMAND_LINE, layer))
+        values = _override(values, key.split("."), value, key)
+    return ConfigValues(values, layers, path)
 
 
 def _read_files(path: Path, derived: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
@@ -129,33 +109,19 @@ def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return base | values | both
 
 
-def _override(values: dict[str, Any], override: str) -> None:
-    """Set the value of one override in place."""
-    key, equals, value = override.partition("=")
-    if not (equals and key):
-        raise InputError(f"expected key=value, found '{override}'", code=ErrorCode.INVALID_OPTION, file=COMMAND_LINE)
-    container: Any = values
-    *parents, last = key.split(".")
-    for parent in parents:
-        if isinstance(container, list):
-            container = container[_index(container, parent, key)]
-        else:
-            if container.get(parent) is None:
-                container[parent] = {}
-            container = container[parent]
-        if not isinstance(container, dict | list):
-            message = f"'{parent}' has no keys: it is {container!r:.80}"
+def _override(values: Any, path: Sequence[str], value: Any, key: str) -> Any:
+    """Return mappings or a list with another value at the end of a path; `key` is the whole path, for messages."""
+    if not path:
+        return value
+    name = path[0]
+    if isinstance(values, list):
+        if not name.isdecimal() or int(name) >= len(values):
+            message = f"expected an index below {len(values)}, found '{name}'"
             raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=COMMAND_LINE, field=key)
-    place = _index(container, last, key) if isinstance(container, list) else last
-    try:
-        container[place] = parse_yaml(value)
-    except InputError:
-        raise InputError(f"expected a YAML value, found {value!r:.80}", file=COMMAND_LINE, field=key) from None
-
-
-def _index(items: list[Any], name: str, key: str) -> int:
-    """Return the list index that a part of an override's key names."""
-    if not name.isdecimal() or int(name) >= len(items):
-        message = f"expected an index below {len(items)}, found '{name}'"
+        index = int(name)
+        return [*values[:index], _override(values[index], path[1:], value, key), *values[index + 1 :]]
+    if not isinstance(values, dict | None):
+        message = f"'{name}' cannot be set in {values!r:.80}, which has no keys"
         raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=COMMAND_LINE, field=key)
-    return int(name)
+    known = values or {}
+    return known | {name: _override(known.get(name), path[1:], value, key)}

@@ -111,7 +111,7 @@ class DataSource(Record):
 
     @model_serializer(mode="wrap")
     def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit `preferences` if it is None, so that runs of earlier versions keep their configuration and resume."""
+        """Omit `preferences` if it is None, as configurations without `dpo` do."""
         values: dict[str, Any] = handler(self)
         return values if self.preferences is not None else {k: v for k, v in values.items() if k != "preferences"}
 
@@ -179,8 +179,7 @@ class AnomalyConfig(Record):
 
     Attributes:
         not_finite: action for a loss or gradient norm that is not finite: end the run, or skip the step.
-        spike: a gradient norm this many times its running mean is a spike; None detects none.
-        on_spike: action for a spike.
+        spike: a step whose gradient norm is more than this many times its running mean is skipped; None skips none.
         most_skipped: the run ends when more steps than this are skipped in a row.
         image_check: whether a sample with an image that cannot be a chest radiograph counts as unreadable.
         unreadable: action for a sample that cannot be read: end the run, or skip the sample.
@@ -189,7 +188,6 @@ class AnomalyConfig(Record):
 
     not_finite: Literal["stop", "skip"] = "stop"
     spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    on_spike: Literal["stop", "skip"] = "skip"
     most_skipped: PositiveInt = 3
     image_check: ImageCheck = "refuse"
     unreadable: Literal["stop", "skip"] = "stop"
@@ -371,11 +369,7 @@ class BaseTrainConfig(Record):
         return self
 
     def check_sources(self) -> None:
-        """Check that the training and validation files exist, before a model is read.
-
-        Raises:
-            InputError: a file does not exist; its key is named.
-        """
+        """Check that the training and validation files exist, before a model is read."""
         for name, sources in (("train", self.train), ("validation.sources", self.validation.sources)):
             for index, source in enumerate(sources):
                 for field, path in source:
@@ -525,14 +519,6 @@ def read_train_config(path: Path, overrides: list[str] | None = None) -> TrainCo
 
     A configuration may name another one, `base: other.yaml` (relative to itself), and hold only the differences:
     mappings are merged, all other values replace those of the base.
-
-    Args:
-        path: YAML file.
-        overrides: `key=value`, with values as in YAML, dots between nested keys, and indices of lists.
-
-    Raises:
-        InputError: a file is not a YAML mapping, bases form a circle, a key is unknown or duplicated, or a value is
-            wrong.
     """
     source = read_config_values(path, overrides)
     # Separately, since pydantic reports an error in a union as errors of all of its members.

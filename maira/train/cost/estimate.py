@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.tokens import ADDED_TOKENS
+from maira.runtime.processes import DistributedContext
 from maira.train import attention
 from maira.train.components import MODULES, invalid_model_config
 from maira.train.config.run_config import FromScratch, MairaLoraOptions, TrainConfig
@@ -24,7 +25,7 @@ from maira.train.cost.sampling import SamplingCost, SamplingSetup, estimate_samp
 from maira.train.cost.workload import Workload, measure_workload
 from maira.train.data.batches import LENGTH_MULTIPLE
 from maira.train.data.packing import pack, prompt_table
-from maira.train.parallel import DistributedContext, sharding
+from maira.train.parallel import sharding
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
 

@@ -62,20 +62,7 @@ def iterate_steps(
     world_size: int = 1,
     workers: int = 1,
 ) -> Generator[StepBatches]:
-    """Yield the steps of a run with the rows of one process; closing the generator ends its worker processes.
-
-    Args:
-        dataset: of the table that the schedule was made for.
-        schedule: of the run; its configuration says whether unreadable samples are skipped.
-        first_step: from 0; the steps before it cost nothing.
-        rank: of this process.
-        world_size: number of processes.
-        workers: number of processes that prepare rows.
-
-    Raises:
-        InputError: a sample cannot be read.
-        RunError: a worker process died.
-    """
+    """Yield the steps of a run with the rows of one process; closing the generator ends its worker processes."""
     pending: deque[tuple[int, int, StepTotals]] = deque()
 
     def rows_ahead() -> Iterator[list[int]]:
@@ -96,17 +83,7 @@ def iterate_steps(
 
 
 def encode_row(dataset: SampleDataset, skips: bool, phase: Phase, row: Sequence[int]) -> EncodedRow:
-    """Encode the samples of a row.
-
-    Args:
-        dataset: of the samples.
-        skips: whether unreadable samples are skipped.
-        phase: of the run, for messages.
-        row: rows of the samples in the table.
-
-    Raises:
-        InputError: a sample cannot be read and is not to be skipped, or has changed since the table was made.
-    """
+    """Encode the samples of a row."""
     encoded = EncodedRow([], [])
     for index in row:
         try:
@@ -123,12 +100,7 @@ def encode_row(dataset: SampleDataset, skips: bool, phase: Phase, row: Sequence[
 
 
 def unreadable_sample_error(error: InputError, owner: str) -> InputError:
-    """Return the error of an unreadable sample that is not to be skipped, with a hint.
-
-    Args:
-        error: of the file.
-        owner: what the sample belongs to, such as "a sample of the training".
-    """
+    """Return the error of an unreadable sample that is not to be skipped, with a hint."""
     return InputError(
         f"{error.message}, in {owner}. Repair it, or set faults.unreadable=skip to skip such samples; the same command "
         "then resumes",
@@ -142,11 +114,6 @@ def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> 
     """Return the tensors of a row; a row without readable samples holds a blank sample without an answer.
 
     Processes exchange tensors in every row, so that none of them can omit one.
-
-    Args:
-        row: encoded samples.
-        totals: of the optimizer step.
-        dataset: of the samples.
     """
     if row.samples:
         return collate(row.samples, totals, dataset.pad_id, LENGTH_MULTIPLE)

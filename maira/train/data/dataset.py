@@ -7,11 +7,12 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +26,14 @@ from maira.model.prompts import Task
 from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
-from maira.train.data.sources import ManifestSource, StudySource, UnreadableSample, manifest_key, open_source
+from maira.train.data.sources import ManifestSource, StudySource, open_source, reading_sample
 from maira.train.data.workers import map_in_workers
 from radfact.errors import ErrorCode, InputError
+from radfact.io.download import file_sha256
 from radfact.io.jsonl import open_atomic, read_json, write_json
 from radfact.machine import usable_cores
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files of a table; increased when their layout or what they count changes."""
 
 BAD_IMAGES = "images-not-read.txt"
@@ -53,16 +55,19 @@ class Table:
         offsets: byte offsets of the lines of each manifest; None for shards.
         kinds: kinds of all labels, sorted.
         notes: number of samples by the input that cannot be used.
+        tokens: tokens of prompt and answer of all samples one after the other, with one placeholder for each image.
     """
 
     rows: npt.NDArray[Any]
     offsets: list[npt.NDArray[np.uint64] | None]
     kinds: list[str]
     notes: dict[str, int]
+    tokens: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     def save(self, folder: Path) -> None:
         """Write the table; `about.json` comes last, so the table is complete if it exists."""
-        arrays = {"rows": self.rows} | {f"lines-{i}": o for i, o in enumerate(self.offsets) if o is not None}
+        arrays = {"rows": self.rows, "tokens": self.tokens}
+        arrays |= {f"lines-{i}": o for i, o in enumerate(self.offsets) if o is not None}
         for name, array in arrays.items():
             with open_atomic(folder / f"{name}.npy", "wb") as handle:
                 np.save(handle, array, allow_pickle=False)
@@ -73,23 +78,15 @@ class Table:
         """Memory-map a table that `save` wrote."""
         about = read_json(folder / "about.json")
         lines = [folder / f"lines-{i}.npy" for i in range(about["sources"])]
-        return cls(
-            np.load(folder / "rows.npy", mmap_mode="r"),
-            [np.load(path, mmap_mode="r") if path.exists() else None for path in lines],
-            about["kinds"],
-            about["notes"],
-        )
+        rows, tokens = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "tokens"))
+        offsets = [np.load(path, mmap_mode="r") if path.exists() else None for path in lines]
+        return cls(rows, offsets, about["kinds"], about["notes"], tokens)
 
 
 class StudyDataset:
     """Samples of studies by their row in the table.
 
-    Args:
-        sources: the sources of the configuration, opened, in their order.
-        table: of the sources.
-        processor: of the model.
-        config: its preset and dropped inputs.
-        patch_grid: patches along a side of the encoder's image, for the auxiliary loss; None without it.
+    `patch_grid` is the number of patches along a side of the encoder's image, for the auxiliary loss; None without it.
 
     Attributes:
         table: (samples,) of `SAMPLE_LENGTHS`.
@@ -106,7 +103,10 @@ class StudyDataset:
         patch_grid: int | None,
     ) -> None:
         self.sources, self.processor, self.config, self.patch_grid = sources, processor, config, patch_grid
-        self.table, self.kinds, self.notes = table.rows, table.kinds, table.notes
+        self.table, self.kinds, self.notes, self._tokens = table.rows, table.kinds, table.notes, table.tokens
+        prompts, answers, images = (self.table[name].astype(np.int64) for name in ("prompt", "answer", "images"))
+        counts = prompts + answers - images * (processor.image_seq_length - 1)
+        self._starts = np.concatenate(([0], counts.cumsum()))
 
     @property
     def pad_id(self) -> int:
@@ -115,12 +115,7 @@ class StudyDataset:
         return pad_id
 
     def study(self, source: int, number: int) -> Study:
-        """Return a study.
-
-        Args:
-            source: index of the source.
-            number: of the study in the source.
-        """
+        """Return a study."""
         return self.sources[source].read(number).study
 
     def sample_id(self, row: int) -> str:
@@ -141,23 +136,30 @@ class StudyDataset:
         return EncodedSample("", "findings", ids, len(ids), np.zeros((1, size, size), np.float32), coverage)
 
     def encode(self, row: int) -> EncodedSample:
-        """Tokenize a sample and preprocess its images; each file is read once.
-
-        Raises:
-            UnreadableSample: an image cannot be read, or cannot be a chest radiograph.
-            InputError: the study has changed since the table was made.
-        """
+        """Return the tokens of a sample, and its images preprocessed; each file is read once."""
         lengths = self.table[row]
-        task = TASKS[int(lengths["task"])]
         study, radiographs = self.read(row)
-        height, width = radiographs[0].shape
-        example = study_example(study, task, int(lengths["phrase"]), self.config, (width, height))
-        ids, prompt_tokens = encode_example(example, self.processor)
-        self._check_unchanged(row, study, prompt_tokens, len(ids) - prompt_tokens)
+        if len(radiographs) != lengths["images"]:
+            raise InputError(
+                f"expected {lengths['images']} images of sample '{study.sample_id}', as when the run began, found "
+                f"{len(radiographs)}; the data of a run must not change",
+                code=ErrorCode.MISMATCH,
+                file=self.sources[int(lengths["source"])].location,
+            )
+        ids = self._tokens[self._starts[row] : self._starts[row + 1]].astype(np.int64)
+        repeats = np.where(ids == self.processor.image_token_id, self.processor.image_seq_length, 1)
         coverage = None
         if self.patch_grid is not None:
+            height, width = radiographs[0].shape
             coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))
-        return EncodedSample(study.sample_id, task, ids, prompt_tokens, self.preprocess(radiographs), coverage)
+        return EncodedSample(
+            study.sample_id,
+            TASKS[int(lengths["task"])],
+            ids.repeat(repeats).tolist(),
+            int(lengths["prompt"]),
+            self.preprocess(radiographs),
+            coverage,
+        )
 
     def preprocess(self, radiographs: Sequence[Gray]) -> npt.NDArray[np.float32]:
         """Return images as the model reads them, (images, size, size)."""
@@ -166,19 +168,18 @@ class StudyDataset:
         return images
 
     def read(self, row: int) -> tuple[Study, list[Gray]]:
-        """Return the study of a sample without the inputs to drop, and its images that the task reads.
-
-        Raises:
-            UnreadableSample: an image cannot be read, or cannot be a chest radiograph.
-        """
+        """Return the study of a sample without the inputs to drop, and its images that the task reads."""
         lengths = self.table[row]
         source, task = self.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
         sample = source.read(int(lengths["number"]))
         study = drop_inputs(sample.study, self.config.drop)
-        columns = IMAGE_COLUMNS[:1] if task == "phrase" else IMAGE_COLUMNS
-        radiographs = [source.radiograph(sample, c) for c in columns if getattr(study, c) is not None]
-        if self.config.faults.image_check == "refuse":
-            self._check_pixels(study, columns, radiographs)
+        read = IMAGE_COLUMNS[:1] if task == "phrase" else IMAGE_COLUMNS
+        columns = [column for column in read if getattr(study, column) is not None]
+        with reading_sample():
+            radiographs = [source.radiograph(sample, column) for column in columns]
+            if self.config.faults.image_check == "refuse":
+                for column, pixels in zip(columns, radiographs, strict=True):
+                    check_pixels(pixels, getattr(study, column))
         return study, radiographs
 
     def _check_unchanged(self, row: int, study: Study, prompt: int, answer: int) -> None:
@@ -191,15 +192,6 @@ class StudyDataset:
                 code=ErrorCode.MISMATCH,
                 file=self.sources[int(lengths["source"])].location,
             )
-
-    def _check_pixels(self, study: Study, columns: Sequence[str], radiographs: Sequence[Gray]) -> None:
-        """Raise UnreadableSample if one of a study's images cannot be a chest radiograph."""
-        paths = [path for column in columns if (path := getattr(study, column)) is not None]
-        for path, pixels in zip(paths, radiographs, strict=True):
-            try:
-                check_pixels(pixels, path)
-            except InputError as error:
-                raise UnreadableSample(error.message, code=error.code, file=error.file) from None
 
 
 def open_dataset(
@@ -214,41 +206,26 @@ def open_dataset(
     """Open the dataset of some sources; its table is read from a folder, or made by several processes and saved there.
 
     Of the processes of a run, the main one comes first, and the others read the table that it made.
-
-    Args:
-        config: its shares, preset and dropped inputs.
-        sources: to train or validate on.
-        processor: of the model.
-        folder: of the run's tables; each has a folder in it, named by a key of everything that it depends on.
-        patch_grid: as for `StudyDataset`.
-        on_progress: called with (studies done, studies in all) while a table is made.
-
-    Raises:
-        InputError: a study cannot be read or made a sample, or a source has no sample.
     """
+    studies = [open_source(source) for source in sources]
     key: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
     key.append(processor.tokenizer.backend_tokenizer.to_str())
-    for source in sources:
-        name = manifest_key(source.manifest) if source.manifest is not None else open_source(source).key()
-        key.append([name, source.split, sorted(config.shares(source))])
+    key += [
+        [opened.key(), source.split, sorted(config.shares(source))]
+        for source, opened in zip(sources, studies, strict=True)
+    ]
     path = folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     if not (path / "about.json").exists():
-        _make_table(config, sources, processor, on_progress, folder.with_name(BAD_IMAGES)).save(path)
+        _make_table(config, sources, studies, processor, on_progress, folder.with_name(BAD_IMAGES)).save(path)
     table = Table.load(path)
-    opened = [open_source(source, offsets) for source, offsets in zip(sources, table.offsets, strict=True)]
-    return StudyDataset(opened, table, processor, config, patch_grid)
+    for opened, offsets in zip(studies, table.offsets, strict=True):
+        if isinstance(opened, ManifestSource) and offsets is not None:
+            opened.offsets = offsets
+    return StudyDataset(studies, table, processor, config, patch_grid)
 
 
 def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
-    """Yield prompts with answers, findings and grounded, of the first studies, to train a tokenizer on.
-
-    Args:
-        config: its sources, preset and dropped inputs.
-        limit: maximum number of studies.
-
-    Raises:
-        InputError: a study cannot be read or made a sample.
-    """
+    """Yield prompts with answers, findings and grounded, of the first studies, to train a tokenizer on."""
     ignored: list[InputError] = []  # reported when the table is made
     headers = (
         (opened, *header)
@@ -264,37 +241,17 @@ def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
 
 
 def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[int], int]:
-    """Tokenize prompt and answer of a sample.
+    """Return the tokens of prompt and answer of a sample, and the number of prompt tokens.
 
-    In generation the model reads the prompt alone, so its tokens must be the first ones of the whole text, and each
-    image must have its placeholders.
-
-    Args:
-        example: with an answer.
-        processor: of the model.
-
-    Returns:
-        The tokens of prompt and answer, and the number of prompt tokens.
-
-    Raises:
-        InputError: the tokens of the prompt do not begin those of the whole, or placeholders and images do not match.
+    In generation the model reads the prompt alone, so the two are tokenized apart.
     """
-    target, images = example.target or "", len(example.images)
+    images = len(example.images)
     try:
         prompt = processor.encode_prompt(example.prompt, images)
-        answer = processor.encode_target(target)
-        whole = [*processor.encode_prompt(example.prompt + target, images), processor.tokenizer.eos_token_id]
+        answer = processor.encode_target(example.target or "")
     except ValueError as error:
         raise InputError(f"sample '{example.sample_id}' (task {example.task}): {error}") from None
     ids = [*prompt, *answer]
-    if ids != whole:
-        agree = next((i for i, (a, b) in enumerate(zip(ids, whole, strict=False)) if a != b), min(len(ids), len(whole)))
-        raise InputError(
-            f"sample '{example.sample_id}' (task {example.task}): prompt and answer have {len(prompt)} + {len(answer)} "
-            f"tokens, but the text of both has {len(whole)}, of which only the first {agree} are the same; the "
-            "tokenizer does not split it where the answer begins",
-            code=ErrorCode.MISMATCH,
-        )
     count, expected = ids.count(processor.image_token_id), images * processor.image_seq_length
     if count != expected:
         raise InputError(
@@ -306,17 +263,7 @@ def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[in
 
 
 def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap) -> npt.NDArray[np.float32]:
-    """Compute the share of each patch of the frontal's crop that the boxes of each kind cover.
-
-    Args:
-        study: with labels.
-        kinds: all kinds.
-        grid: patches along a side.
-        crop: of the frontal.
-
-    Returns:
-        (grid * grid, kinds).
-    """
+    """Compute the share of each patch of the frontal's crop that the boxes of each kind cover."""
     coverage = np.zeros((grid, grid, len(kinds)), np.float32)
     edges = np.arange(grid + 1) / grid
     for label in study.labels or ():
@@ -333,18 +280,7 @@ def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap)
 
 
 def study_example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
-    """Make the sample of a task from a study of a run, without warnings about unused inputs.
-
-    Args:
-        study: study.
-        task: task of the model.
-        phrase: index of the phrase to ground; ignored for other tasks.
-        config: its preset.
-        size: (width, height) of the frontal in pixels.
-
-    Raises:
-        InputError: as `make_example`.
-    """
+    """Make the sample of a task from a study of a run, without warnings about unused inputs."""
     text = (study.phrases or [])[phrase] if task == "phrase" else None
     with warnings.catch_warnings():
         # Counted in the table, and reported once for all samples.
@@ -353,91 +289,68 @@ def study_example(study: Study, task: Task, phrase: int, config: TrainConfig, si
 
 
 def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
-    """Return fingerprints of the model to start from and of the content of the sources, as JSON values.
-
-    Raises:
-        InputError: the model or a source does not exist.
-    """
+    """Return fingerprints of the model to start from and of the content of the sources, as JSON values."""
     model = fingerprint(config.model) if isinstance(config.model, Path) else None
-    keys = {"model": model, "train": [_content_key(source) for source in config.train]}
+    train = [
+        open_source(source).key() if source.manifest is None else _sha256(source.manifest) for source in config.train
+    ]
     preferences = [None if source.preferences is None else _sha256(source.preferences) for source in config.train]
-    return keys | ({"preferences": preferences} if any(preferences) else {})
-
-
-def _content_key(source: DataSource) -> Any:
-    return open_source(source).key() if source.manifest is None else _sha256(source.manifest)
+    return {"model": model, "train": train} | ({"preferences": preferences} if any(preferences) else {})
 
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-@dataclass(frozen=True)
-class _TablePart:
-    """Rows of some studies of a source.
-
-    Attributes:
-        rows, kinds, notes: as in `Table`.
-        names: numbers of the studies by a hash of their names.
-        errors: of unreadable images.
-    """
+class _TablePart(NamedTuple):
+    """Rows and tokens of some studies of a source, and the numbers of the studies by a hash of their names."""
 
     rows: npt.NDArray[Any]
+    tokens: npt.NDArray[Any]
     names: dict[bytes, int]
     kinds: set[str]
     notes: Counter[str]
-    errors: list[InputError]
+    image_errors: list[InputError]
 
 
-class _TableMaker:
-    """Makes the table rows of a chunk, given as (index of the source, first number, end)."""
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        sources: Sequence[DataSource],
-        studies: Sequence[StudySource],
-        processor: MairaProcessor,
-    ) -> None:
-        self.config, self.sources, self.studies, self.processor = config, sources, studies, processor
-
-    def __call__(self, chunk: tuple[int, int, int]) -> _TablePart:
-        index, begin, end = chunk
-        split, tasks = self.sources[index].split, [t for t in TASKS if t in self.config.shares(self.sources[index])]
-        rows: list[tuple[int, ...]] = []
-        part = _TablePart(np.empty(0, SAMPLE_LENGTHS), {}, set(), Counter(), [])
-        source = self.studies[index]
-        for number, full_study, frontal_size in source.scan(begin, end, split, part.errors):
-            name = hashlib.blake2b(full_study.sample_id.encode(), digest_size=8).digest()
-            check_unique(source, full_study.sample_id, part.names.setdefault(name, number), number)
-            part.kinds.update(label.kind for label in full_study.labels or ())
-            study = drop_inputs(full_study, self.config.drop)
-            for task, phrase in _answers(study, tasks):
-                with _locate_errors(source, number):
-                    example = study_example(study, task, phrase, self.config, frontal_size)
-                    ids, prompt = encode_example(example, self.processor)
-                lengths = (len(example.images), prompt, len(ids) - prompt)
-                rows.append((index, number, TASKS.index(task), phrase, *lengths))
-                part.notes.update(set(example.notes))
-        return replace(part, rows=np.array(rows, SAMPLE_LENGTHS))
+def _make_part(
+    config: TrainConfig,
+    sources: Sequence[DataSource],
+    studies: Sequence[StudySource],
+    processor: MairaProcessor,
+    chunk: tuple[int, int, int],
+) -> _TablePart:
+    """Make the rows of a chunk, given as (index of the source, first number, end)."""
+    index, begin, end = chunk
+    split, tasks = sources[index].split, [task for task in TASKS if task in config.shares(sources[index])]
+    rows: list[tuple[int, ...]] = []
+    tokens: list[int] = []
+    names, kinds, notes, image_errors = dict[bytes, int](), set[str](), Counter[str](), list[InputError]()
+    image, source = processor.image_token_id, studies[index]
+    for number, full_study, frontal_size in source.scan(begin, end, split, image_errors):
+        name = hashlib.blake2b(full_study.sample_id.encode(), digest_size=8).digest()
+        check_unique(source, full_study.sample_id, names.setdefault(name, number), number)
+        kinds.update(label.kind for label in full_study.labels or ())
+        study = drop_inputs(full_study, config.drop)
+        for task, phrase in _answers(study, tasks):
+            with _locate_errors(source, number):
+                example = study_example(study, task, phrase, config, frontal_size)
+                ids, prompt = encode_example(example, processor)
+            lengths = (len(example.images), prompt, len(ids) - prompt)
+            rows.append((index, number, TASKS.index(task), phrase, *lengths))
+            for token, run in groupby(ids):
+                repeats = len(list(run))
+                tokens += [token] * (repeats // processor.image_seq_length if token == image else repeats)
+            notes.update(set(example.notes))
+    dtype = np.min_scalar_type(len(processor.tokenizer))
+    return _TablePart(np.array(rows, SAMPLE_LENGTHS), np.array(tokens, dtype), names, kinds, notes, image_errors)
 
 
 def check_unique(studies: StudySource, sample_id: str, first: int, number: int) -> None:
-    """Refuse two studies of a source with the same name.
-
-    Args:
-        studies: the source.
-        sample_id: the name.
-        first: number of the first study with the name.
-        number: number of the study.
-
-    Raises:
-        InputError: different studies have the same name.
-    """
+    """Refuse two studies of a source with the same name."""
     if first != number:
         message = f"duplicate name '{sample_id}' of the studies {first + 1} and {number + 1}"
         raise InputError(message, code=ErrorCode.DUPLICATE, file=studies.location, field="sample_id")
@@ -461,18 +374,16 @@ def _locate_errors(studies: StudySource, number: int) -> Iterator[None]:
         if error.file is not None:
             raise
         raise InputError(
-            error.message, code=error.code, file=studies.location, line=studies.line(number), field=error.field
+            error.message,
+            code=error.code,
+            file=studies.location,
+            line=number + 1 if isinstance(studies, ManifestSource) else None,
+            field=error.field,
         ) from None
 
 
-def combine_errors(errors: list[InputError], summary: str, listed: Path) -> InputError:
-    """Return one error for several.
-
-    Args:
-        errors: at least one.
-        summary: what they have in common, after their number ("images are missing").
-        listed: file that lists them if there are too many for a line.
-    """
+def _combine_errors(errors: list[InputError], listed: Path) -> InputError:
+    """Return one error for those of images; a file lists them if there are too many for a line."""
     if len(errors) == 1:
         return errors[0]
     first = "; ".join(map(str, errors[:_MAX_LISTED]))
@@ -480,55 +391,53 @@ def combine_errors(errors: list[InputError], summary: str, listed: Path) -> Inpu
         with open_atomic(listed) as handle:
             handle.writelines(f"{error}\n" for error in errors)
         first += f"; all are listed in {listed}"
-    return InputError(f"{len(errors)} {summary}: {first}", code=errors[0].code)
+    return InputError(f"{len(errors)} images are missing or cannot be read: {first}", code=errors[0].code)
 
 
 def _make_table(
     config: TrainConfig,
     sources: Sequence[DataSource],
+    studies: Sequence[StudySource],
     processor: MairaProcessor,
     on_progress: Callable[[int, int], None] | None,
     bad_images: Path,
 ) -> Table:
-    studies = [open_source(source) for source in sources]
     # An ablation may leave a source without any task.
     used = [index for index, source in enumerate(sources) if config.shares(source)]
     chunks = [
         (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
-    make_rows, total = _TableMaker(config, sources, studies, processor), sum(studies[i].count for i in used)
+    make_part, total = partial(_make_part, config, sources, studies, processor), sum(studies[i].count for i in used)
     processes = min(usable_cores(), _MAX_PROCESSES)
-    parts: Iterable[_TablePart] = (
-        map(make_rows, chunks)
-        if total <= _SINGLE_PROCESS or processes == 1
-        else map_in_workers(make_rows, chunks, processes)
-    )
-    rows, names, kinds, notes, done = [], [dict[bytes, int]() for _ in studies], set[str](), Counter[str](), 0
-    errors: list[InputError] = []
-    for (index, begin, end), part in zip(chunks, parts, strict=True):
-        rows.append(part.rows)
-        for name in part.names.keys() & names[index].keys():
-            number = part.names[name]
-            sample_id = studies[index].read(number).study.sample_id
-            check_unique(studies[index], sample_id, names[index][name], number)
-        names[index].update(part.names)
-        kinds |= part.kinds
-        notes += part.notes
-        errors += part.errors
-        done += end - begin
-        if on_progress:
-            on_progress(done, total)
-    if errors:
-        raise combine_errors(errors, "images are missing or cannot be read", bad_images)
-    table = np.concatenate([np.empty(0, SAMPLE_LENGTHS), *rows])
+    parts: list[_TablePart] = []
+    names = [dict[bytes, int]() for _ in studies]
+    with closing(map_in_workers(make_part, chunks, 0 if total <= _SINGLE_PROCESS else processes)) as made:
+        for (index, _, end), part in zip(chunks, made, strict=True):
+            parts.append(part)
+            for name in part.names.keys() & names[index].keys():
+                number = part.names[name]
+                sample_id = studies[index].read(number).study.sample_id
+                check_unique(studies[index], sample_id, names[index][name], number)
+            names[index].update(part.names)
+            if on_progress:
+                on_progress(end + sum(studies[i].count for i in used if i < index), total)
+    if errors := [error for part in parts for error in part.image_errors]:
+        raise _combine_errors(errors, bad_images)
+    rows = np.concatenate([np.empty(0, SAMPLE_LENGTHS), *(part.rows for part in parts)])
     for index in used:
         source = sources[index]
-        if not (table["source"] == index).any():
+        if not (rows["source"] == index).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
             raise InputError(
                 f"has no study{split} with an answer for the task {' or '.join(config.shares(source))}",
                 code=ErrorCode.EMPTY_INPUT,
                 file=studies[index].location,
             )
-    offsets = [s.offsets if isinstance(s, ManifestSource) else None for s in studies]
-    return Table(table, offsets, sorted(kinds), dict(sorted(notes.items())))
+    notes = sum((part.notes for part in parts), Counter[str]())
+    return Table(
+        rows,
+        [opened.offsets if isinstance(opened, ManifestSource) else None for opened in studies],
+        sorted(set[str]().union(*(part.kinds for part in parts))),
+        dict(sorted(notes.items())),
+        np.concatenate([part.tokens for part in parts]),
+    )

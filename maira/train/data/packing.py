@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import Any, Literal, NamedTuple, Protocol
@@ -157,12 +157,7 @@ class SampleDataset(Protocol):
         """Return a sample without an answer, which fills a row whose samples cannot be read."""
 
     def encode(self, row: int) -> EncodedSample:
-        """Tokenize a sample and load its images.
-
-        Raises:
-            UnreadableSample: an image or line cannot be read.
-            InputError: the sample has changed since the table was made.
-        """
+        """Tokenize a sample and load its images."""
 
 
 @dataclass(frozen=True)
@@ -215,18 +210,30 @@ class PackedBatch:
 
 
 def prompt_table(table: npt.NDArray[Any], config: GrpoConfig, window: int) -> npt.NDArray[Any]:
-    """Return a table of samples with the limits of the responses as lengths of the answers.
-
-    Args:
-        table: (samples,) of `SAMPLE_LENGTHS`.
-        config: options of the sampling.
-        window: number of tokens of the context window.
-    """
+    """Return a table of samples with the limits of the responses as lengths of the answers."""
     limits = np.array([config.max_new_tokens or NEW_TOKENS[task] for task in TASKS])
     limited = np.array(table)
     # A prompt that fills the window is refused as a sample that does.
     limited["answer"] = np.clip(window - table["prompt"].astype(np.int64), 1, limits[table["task"]])
     return limited
+
+
+def check_lengths(
+    table: npt.NDArray[Any], rows: npt.NDArray[np.int64], sample_id: Callable[[int], str], limit: int, field: str
+) -> None:
+    """Refuse samples of more tokens than a row (field `token_budget`) or the context window (`model`) has."""
+    lengths = table["prompt"][rows].astype(np.int64) + table["answer"][rows]
+    if (most := int(lengths.max(initial=0))) > limit:
+        row = int(rows[lengths.argmax()])
+        task = ALL_TASKS[table["task"][row]]
+        place, option = "the context window", "max_position_embeddings"
+        if field == "token_budget":
+            place, option = "a row", field
+        raise InputError(
+            f"expected samples of at most {limit} tokens, the length of {place}; found {most} tokens in sample "
+            f"'{sample_id(row)}' (task {task}); increase {option}, or exclude the sample",
+            field=field,
+        )
 
 
 def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[int]]:
@@ -235,17 +242,6 @@ def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[
     The longest sample goes first, into the emptiest row; if it does not fit there, into the fullest row with space for
     it. Rows are sorted by load, so that rows i * world_size to (i + 1) * world_size, which the processes run at the
     same time, have about the same length. The result is a function of the arguments.
-
-    Args:
-        lengths: tokens of each sample.
-        budget: maximum number of tokens of a row.
-        world_size: number of processes; all get the same number of rows.
-
-    Returns:
-        For each row the indices of its samples, at least one.
-
-    Raises:
-        InputError: a sample is longer than a row, or there are fewer samples than rows.
     """
     if max(lengths, default=0) > budget:
         raise InputError(f"a sample of {max(lengths)} tokens does not fit in {budget}", field="token_budget")
@@ -296,14 +292,7 @@ def _pack_tightly(order: Sequence[int], lengths: Sequence[int], budget: int, row
 
 
 def collate(samples: Sequence[EncodedSample], totals: StepTotals, pad_id: int, multiple: int = 1) -> PackedBatch:
-    """Concatenate samples to the tensors of one row; a preference pair becomes two samples.
-
-    Args:
-        samples: the samples.
-        totals: of the optimizer step that the row belongs to.
-        pad_id: padding token.
-        multiple: the row is padded to a multiple of this many tokens.
-    """
+    """Concatenate samples to the tensors of one row; a preference pair becomes two samples."""
     encoded = [answer for sample in samples for answer in sample.answers]
     lengths = np.array([len(sample.input_ids) for sample in encoded])
     starts = np.concatenate(([0], lengths.cumsum()))

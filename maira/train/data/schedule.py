@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.data.packing import ALL_TASKS, StepTotals, pack
+from maira.train.data.packing import ALL_TASKS, StepTotals, check_lengths, pack
 from radfact.errors import InputError
 
 Indices = npt.NDArray[np.int64]
@@ -24,13 +24,6 @@ class DataSchedule:
     epoch. Its draw d takes the samples from d * samples_per_draw on, whatever the number of processes; samples that do
     not fill a draw are omitted from the epoch. A draw serves `steps_per_draw` steps, one unless responses to its
     prompts are sampled.
-
-    Args:
-        table: (samples,) of `SAMPLE_LENGTHS`.
-        config: its seed, shares, batch, token budget and length.
-
-    Raises:
-        InputError: an epoch does not fill one step.
 
     Attributes:
         samples_per_epoch: samples of an epoch, before those that fill no step are omitted.
@@ -90,37 +83,16 @@ class DataSchedule:
         return StepTotals(answer_tokens=int(self.table["answer"][samples].sum()), samples=len(samples))
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Return the packed rows of one process in a step, lists of samples; each process has the same number.
-
-        Args:
-            step: from 0, over all epochs.
-            rank: of the process.
-            world_size: number of processes.
-        """
+        """Return the packed rows of one process in a step, lists of samples; each process has the same number."""
         samples = self.step_samples(step)
         packed = pack(self.lengths[samples].tolist(), self.config.token_budget, world_size)
         return [[int(samples[i]) for i in row] for row in packed[rank::world_size]]
 
     def check(self, sample_id: Callable[[int], str], world_size: int = 1) -> None:
-        """Check before the first step that every sample fits in a row.
-
-        Args:
-            sample_id: returns the name of a sample.
-            world_size: number of processes.
-
-        Raises:
-            InputError: a sample is longer than a row, or a step has too few samples for that many processes.
-        """
+        """Check before the first step that every sample fits in a row."""
         budget = self.config.token_budget
         samples = np.concatenate([rows for rows, _ in self._groups])
-        longest = int(samples[self.lengths[samples].argmax()])
-        if self.lengths[longest] > budget:
-            raise InputError(
-                f"sample '{sample_id(longest)}' has {self.lengths[longest]} tokens (task "
-                f"{ALL_TASKS[self.table['task'][longest]]}), more than the {budget} of a row; raise it, or exclude the "
-                "sample",
-                field="token_budget",
-            )
+        check_lengths(self.table, samples, sample_id, budget, "token_budget")
         # No step is harder to pack than one of the longest samples.
         hardest = np.sort(self.lengths[samples])[-self.config.global_batch :]
         pack(np.resize(hardest, self.config.global_batch).tolist(), budget, world_size)

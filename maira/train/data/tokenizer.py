@@ -16,12 +16,7 @@ CONSTANT_PASSAGES = (f"{SYSTEM} USER:", RELEASE_FINDINGS, GROUNDING, RELEASE_PHR
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer and add MAIRA-2's tokens; any text can be encoded and decoded unchanged.
-
-    Args:
-        texts: prompts and answers.
-        vocab_size: entries before MAIRA-2's are added.
-    """
+    """Train a byte-level BPE tokenizer and add MAIRA-2's tokens; any text can be encoded and decoded unchanged."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

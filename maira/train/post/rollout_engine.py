@@ -22,10 +22,11 @@ from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.vllm_engine import VLLMEngine, check_colocated_arguments
 from maira.model.grammar import Vocabulary
 from maira.model.processor import MairaProcessor
+from maira.runtime.processes import DistributedContext
 from maira.train import lora
 from maira.train.config.run_config import MairaLoraOptions, TrainConfig
 from maira.train.generation import gathered_weights
-from maira.train.parallel import DistributedContext, ParallelModel
+from maira.train.parallel import ParallelModel
 
 _FIELD = "grpo.engine_args"
 

@@ -205,8 +205,8 @@ def _attention(setup: Setup) -> Iterator[Measurement]:
         row = attention.packed_kwargs(kernel, batch)["row"]
         inputs = states.to(dtype, copy=True).requires_grad_()
         query, key, value = (part[None] for part in inputs)
-        attend: Any = attention._varlen if kernel == attention.VARLEN else attention._samples
-        output = attend(module, query, key, value, None, scaling=WIDTH**-0.5, row=row)[0][0]
+        packed = attention._varlen if kernel == attention.VARLEN else attention._samples
+        output = attention._attend(packed, module, query, key, value, None, scaling=WIDTH**-0.5, row=row)[0][0]
         (output.float() * weights).sum().backward()
         name = f"{kernel.removeprefix('maira_')}, {_name(dtype)}"
         yield Measurement(f"{name}: error", relative_error(output.detach(), expected[0]), at_most=tolerance.output)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from gpu_stages import training
 from gpu_stages.cases import Measurement, Setup, SkipCase, parse_case
 from gpu_stages.models import GIB, make_config, reset_peak_memory, synchronized_time
+from maira.runtime.processes import DistributedContext
 from maira.train.checkpointing import CheckpointManager
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
-from maira.train.parallel import DistributedContext
 
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
