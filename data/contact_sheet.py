@@ -107,10 +107,7 @@ def _card(study: Study) -> dict[str, Any]:
         "phrases": [_sentence(sentence) for sentence in study.phrases or ()],
         "labels": [_label(label) for label in study.labels or ()],
         "findings_text": study.findings,
-        "indication": study.indication,
-        "technique": study.technique,
-        "comparison": study.comparison,
-        "prior_report": study.prior_report,
+        **{name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")},
     }
 
 

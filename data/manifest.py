@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import model_validator
 
-from maira.data.study import IMAGE_COLUMNS, ImageColumn, OptionalText, Original, Study
-from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id, field_name, suggest_name
+from maira.data.study import IMAGE_COLUMNS, OptionalText, Study
+from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_json, read_jsonl, write_json, write_jsonl
 from radfact.records import Record, Text, validate_model
 
-_COLUMNS = frozenset(Study.model_fields)
 _TEXT_COLUMNS = ("prior_report", "indication", "technique", "comparison", "findings")
 
 
@@ -65,7 +64,8 @@ def iter_manifest(path: Path | str, skipped: list[Failure] | None = None) -> Ite
     line_of: dict[str, int] = {}
     for line, row in read_jsonl(path):
         if skipped is not None and isinstance(row.get("sample_id"), str) and not row.get("frontal"):
-            _check_columns(row, path, line)
+            # Other faults of the line are errors.
+            parse_study(row | {"frontal": "missing"}, folder, file=path, line=line)
             reason = InputError("expected the path of the frontal image", file=path, line=line, field="frontal")
             skipped.append(Failure(sample_id=row["sample_id"], stage="read", reason=str(reason)))
             continue
@@ -76,7 +76,6 @@ def iter_manifest(path: Path | str, skipped: list[Failure] | None = None) -> Ite
 
 def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: int | None = None) -> Study:
     """Parse one line of a manifest."""
-    _check_columns(row, file, line)
     for column in _TEXT_COLUMNS:
         if isinstance(text := row.get(column), str) and not text.strip():
             raise InputError(EMPTY_TEXT, file=file, line=line, field=column)
@@ -86,7 +85,8 @@ def parse_study(row: dict[str, Any], folder: Path, *, file: Path | str, line: in
     study = validate_model(Study, row | joined, file=file, line=line)
     if study.originals is None:
         return study
-    return study.model_copy(update={"originals": _map_paths(study.originals, lambda path: folder / path)})
+    originals = {c: o.model_copy(update={"path": folder / o.path}) for c, o in study.originals.items()}
+    return study.model_copy(update={"originals": originals})
 
 
 def write_manifest(path: Path | str, studies: Iterable[Study]) -> int:
@@ -140,23 +140,14 @@ def _rows(studies: Iterable[Study], folder: Path, path: Path | str) -> Iterator[
         for column in IMAGE_COLUMNS:
             if (image := getattr(study, column)) is not None:
                 row[column] = _below(folder, image).as_posix()
-        if study.originals is not None:
-            relative = _map_paths(study.originals, lambda path: _below(folder, path))
-            row["originals"] = {column: original.model_dump(mode="json") for column, original in relative.items()}
+        for column, original in (study.originals or {}).items():
+            row["originals"][column]["path"] = _below(folder, original.path).as_posix()
         yield row
 
 
 def _below(folder: Path, path: Path) -> Path:
     """Return a path relative to a folder if it is below it."""
     return path.relative_to(folder) if path.is_relative_to(folder) else path
-
-
-def _map_paths(
-    originals: Mapping[ImageColumn, Original], change: Callable[[Path], Path]
-) -> dict[ImageColumn, Original]:
-    return {
-        column: original.model_copy(update={"path": change(original.path)}) for column, original in originals.items()
-    }
 
 
 def manifest_folder(path: Path | str) -> Path:
@@ -187,11 +178,3 @@ def open_run_folder(out: Path, record: str, settings: Mapping[str, object]) -> N
         raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(file, dict(settings))
-
-
-def _check_columns(row: dict[str, Any], file: Path | str, line: int | None) -> None:
-    unknown = row.keys() - _COLUMNS
-    for column in (c for c in row if c in unknown):
-        hint = suggest_name(column, Study.model_fields, f"known columns: {', '.join(Study.model_fields)}")
-        message = f"unknown column; {hint}"
-        raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=field_name(column))

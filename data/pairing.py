@@ -75,13 +75,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples with the radiographs they show.
-
-    Attributes:
-        studies: samples; image paths are those of the PNGs, relative to the manifest's folder.
-        radiographs: radiographs by PNG path.
-        skipped: studies that give no sample, with the reason.
-    """
+    """Samples, the radiographs they show by PNG path, and the studies that give no sample, with the reason."""
 
     studies: list[Study]
     radiographs: dict[Path, Radiograph]

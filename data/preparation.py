@@ -63,13 +63,7 @@ class Conversion(Options):
 
 @dataclass(frozen=True)
 class PreparationResult:
-    """Result of a preparation.
-
-    Attributes:
-        studies: samples of the manifest.
-        failures: radiographs, studies and table rows that were skipped, with the reason.
-        converted: number of radiographs converted in this run, without those of an earlier one.
-    """
+    """Samples of the manifest, what was skipped, and the number of radiographs converted in this run."""
 
     studies: list[Study]
     failures: list[Failure] = field(default_factory=list)

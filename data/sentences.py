@@ -56,14 +56,9 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class SplitStudies:
-    """Studies with their sentences.
+    """Studies with sentences in input order, the split sentences by `sample_id`, and the skipped studies.
 
-    Attributes:
-        studies: studies with sentences, in input order.
-        splits: split sentences of the narrative by `sample_id`.
-        counts: counts of the conversion.
-        unchanged: number of studies that had sentences before.
-        failures: skipped studies, with the reason.
+    `unchanged` is the number of studies that had sentences before.
     """
 
     studies: list[Study]

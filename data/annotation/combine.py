@@ -118,16 +118,8 @@ def cohens_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
 class Agreement:
     """Agreement of two annotators on the samples that both annotated.
 
-    Attributes:
-        annotators: the two annotators.
-        samples: number of samples that both annotated.
-        quality_agreement: share of these with the same quality label.
-        phrases: number of phrases that both labeled, in samples without a quality issue.
-        label_agreement, label_kappa: share of equal phrase labels (A to F), and Cohen's kappa.
-        located: number of phrases for which both drew regions on the current image.
-        located_by_one: number of phrases for which only one of them did.
-        mean_iou: mean IoU of regions on the current image, over `located`.
-        prior_located, prior_mean_iou: the same for the prior image.
+    Phrases count if both labeled them, in samples without a quality issue; they are located if both drew regions on the
+    current image (or the prior one), over which the mean IoU is.
     """
 
     annotators: tuple[str, str]

@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 from maira.data.archive import Radiograph
 from maira.data.dicom.radiograph import Frame, ImageInfo, frame_to_png
-from maira.data.dicom.reader import open_binary, read_dicom
+from maira.data.dicom.reader import file_errors, open_binary, read_dicom
 from maira.data.image_check import ImageCheck, check_pixels
 from maira.data.images import load_gray
 from radfact.errors import ErrorCode, InputError
@@ -100,21 +100,17 @@ def _open_content(radiograph: Radiograph) -> Iterator[IO[bytes]]:
             yield content
         return
     try:
-        modified = radiograph.path.stat().st_mtime_ns
-        # A forked process must not share the file position with its parent.
-        packed = _zip_file(radiograph.path, modified, os.getpid()).read(radiograph.member)
+        with file_errors(radiograph.path):
+            modified = radiograph.path.stat().st_mtime_ns
+            # A forked process must not share the file position with its parent.
+            packed = _zip_file(radiograph.path, modified, os.getpid()).read(radiograph.member)
     except KeyError:
         message = "no such member in the zip file"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=radiograph.location) from None
-    except FileNotFoundError:
-        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=radiograph.path) from None
     except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         # A wrong checksum, an encrypted member, or an unsupported compression method.
         message = f"cannot be extracted from the zip file: {error}"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=radiograph.location) from None
-    except OSError as error:
-        message = f"cannot be read: {error.strerror or error}"
-        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=radiograph.path) from None
     with io.BytesIO(packed) as content:
         yield content
 

@@ -34,12 +34,7 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A range of values to display (PS3.3, C.11.2.1.2).
-
-    Attributes:
-        name: explanation in the file, or a generic name.
-        center, width: middle and width of the range.
-    """
+    """A named range of values to display (PS3.3, C.11.2.1.2)."""
 
     name: str
     center: float

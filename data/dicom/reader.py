@@ -117,16 +117,22 @@ def example_radiograph() -> Path:
 
 
 @contextmanager
-def open_binary(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read bytes."""
+def file_errors(path: Path) -> Iterator[None]:
+    """Convert errors of reading a file to InputError."""
     try:
-        with path.open("rb") as content:
-            yield content
+        yield
     except FileNotFoundError:
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
+
+
+@contextmanager
+def open_binary(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to read bytes; errors of reading in the block are InputError too."""
+    with file_errors(path), path.open("rb") as content:
+        yield content
 
 
 @contextmanager

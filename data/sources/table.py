@@ -46,13 +46,7 @@ _VIEWS: dict[str, View] = {"frontal": "frontal", "prior_frontal": "frontal", "la
 
 @dataclass(frozen=True)
 class Table:
-    """Content of a table.
-
-    Attributes:
-        images: base folder of image paths.
-        make: makes the samples.
-        failures: rows without a frontal image.
-    """
+    """Content of a table: base folder of image paths, how samples are made, and rows without a frontal image."""
 
     images: Path
     make: SampleMaker
