@@ -84,6 +84,10 @@ class PrepareOptions(Conversion):
 
 Language = Literal["en", "es"]
 _Root = Annotated[Path, typer.Option(help="Folder of the data set.")]
+_Metadata = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the other release, with the tables (of JPEG) or reports (of DICOM). Default: --root."),
+]
 _Images = Annotated[
     Path | None, typer.Option(help="Folder that image paths are relative to. Default: the folder of the file.")
 ]
@@ -101,9 +105,7 @@ def mimic_cxr(
     root: _Root,
     out: PreparedFolder,
     options: PrepareOptions,
-    metadata: Annotated[
-        Path | None, typer.Option(help="Folder with the tables of the JPEG release. Default: --root.")
-    ] = None,
+    metadata: _Metadata = None,
     ms_cxr: _MsCxr = None,
 ) -> None:
     """MIMIC-CXR: DICOM files and free-text reports."""
@@ -116,9 +118,7 @@ def mimic_cxr_jpg(
     root: _Root,
     out: PreparedFolder,
     options: PrepareOptions,
-    metadata: Annotated[
-        Path | None, typer.Option(help="Folder with the reports of the DICOM release. Default: --root.")
-    ] = None,
+    metadata: _Metadata = None,
     ms_cxr: _MsCxr = None,
 ) -> None:
     """MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR."""

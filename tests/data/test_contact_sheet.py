@@ -96,7 +96,8 @@ def drawn_boxes(page: Page, kind: str = "frontal") -> list[str]:
 
 
 def test_findings_and_phrases_are_drawn_by_default(page: Page) -> None:
-    assert drawn_boxes(page) == ["F1", "F3", "P1"]
+    drawn = {kind: drawn_boxes(page, kind) for kind in ("frontal", "prior_frontal", "lateral")}
+    assert drawn == {"frontal": ["F1", "F3", "P1"], "prior_frontal": ["F1"], "lateral": []}
 
 
 def test_pointing_at_a_sentence_draws_its_boxes_only(page: Page) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import zipfile
 from pathlib import Path
 
 import pytest
 from error_checks import raises
+from record_files import write_csv
 
 from maira.data.archive import Archive, ArchiveStudy
 from maira.data.pairing import Rules, make_samples
@@ -49,10 +49,7 @@ def _row(image: str, study: str = "s1", **cells: str) -> Row:
 
 def _write(root: Path, *rows: Row, images: bool = True) -> Path:
     """The release with these rows, and their images in folders."""
-    with (root / TABLE).open("w", newline="", encoding="utf-8") as handle:
-        table = csv.DictWriter(handle, HEADER.split(","), restval="")
-        table.writeheader()
-        table.writerows(rows)
+    write_csv(root / TABLE, HEADER.split(","), rows)
     for row in rows if images else ():
         (root / row["ImageDir"]).mkdir(exist_ok=True)
         (root / row["ImageDir"] / row["ImageID"]).touch()
@@ -60,12 +57,7 @@ def _write(root: Path, *rows: Row, images: bool = True) -> Path:
 
 
 def _english(root: Path, *rows: Row) -> Path:
-    path = root / "english.csv"
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        table = csv.DictWriter(handle, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    return path
+    return write_csv(root / "english.csv", rows[0], rows)
 
 
 def _only(archive: Archive) -> ArchiveStudy:

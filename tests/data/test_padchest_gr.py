@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import zipfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from error_checks import raises
+from record_files import write_csv
 
 from maira.data.archive import Archive, ArchiveStudy
 from maira.data.pairing import Rules, make_samples
@@ -54,10 +54,7 @@ def _row(study: str, **cells: str) -> dict[str, str]:
 def _write(root: Path, entries: Any, *rows: dict[str, str], images: bool = True) -> Path:
     root.mkdir(exist_ok=True)
     (root / REPORTS).write_text(json.dumps(entries), encoding="utf-8")
-    with (root / "master_table.csv").open("w", newline="", encoding="utf-8") as handle:
-        table = csv.DictWriter(handle, COLUMNS.split(","), restval="")
-        table.writeheader()
-        table.writerows(rows)
+    write_csv(root / "master_table.csv", COLUMNS.split(","), rows)
     folder = root / "Padchest_GR_files" / "PadChest_GR"
     folder.mkdir(parents=True, exist_ok=True)
     for row in rows if images else ():
