@@ -5,28 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator
 
 from radfact.records import Box, Record, Sentence, Text
 
 
-def _blank_is_none(value: Any) -> Any:
-    return None if isinstance(value, str) and not value.strip() else value
+def _empty_is_none(value: Any) -> Any:
+    """Archives and tables write a missing value in several ways; inside the project it is always None."""
+    is_empty = not value.strip() if isinstance(value, str) else isinstance(value, list | tuple) and not value
+    return None if is_empty else value
 
 
 def _required_path(value: Any) -> Any:
-    if _blank_is_none(value) is None:
+    if _empty_is_none(value) is None:
         raise ValueError("expected the path of the frontal image")
     return value
 
 
-# Archives and tables write a missing section in several ways; inside the project it is always None.
-OptionalText = Annotated[Text | None, BeforeValidator(_blank_is_none)]
-OptionalPath = Annotated[Path | None, BeforeValidator(_blank_is_none)]
+OptionalText = Annotated[Text | None, BeforeValidator(_empty_is_none)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
+OptionalSentences = Annotated[list[Sentence] | None, BeforeValidator(_empty_is_none)]
 ImagePath = Annotated[Path, BeforeValidator(_required_path)]
 
 Side = Literal["left", "right", "both"]
-
 IMAGE_COLUMNS = ("frontal", "lateral", "prior_frontal")
 """Fields of a Study that are image paths."""
 
@@ -51,14 +52,7 @@ class Label(Record):
 
     kind: Text
     side: Side | None = None
-    boxes: tuple[Box, ...] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(boxes := value.get("boxes"), list | tuple) and not boxes:
-            value = value | {"boxes": None}
-        return value
+    boxes: Annotated[tuple[Box, ...] | None, BeforeValidator(_empty_is_none)] = None
 
 
 class Original(Record):
@@ -103,17 +97,8 @@ class Study(Record):
     technique: OptionalText = None
     comparison: OptionalText = None
     findings: OptionalText = None
-    grounded_findings: list[Sentence] | None = None
-    phrases: list[Sentence] | None = None
+    grounded_findings: OptionalSentences = None
+    phrases: OptionalSentences = None
     split: OptionalText = None
     source: OptionalText = None
     labels: list[Label] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_report_is_none(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            value = {
-                k: None if k in ("grounded_findings", "phrases") and v in ([], ()) else v for k, v in value.items()
-            }
-        return value

@@ -179,14 +179,6 @@ def test_reports_are_located_for_both_releases(before: str, jpg: Path, tmp_path:
     assert all(read.findings == "Clear lungs." for read in archive.studies)
 
 
-def test_unpacked_tables_equal_compressed_ones(jpg: Path) -> None:
-    expected = read_mimic_cxr(jpg, "jpg")
-    for table in jpg.glob("*.csv.gz"):
-        table.unlink()
-    write_tables(jpg, suffix=".csv")
-    assert read_mimic_cxr(jpg, "jpg") == expected
-
-
 def test_a_missing_part_of_the_archive_is_listed_once(jpg: Path) -> None:
     shutil.rmtree(jpg / "files/p11")
     archive = read_mimic_cxr(jpg, "jpg")

@@ -117,13 +117,6 @@ def test_shuffled_shards_have_every_sample_once_in_another_order(manifest: Path,
     assert sorted(names) == [f"Überweisung/{number}" for number in range(9)]
 
 
-def test_a_byte_order_mark_is_ignored(manifest: Path, tmp_path: Path) -> None:
-    marked = manifest.parent / "marked.jsonl"
-    marked.write_bytes(b"\xef\xbb\xbf" + manifest.read_bytes().replace(b"\n", b"\r\n"))
-    pack(marked, tmp_path / "out")
-    assert len(Shards(tmp_path / "out")) == 9
-
-
 def _contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -255,12 +248,6 @@ def app() -> typer.Typer:
     app = typer.Typer()
     app.command()(pack_command)
     return app
-
-
-def test_the_command_prints_what_it_packed(app: typer.Typer, manifest: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out"), "--split", "test"])
-    assert result.exit_code == ExitCode.SUCCESS
-    assert "3 samples" in result.output
 
 
 def test_the_command_exits_with_3_if_samples_were_skipped(app: typer.Typer, tmp_path: Path) -> None:
