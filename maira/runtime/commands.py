@@ -25,12 +25,6 @@ class Launcher:
     """Runs commands of `maira` one after the other, each as a subprocess.
 
     A subprocess leaves no memory behind on a GPU, and its crash does not end this process.
-
-    Args:
-        launch: a launcher with its options, such as "accelerate launch --num_processes 8"; None for a plain process.
-
-    Raises:
-        InputError: the program does not exist.
     """
 
     def __init__(self, launch: str | None = None) -> None:
@@ -42,16 +36,7 @@ class Launcher:
         self._launch = command
 
     def run(self, arguments: Sequence[str], *, alone: bool = False, quiet: bool = False) -> None:
-        """Run a command and pass its output on.
-
-        Args:
-            arguments: name of the command and its arguments.
-            alone: whether to run it without the launcher.
-            quiet: whether to pass on standard error only (progress and errors).
-
-        Raises:
-            RunError: the command failed; with its own error, if it printed one.
-        """
+        """Run a command and pass its output on: with `quiet` only standard error; `alone` is without the launcher."""
         start = [sys.executable] if alone or not self._launch else self._launch
         command = [*start, "-m", "maira", *arguments]
         lines: deque[str] = deque(maxlen=200)

@@ -77,9 +77,6 @@ def register_on_use(register: Callable[[], None]) -> None:
 
     Registering at once would import torch and transformers with `maira`; registering when the Auto classes are imported
     fails, since transformers imports them from the middle of other modules.
-
-    Args:
-        register: registers the model with the Auto classes.
     """
     if any(isinstance(finder, _AutoClassFinder) for finder in sys.meta_path):
         return

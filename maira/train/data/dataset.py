@@ -94,6 +94,9 @@ class StudyDataset:
         notes: number of samples by the input that cannot be used.
     """
 
+    answers_per_sample = 1
+    """Answers whose images a row of the table counts."""
+
     def __init__(
         self,
         sources: Sequence[StudySource],
@@ -139,15 +142,7 @@ class StudyDataset:
         """Return the tokens of a sample, and its images preprocessed; each file is read once."""
         lengths = self.table[row]
         study, radiographs = self.read(row)
-        if len(radiographs) != lengths["images"]:
-            raise InputError(
-                f"expected {lengths['images']} images of sample '{study.sample_id}', as when the run began, found "
-                f"{len(radiographs)}; the data of a run must not change",
-                code=ErrorCode.MISMATCH,
-                file=self.sources[int(lengths["source"])].location,
-            )
-        ids = self._tokens[self._starts[row] : self._starts[row + 1]].astype(np.int64)
-        repeats = np.where(ids == self.processor.image_token_id, self.processor.image_seq_length, 1)
+        ids = self._tokens[self._starts[row] : self._starts[row + 1]]
         coverage = None
         if self.patch_grid is not None:
             height, width = radiographs[0].shape
@@ -155,7 +150,7 @@ class StudyDataset:
         return EncodedSample(
             study.sample_id,
             TASKS[int(lengths["task"])],
-            ids.repeat(repeats).tolist(),
+            expand_images(ids, self.processor),
             int(lengths["prompt"]),
             self.preprocess(radiographs),
             coverage,
@@ -180,18 +175,14 @@ class StudyDataset:
             if self.config.faults.image_check == "refuse":
                 for column, pixels in zip(columns, radiographs, strict=True):
                     check_pixels(pixels, getattr(study, column))
-        return study, radiographs
-
-    def _check_unchanged(self, row: int, study: Study, prompt: int, answer: int) -> None:
-        """Raise InputError if a sample has other numbers of tokens than in the table."""
-        lengths = self.table[row]
-        if (prompt, answer) != (lengths["prompt"], lengths["answer"]):
+        if len(radiographs) * self.answers_per_sample != lengths["images"]:
             raise InputError(
-                f"expected {lengths['prompt'] + lengths['answer']} tokens in sample '{study.sample_id}', as when the "
-                f"run began, found {prompt + answer}; the data of a run must not change",
+                f"expected {lengths['images']} images of sample '{study.sample_id}', as when the run began, found "
+                f"{len(radiographs) * self.answers_per_sample}; the data of a run must not change",
                 code=ErrorCode.MISMATCH,
-                file=self.sources[int(lengths["source"])].location,
+                file=source.location,
             )
+        return study, radiographs
 
 
 def open_dataset(
@@ -262,6 +253,24 @@ def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[in
     return ids, len(prompt)
 
 
+def compact_images(ids: Sequence[int], processor: MairaProcessor) -> list[int]:
+    """Return tokens with one placeholder for each image instead of one for each image token."""
+    compact: list[int] = []
+    for token, run in groupby(ids):
+        count = len(list(run))
+        compact += [token] * (count // processor.image_seq_length if token == processor.image_token_id else count)
+    return compact
+
+
+def expand_images(ids: npt.NDArray[Any] | Sequence[int], processor: MairaProcessor) -> list[int]:
+    """Return the tokens that `compact_images` shortened."""
+    tokens = np.asarray(ids, np.int64)
+    expanded: list[int] = tokens.repeat(
+        np.where(tokens == processor.image_token_id, processor.image_seq_length, 1)
+    ).tolist()
+    return expanded
+
+
 def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap) -> npt.NDArray[np.float32]:
     """Compute the share of each patch of the frontal's crop that the boxes of each kind cover."""
     coverage = np.zeros((grid, grid, len(kinds)), np.float32)
@@ -329,7 +338,7 @@ def _make_part(
     rows: list[tuple[int, ...]] = []
     tokens: list[int] = []
     names, kinds, notes, image_errors = dict[bytes, int](), set[str](), Counter[str](), list[InputError]()
-    image, source = processor.image_token_id, studies[index]
+    source = studies[index]
     for number, full_study, frontal_size in source.scan(begin, end, split, image_errors):
         name = hashlib.blake2b(full_study.sample_id.encode(), digest_size=8).digest()
         check_unique(source, full_study.sample_id, names.setdefault(name, number), number)
@@ -341,9 +350,7 @@ def _make_part(
                 ids, prompt = encode_example(example, processor)
             lengths = (len(example.images), prompt, len(ids) - prompt)
             rows.append((index, number, TASKS.index(task), phrase, *lengths))
-            for token, run in groupby(ids):
-                repeats = len(list(run))
-                tokens += [token] * (repeats // processor.image_seq_length if token == image else repeats)
+            tokens += compact_images(ids, processor)
             notes.update(set(example.notes))
     dtype = np.min_scalar_type(len(processor.tokenizer))
     return _TablePart(np.array(rows, SAMPLE_LENGTHS), np.array(tokens, dtype), names, kinds, notes, image_errors)

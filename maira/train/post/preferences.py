@@ -17,7 +17,7 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task, build_target
 from maira.model.task_examples import drop_inputs
 from maira.train.config.run_config import DataSource, TrainConfig
-from maira.train.data.dataset import StudyDataset, Table, check_unique, study_example
+from maira.train.data.dataset import StudyDataset, Table, check_unique, compact_images, expand_images, study_example
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample, Preference
 from maira.train.data.sources import StudyHeader, StudySource, UnreadableSample, open_source
 from radfact.errors import ErrorCode, InputError
@@ -41,9 +41,10 @@ class PreferenceRow(Record):
     rejected: Text
 
 
-class _Answers(NamedTuple):
-    """Tokens of the chosen and of the rejected answer."""
+class _Pair(NamedTuple):
+    """Tokens of a prompt, with one placeholder for each image, and of the chosen and the rejected answer."""
 
+    prompt: list[int]
     chosen: list[int]
     rejected: list[int]
 
@@ -52,12 +53,13 @@ class PreferenceDataset(StudyDataset):
     """Preference pairs, indexed by their row in a table of `PAIR_LENGTHS`.
 
     Attributes:
-        answers: of each row.
+        pairs: of each row.
         reference_log_probs: (pairs, 2), log-probabilities of the chosen and rejected answers under the reference model,
             NaN for pairs that could not be read; None before they are computed.
     """
 
-    answers: Sequence[_Answers]
+    answers_per_sample = 2
+    pairs: Sequence[_Pair]
     reference_log_probs: npt.NDArray[np.float64] | None = None
 
     def encode(self, row: int) -> EncodedSample:
@@ -72,18 +74,15 @@ class PreferenceDataset(StudyDataset):
                 )
             log_probs = (chosen_log_prob, rejected_log_prob)
         study, radiographs = self.read(row)
-        height, width = radiographs[0].shape
-        example = study_example(without_references(study), task, 0, self.config, (width, height))
-        prompt = self.processor.encode_prompt(example.prompt, len(example.images))
-        chosen, rejected = self.answers[row]
-        self._check_unchanged(row, study, 2 * len(prompt), len(chosen) + len(rejected))
+        pair = self.pairs[row]
+        prompt = expand_images(pair.prompt, self.processor)
         return EncodedSample(
             study.sample_id,
             task,
-            [*prompt, *chosen],
+            [*prompt, *pair.chosen],
             len(prompt),
             self.preprocess(radiographs),
-            preference=Preference([*prompt, *rejected], log_probs),
+            preference=Preference([*prompt, *pair.rejected], log_probs),
         )
 
 
@@ -95,7 +94,7 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
     """
     sources = [open_source(source) for source in config.train]
     rows: list[tuple[int, ...]] = []
-    answers: list[_Answers] = []
+    encoded_pairs: list[_Pair] = []
     notes: Counter[str] = Counter()
     for index, (source, studies) in enumerate(zip(config.train, sources, strict=True)):
         file = source.preferences
@@ -115,7 +114,7 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
                     message = f"expected a study of {studies.location}{split}, found '{pair.sample_id}'"
                     raise InputError(message, code=ErrorCode.MISMATCH, field="sample_id")
                 task, images, prompt, encoded = _encode_pair(config, source, processor, pair, header)
-                for field, ids in encoded._asdict().items():
+                for field, ids in (("chosen", encoded.chosen), ("rejected", encoded.rejected)):
                     if prompt + len(ids) > window:
                         message = f"expected at most {window} tokens including the prompt, found {prompt + len(ids)}"
                         raise InputError(message, field=field)
@@ -125,12 +124,12 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
                 raise InputError(error.message, code=error.code, file=file, line=line, field=error.field) from None
             flat = np.array([len(encoded.chosen), *encoded.chosen, *encoded.rejected], "<u4")
             digest = int.from_bytes(hashlib.blake2b(flat.tobytes(), digest_size=8).digest(), "little")
-            lengths = (2 * images, 2 * prompt, sum(map(len, encoded)))
+            lengths = (2 * images, 2 * prompt, len(encoded.chosen) + len(encoded.rejected))
             rows.append((index, header.number, TASKS.index(task), 0, *lengths, digest))
-            answers.append(encoded)
+            encoded_pairs.append(encoded)
     table = Table(np.array(rows, PAIR_LENGTHS), [], [], +notes)
     dataset = PreferenceDataset(sources, table, processor, config, None)
-    dataset.answers = answers
+    dataset.pairs = encoded_pairs
     return dataset
 
 
@@ -150,18 +149,21 @@ def _read_headers(source: DataSource, studies: StudySource, sample_ids: set[str]
 
 def _encode_pair(
     config: TrainConfig, source: DataSource, processor: MairaProcessor, pair: PreferenceRow, header: StudyHeader
-) -> tuple[Task, int, int, _Answers]:
-    """Return the task of a pair, the images and tokens of its prompt, and its answers."""
+) -> tuple[Task, int, int, _Pair]:
+    """Return the task of a pair, the numbers of images and tokens of its prompt, and its tokens."""
     tasks = config.shares(source)
     task: Task = "grounded" if FORMAT_TOKEN.search(pair.chosen) else "findings"
     task = task if task in tasks else next(iter(tasks))
     study = without_references(drop_inputs(header.study, config.drop))
     example = study_example(study, task, 0, config, header.frontal_size)
     prompt = processor.encode_prompt(example.prompt, len(example.images))
-    answers = _Answers(*(_encode_report(processor, field, getattr(pair, field), task) for field in _Answers._fields))
-    if answers.chosen == answers.rejected:
+    chosen, rejected = (
+        _encode_report(processor, field, getattr(pair, field), task) for field in ("chosen", "rejected")
+    )
+    if chosen == rejected:
         raise InputError("expected a report that differs from the chosen one, found the same", field="rejected")
-    return task, len(example.images), len(prompt), answers
+    encoded = _Pair(compact_images(prompt, processor), chosen, rejected)
+    return task, len(example.images), len(prompt), encoded
 
 
 def _encode_report(processor: MairaProcessor, field: str, report: str, task: Task) -> list[int]:
