@@ -39,7 +39,8 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[P
     """Read tables of interpret-cxr.
 
     The split is that of the column `split`, or else of the file name (train, validation, val, test). A study has the
-    name of its first image.
+    name of its first image. Leading folders of a path in the table may be absent below `images`. `views` are tables of
+    views: `mimic-cxr-2.0.0-metadata.csv.gz`, PadChest's table, `indiana_projections.csv`.
     """
     tables = [root]
     if root.is_dir():

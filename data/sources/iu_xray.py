@@ -36,6 +36,10 @@ def read_iu_xray(root: Path) -> Archive:
     De-identified words ("XXXX") become "___", as in MIMIC-CXR. The technique is the caption of the images, which is
     the same for all images of a study. Four of the 7,470 radiographs have no view in `indiana_projections.csv` and are
     listed as failures.
+
+    The folder has the reports (`NLMCXR_reports.tgz`, or its `ecgen-radiology/*.xml`), `indiana_projections.csv`, and
+    anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm`, or copies named as in the table. DICOM is preferred over
+    PNG, then the first folder by name. Missing images are reported by the conversion.
     """
     views, failures = _read_views(root)
     files = _files(root)

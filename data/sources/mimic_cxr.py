@@ -76,6 +76,9 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     original headings is our choice.
 
     The time of a study is StudyDate and StudyTime, the earliest if its images differ.
+
+    `metadata` is a folder with the files missing in `root`: tables of mimic-cxr-jpg for the DICOM release, reports of
+    mimic-cxr (zip or unpacked) for the JPEG release.
     """
     folders = [root] if metadata is None else [root, metadata]
     files = root / "files"

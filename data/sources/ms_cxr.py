@@ -93,7 +93,8 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
 
     Boxes refer to an image, so a study here is an image and not a study of MIMIC-CXR; its `study_id` is the `dicom_id`.
     It has no lateral, prior or sections, since phrase grounding uses none (MAIRA-2, table B.1). A phrase is one (image,
-    category, text) with all its boxes; a category is a label of the image.
+    category, text) with all its boxes; a category is a label of the image. `root` is the folder of the release, of
+    which the latest version is read, CSV before JSON, or its file.
     """
     path = _annotations(root)
     failures: list[Failure] = []

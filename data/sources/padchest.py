@@ -67,6 +67,12 @@ def read_padchest(
 
     Images listed as MONOCHROME1 are inverted: they are assumed to contain the stored values of the DICOM files, as in
     public readers. This was not verified on the radiographs.
+
+    `reports` are English reports: CSV (also `.gz`) or JSON Lines, with the columns `findings`, `impression`, and
+    `StudyID`, `ImageID` or `images_path`; rows of another `source` are skipped. (The collection's Parquet files contain
+    the images too: save their text columns.) `splits` is a CSV table with the column `split` and `PatientID`, `StudyID`
+    or `ImageID`: PadChest-GR's `master_table.csv`, or the official splits released with it. All studies of a listed
+    patient are in that patient's split; the others have no split.
     """
     if language == "es" and reports is not None:
         message = "English reports cannot be combined with Spanish findings; omit one"
