@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,10 @@ def open_chat_dataset(
         shares, before = config.shares(source), len(rows)
         seen: dict[str, int] = {}
         for line, row in read_jsonl(source.file):
-            sample = _parse(row, source.file, line, seen)
+            sample = validate_model(ChatSample, row, file=source.file, line=line)
+            if (first := seen.setdefault(sample.sample_id, line)) != line:
+                message = f"duplicate name '{sample.sample_id}' in the lines {first} and {line}"
+                raise InputError(message, code=ErrorCode.DUPLICATE, file=source.file, field="sample_id")
             done += 1
             if on_progress and done % 100 == 0:
                 on_progress(done, total)
@@ -85,14 +87,6 @@ def open_chat_dataset(
             raise InputError(message, code=ErrorCode.EMPTY_INPUT, file=source.file)
     pad_id = min(ends) if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     return ChatDataset(np.array(rows, SAMPLE_LENGTHS), names, tokens, pad_id)
-
-
-def _parse(row: Mapping[str, Any], file: Path, line: int, seen: dict[str, int]) -> ChatSample:
-    sample = validate_model(ChatSample, row, file=file, line=line)
-    if (first := seen.setdefault(sample.sample_id, line)) != line:
-        message = f"duplicate name '{sample.sample_id}' in the lines {first} and {line}"
-        raise InputError(message, code=ErrorCode.DUPLICATE, file=file, field="sample_id")
-    return sample
 
 
 def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tuple[list[int], int]:
