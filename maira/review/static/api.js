@@ -14,7 +14,7 @@ export class Refused extends Error {
 }
 
 /** No response, or an unreliable one. The request may have arrived, so it is repeated. */
-export class Unreachable extends Error {}
+class Unreachable extends Error {}
 
 // After this time without a response, a request is repeated under the same id.
 const TIMEOUT_MS = 15_000;

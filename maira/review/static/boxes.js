@@ -171,21 +171,20 @@ export class BoxEditor {
 
   /** Call `move` with each movement of a pressed pointer and `end` when it is released. */
   #follow(event, move, end) {
-    const target = this.layer;
     this.#release?.();
-    target.setPointerCapture(event.pointerId);
-    target.addEventListener("pointermove", move);
-    const release = () => {
-      target.removeEventListener("pointermove", move);
-      for (const name of ["pointerup", "pointercancel"]) target.removeEventListener(name, stop);
+    const held = new AbortController();
+    this.#release = () => {
+      held.abort();
       this.#release = null;
     };
-    const stop = () => {
-      release();
-      end();
-    };
-    this.#release = release;
-    for (const name of ["pointerup", "pointercancel"]) target.addEventListener(name, stop);
+    this.layer.setPointerCapture(event.pointerId);
+    this.layer.addEventListener("pointermove", move, held);
+    for (const name of ["pointerup", "pointercancel"]) {
+      this.layer.addEventListener(name, () => {
+        this.#release();
+        end();
+      }, held);
+    }
   }
 
   #draw(event) {

@@ -1,10 +1,9 @@
 /** The coordinator's page of a campaign: progress, readers, and decisions on disagreements. */
 
 import { get, post } from "./api.js";
-import { alertBar, announce, asSentence, byId, counted, element, notify } from "./dom.js";
+import { alertBar, announce, asSentence, bindTheme, byId, counted, element, notify } from "./dom.js";
 import { Inputs } from "./inputs.js";
 import { sameBoxes } from "./state.js";
-import { setSetting, setting } from "./storage.js";
 
 const STATUS = { done: "finished", started: "started", open: "not started" };
 const SIGNS = { done: "✓", started: "◐", open: "○" };
@@ -24,12 +23,7 @@ class CampaignPage {
   #inputs = null;
 
   async start() {
-    this.#useTheme(setting("theme") ?? "dark");
-    byId("theme").addEventListener("click", () => {
-      const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-      this.#useTheme(theme);
-      setSetting("theme", theme);
-    });
+    bindTheme();
     byId("pause").addEventListener("click", () => this.#act({ kind: this.#campaign.paused ? "resume" : "pause", reader: null }));
     byId("add-studies").addEventListener("click", () => this.#post("/api/campaign/studies", {}, "The files were read again."));
     byId("study-kind").addEventListener("change", () => this.#showStudies());
@@ -54,11 +48,6 @@ class CampaignPage {
       const isUsed = byId("campaign").contains(document.activeElement) || document.querySelector("dialog[open]");
       if (!isUsed && document.visibilityState === "visible") this.#refresh().catch(() => {});
     }, REFRESH_MS);
-  }
-
-  #useTheme(theme) {
-    document.documentElement.dataset.theme = theme;
-    byId("theme").setAttribute("aria-pressed", String(theme === "light"));
   }
 
   async #refresh() {

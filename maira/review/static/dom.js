@@ -1,5 +1,7 @@
 /** Helpers for page elements. Content is always set as text, never as markup. */
 
+import { setSetting, setting } from "./storage.js";
+
 /** Attributes shown or read to the user. */
 const TEXT_ATTRIBUTES = ["alt", "aria-label", "placeholder", "title"];
 
@@ -20,6 +22,19 @@ export function element(tag, { text, on = {}, ...attributes } = {}, ...children)
 /** The element with this id. */
 export function byId(id) {
   return document.getElementById(id);
+}
+
+/** Use the stored theme, and switch it by its button. */
+export function bindTheme() {
+  const use = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    byId("theme").setAttribute("aria-pressed", String(theme === "light"));
+  };
+  use(setting("theme") ?? "dark");
+  byId("theme").addEventListener("click", () => {
+    setSetting("theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    use(setting("theme"));
+  });
 }
 
 /** "1 study", "2 studies". */

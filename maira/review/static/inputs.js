@@ -6,7 +6,7 @@ import { OriginalRadiograph } from "./original.js";
 import { fetchPixels } from "./pixels.js";
 import { setSetting, setting } from "./storage.js";
 
-export const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
+const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
 const TEXTS = { indication: "Indication", technique: "Technique", comparison: "Comparison" };
 
 export class Inputs {

@@ -2,7 +2,7 @@
 
 import { get, Refused } from "./api.js";
 import { StudyView } from "./study_view.js";
-import { alertBar, announce, asSentence, byId, checkAlert, closeOnOutsideClick, counted, notify } from "./dom.js";
+import { alertBar, announce, asSentence, bindTheme, byId, checkAlert, closeOnOutsideClick, counted, notify } from "./dom.js";
 import { bindKeys } from "./keys.js";
 import { BrowserStorage, keyOf, setSetting, setting, tabReader } from "./storage.js";
 import { ChangeQueue } from "./queue.js";
@@ -35,17 +35,6 @@ function awaited(lost, state) {
   const edited = lost.filter(({ kind }) => kind === "edit").map(({ fields }) => fields.sentence);
   const places = (state?.sentences ?? []).flatMap(({ id, deleted }, at) => (deleted && edited.includes(id) ? [at + 1] : []));
   return places.map((place) => ` Sentence ${place} is deleted; your text is restored when you restore the sentence.`).join("");
-}
-
-function useTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  byId("theme").setAttribute("aria-pressed", String(theme === "light"));
-}
-
-function toggleTheme() {
-  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  useTheme(theme);
-  setSetting("theme", theme);
 }
 
 /** Unsent changes of earlier pages to this set's drafts; others stay stored for their own set. */
@@ -351,8 +340,7 @@ class Review {
 }
 
 async function start() {
-  useTheme(setting("theme") ?? "dark");
-  byId("theme").addEventListener("click", toggleTheme);
+  bindTheme();
   const set = await get("/api/set");
   const known = tabReader();
   const reader = set.reader ?? (set.readers.includes(known) ? known : await askReader(set.readers, null));

@@ -25,7 +25,7 @@ class Row {
     this.number = element("span", { class: "number" });
     this.words = element("span", { class: "words" });
     this.button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false",
-      on: { click: () => handlers.select(id), dblclick: () => handlers.startEdit(id) } }, this.number, this.words);
+      on: { click: () => handlers.toggle(id), dblclick: () => handlers.startEdit(id) } }, this.number, this.words);
     this.marks = element("div", { class: "marks" });
     const tool = (text, label, keys, run) => element("button", { type: "button", text, title: `${label} (${keys})`,
       "aria-label": label, "aria-keyshortcuts": keys, on: { click: run } });

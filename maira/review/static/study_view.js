@@ -35,27 +35,15 @@ export class StudyView extends EventTarget {
     this.inputs = new Inputs({
       // The boxes are in view: one of them was clicked.
       select: (id) => this.select(id, { reveal: true, isInView: true }),
-      focus: (id) => this.sentences.focus(id),
+      focus: (id) => this.focus(id),
       changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
       touched: () => this.dispatchEvent(new Event("shown")),
     });
     this.inputs.radiograph.root.addEventListener("enlarged", () => this.render());
     this.steps = new Steps(set, (step) => this.go(step));
-    this.reference = new Reference((id) => this.select(id === this.#selected ? null : id));
+    this.reference = new Reference((id) => this.toggle(id));
     this.reference.root.addEventListener("toggle", () => this.render());
-    this.sentences = new SentenceList(byId("sentences"), byId("adder"), set, {
-      select: (id) => this.select(id === this.#selected ? null : id),
-      selectBy: (step) => this.selectBy(step),
-      startEdit: (id) => this.startEdit(id),
-      startAdd: () => this.startAdd(),
-      toggleDeleted: (id) => this.toggleDeleted(id),
-      addBox: (id) => this.addBox(id),
-      assess: (id, fields) => this.assess(id, fields),
-      focus: (id) => this.sentences.focus(id),
-      typed: (place) => this.typed(place),
-      keep: (place, text) => this.keep(place, text),
-      discard: (place) => this.discard(place),
-    });
+    this.sentences = new SentenceList(byId("sentences"), byId("adder"), set, this);
     this.comment = persistentField(byId("comment"), {
       typed: () => (this.#study ? this.typed("comment") : null),
       keep: (text) => this.keep("comment", text),
@@ -325,6 +313,15 @@ export class StudyView extends EventTarget {
     if (id !== null && byId("links").checked) this.#link();
     if (focus) this.sentences.focus(id);
     else if (reveal) document.querySelector(`#report-body [data-id="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Select a sentence, or deselect it. */
+  toggle(id) {
+    this.select(id === this.#selected ? null : id);
+  }
+
+  focus(id) {
+    this.sentences.focus(id);
   }
 
   selectBy(step) {
