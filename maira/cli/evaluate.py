@@ -16,7 +16,6 @@ from maira.cli.show import (
     print_line,
     print_scores,
     print_unused_inputs,
-    report_changed,
 )
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main
@@ -110,7 +109,9 @@ def evaluate_by_inputs(
     scoring.check()
     failed: list[tuple[str, str]] = []
     for experiment in experiments:
-        with generation_progress(f"drafting {experiment.name}") as on_progress:
+        with generation_progress(
+            f"drafting {experiment.name}", f"studies of {experiment.name}", "drafted"
+        ) as callbacks:
             _, failures = generate_drafts(
                 selection.studies,
                 checkpoint,
@@ -118,8 +119,7 @@ def evaluate_by_inputs(
                 generation.model_copy(update={"drop": experiment.dropped}),
                 engine,
                 failures=skipped,
-                on_changed=report_changed(f"studies of {experiment.name}", "drafted"),
-                on_progress=on_progress,
+                **callbacks,
             )
         failed += [(f"{experiment.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():

@@ -15,7 +15,6 @@ from maira.cli.show import (
     print_box_scores,
     print_line,
     print_unused_inputs,
-    report_changed,
 )
 from maira.generate.options import EngineOptions, GenerationOptions
 from radfact.cli.command import with_options
@@ -40,7 +39,7 @@ def generate(
 
     checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
-    with generation_progress("drafting") as on_progress:
+    with generation_progress("drafting", "studies", "drafted") as callbacks:
         drafted, failures = generate_drafts(
             studies,
             checkpoint,
@@ -48,8 +47,7 @@ def generate(
             generation,
             engine,
             failures=skipped,
-            on_changed=report_changed("studies", "drafted"),
-            on_progress=on_progress,
+            **callbacks,
         )
     console = Console()
     print_unused_inputs(console, [drop_inputs(study, generation.drop) for study in studies], len(studies))
@@ -84,7 +82,7 @@ def ground(
         sample_ids = [*(study.sample_id for study in studies), *(str(failure.sample_id) for failure in skipped)]
         items = read_phrases(phrases, sample_ids)
         skipped = [failure for failure in skipped if failure.sample_id in {phrase.sample_id for phrase in items}]
-    with generation_progress("locating") as on_progress:
+    with generation_progress("locating", "phrases", "located") as callbacks:
         run = ground_phrases(
             studies,
             items,
@@ -93,8 +91,7 @@ def ground(
             generation,
             engine,
             failures=skipped,
-            on_changed=report_changed("phrases", "located"),
-            on_progress=on_progress,
+            **callbacks,
         )
     print_box_scores("Phrase grounding", f"{run.answered} of {run.requested} phrases located: {out}", run)
 
@@ -113,7 +110,7 @@ def boxes(
 
     checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
-    with generation_progress("completing") as on_progress:
+    with generation_progress("completing", "sentences", "completed") as callbacks:
         run = complete_boxes(
             studies,
             checkpoint,
@@ -121,8 +118,7 @@ def boxes(
             generation,
             engine,
             failures=skipped,
-            on_changed=report_changed("sentences", "completed"),
-            on_progress=on_progress,
+            **callbacks,
         )
     console = Console()
     grounded = [drop_inputs(study, generation.drop) for study in studies if has_reference_boxes(study)]

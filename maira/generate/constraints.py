@@ -12,21 +12,17 @@ from transformers import LogitsProcessor
 
 from maira.generate.engine import Sampling
 from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
-from maira.model.repetition import is_loop
+from maira.model.parser import is_loop
 
 _CLOSING = 7
 """The limit restricts the last tokens only: those of a box and of the end of its object."""
 
 
 class GrammarMask:
-    """Masks the scores of forbidden tokens; stateless, so that every engine can use it.
-
-    Args:
-        grammar: tables of the grammar.
-    """
+    """Masks the scores of forbidden tokens; stateless, so that every engine can use it."""
 
     def __init__(self, grammar: Grammar) -> None:
-        self.grammar = grammar
+        self._grammar = grammar
         self._forbidden = torch.empty(0)
 
     def __call__(
@@ -43,7 +39,8 @@ class GrammarMask:
             The scores with -inf for forbidden tokens, and for each row whether the limit forbids the token that would
             be chosen without it.
         """
-        forbidden = self._table(scores)
+        if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
+            self._forbidden = forbidden_table(self._grammar, scores.shape[1]).to(scores.device)
         choices = [state.choices(remaining) for state, remaining in zip(states, left, strict=True)]
         cut = [
             remaining < _CLOSING and self._is_cut(scores[row], state, choice)
@@ -51,17 +48,11 @@ class GrammarMask:
         ]
         rows = torch.tensor([choice for choice, _ in choices], device=scores.device)
         # An allowed token with a score of -inf stays more likely than a forbidden one.
-        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(forbidden[rows], -torch.inf)
+        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(self._forbidden[rows], -torch.inf)
         for row, (_, banned) in enumerate(choices):
             if banned:
                 scores[row, banned] = -torch.inf
         return scores, cut
-
-    def _table(self, scores: Tensor) -> Tensor:
-        """Return the mask (rows of `Allow`, vocabulary) on the device of the scores."""
-        if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
-            self._forbidden = forbidden_table(self.grammar, scores.shape[1]).to(scores.device)
-        return self._forbidden
 
     def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:
         unlimited, banned = state.choices()
@@ -73,11 +64,9 @@ class GrammarMask:
 
 
 def forbidden_table(grammar: Grammar, size: int) -> Tensor:
-    """Return (rows of `Allow`, size), whether a token may not come next.
+    """Return (rows of `Allow`, size), whether a token may not come next, for a head of `size` rows.
 
-    Args:
-        grammar: tables of the grammar.
-        size: rows of the head, which may have more rows than the vocabulary has tokens.
+    A head may have more rows than the vocabulary has tokens.
     """
     allowed = np.zeros((len(grammar.allowed), size), bool)
     allowed[:, : grammar.allowed.shape[1]] = grammar.allowed
@@ -100,51 +89,36 @@ class GrammarProcessor(LogitsProcessor):
     """
 
     def __init__(self, grammar: Grammar, max_new_tokens: int, *, in_box: bool = False) -> None:
-        self.grammar, self.left, self.in_box = grammar, max_new_tokens, in_box
-        self.cut_off: list[bool] = []
+        self.grammar, self._left, self.in_box = grammar, max_new_tokens, in_box
         self._mask = GrammarMask(grammar)
+        self.cut_off: list[bool] = []
         self._states: list[ReportState] = []
         self._length = 0
         self._last_tokens: list[int] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores (rows, vocabulary) with -inf for tokens that may not follow `input_ids` (rows, length).
-
-        Raises:
-            ValueError: this is not the next step of the same call, or rows have moved.
-        """
-        if self._states:
-            self._advance(input_ids)
+        """Return scores (rows, vocabulary) with -inf for tokens that may not follow `input_ids` (rows, length)."""
+        if not self._states:
+            self._states = [ReportState(self.grammar, in_box=self.in_box) for _ in range(len(input_ids))]
+            self.cut_off = [False] * len(input_ids)
         else:
-            self._begin(input_ids)
-        scores, cut = self._mask(scores, self._states, [self.left] * len(self._states))
-        self.cut_off = [earlier or now for earlier, now in zip(self.cut_off, cut, strict=True)]
-        self.left -= 1
-        return scores
-
-    def _begin(self, input_ids: Tensor) -> None:
-        self._states = [self.grammar.start(in_box=self.in_box) for _ in range(len(input_ids))]
-        self.cut_off = [False] * len(input_ids)
+            before = [token for token, _ in input_ids[:, -2:].tolist()]
+            if input_ids.shape[1] != self._length + 1 or before != self._last_tokens:
+                raise ValueError("a grammar processor serves one call of generate, without beams")
+            for state, token in zip(self._states, input_ids[:, -1].tolist(), strict=True):
+                state.advance(token)
         self._length, self._last_tokens = input_ids.shape[1], input_ids[:, -1].tolist()
-
-    def _advance(self, input_ids: Tensor) -> None:
-        self._length += 1
-        pairs = input_ids[:, -2:].tolist()
-        if input_ids.shape[1] != self._length or [token for token, _ in pairs] != self._last_tokens:
-            raise ValueError("a grammar processor serves one call of generate, without beams")
-        self._last_tokens = [token for _, token in pairs]
-        for state, token in zip(self._states, self._last_tokens, strict=True):
-            state.advance(token)
+        scores, cut = self._mask(scores, self._states, [self._left] * len(self._states))
+        self.cut_off = [earlier or now for earlier, now in zip(self.cut_off, cut, strict=True)]
+        self._left -= 1
+        return scores
 
 
 class Sampler(LogitsProcessor):
     """Samples the next token of each row and masks all others, so that greedy decoding picks it. Must come last.
 
-    Each row has its own random numbers, one per token, so that a response does not depend on its batch.
-
-    Args:
-        samplings: sampling of each row; all have the same temperature.
-        suppressed: token that is never sampled.
+    Each row has its own random numbers, one per token, so that a response does not depend on its batch. All rows have
+    the same temperature; the token `suppressed` is never sampled.
     """
 
     def __init__(self, samplings: Sequence[Sampling], suppressed: int) -> None:
@@ -184,16 +158,14 @@ class FiniteCheck(LogitsProcessor):
     """Records the rows whose logits are NaN or infinite; it must precede processors that replace such values.
 
     Attributes:
-        is_broken: (rows,) whether a step of the row had such logits; None before the first step.
+        is_broken: (rows,) whether a step of the row had such logits.
     """
 
-    def __init__(self) -> None:
-        self.is_broken: Tensor | None = None
+    is_broken: Tensor | bool = False
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         """Return the scores (rows, vocabulary) unchanged."""
-        is_broken = has_non_finite(scores)
-        self.is_broken = is_broken if self.is_broken is None else self.is_broken | is_broken
+        self.is_broken = has_non_finite(scores) | self.is_broken
         return scores
 
 
@@ -206,15 +178,10 @@ def has_non_finite(scores: Tensor) -> Tensor:
 
 
 class NarrativeGuard(LogitsProcessor):
-    """Ends a narrative that repeats a sentence for the third time; for greedy generation without beams.
-
-    Args:
-        vocabulary: vocabulary of the model.
-        tokenizer: tokenizer of the model.
-    """
+    """Ends a narrative that repeats a sentence for the third time; for greedy generation without beams."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
-        self.vocabulary, self.tokenizer = vocabulary, tokenizer
+        self.tokenizer, self._ends = tokenizer, list(vocabulary.ends)
         self._sentence_ends = {
             i for i, t in enumerate(vocabulary.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
         }
@@ -224,30 +191,19 @@ class NarrativeGuard(LogitsProcessor):
         """Return scores (rows, vocabulary) with -inf for all tokens but the end in rows of `input_ids` that loop."""
         if self._prompt_length is None:
             self._prompt_length = input_ids.shape[1]
-            return scores
-        for row, token in enumerate(input_ids[:, -1].tolist()):
-            if token in self._sentence_ends:
-                scores = scores.clone()
-                scores[row] = self.constrain(input_ids[row, self._prompt_length :].tolist(), scores[row])
-        return scores
+        responses = input_ids[:, self._prompt_length :].tolist()
+        return torch.stack([self.constrain(ids, row) for ids, row in zip(responses, scores, strict=True)])
 
     def constrain(self, ids: Sequence[int], scores: Tensor) -> Tensor:
-        """Return scores (vocabulary) with -inf for all tokens but the end if a loop would continue.
-
-        Args:
-            ids: tokens of the response so far.
-            scores: (vocabulary), scores of the next token.
-        """
-        if not ids or ids[-1] not in self._sentence_ends or not self._is_loop([*ids], int(scores.argmax())):
+        """Return scores (vocabulary) with -inf for all tokens but the end if the response `ids` would loop on."""
+        if not ids or ids[-1] not in self._sentence_ends:
             return scores
-        ends = list(self.vocabulary.ends)
+        text, continued = (
+            str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+            for tokens in ([*ids], [*ids, int(scores.argmax())])
+        )
+        if not (is_loop(text, text) and is_loop(text, continued)):
+            return scores
         constrained = torch.full_like(scores, -torch.inf)
-        constrained[ends] = scores[ends].clamp(min=torch.finfo(scores.dtype).min)
+        constrained[self._ends] = scores[self._ends].clamp(min=torch.finfo(scores.dtype).min)
         return constrained
-
-    def _is_loop(self, ids: list[int], following: int) -> bool:
-        text = self._text(ids)
-        return is_loop(text, text) and is_loop(text, self._text([*ids, following]))
-
-    def _text(self, ids: list[int]) -> str:
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))

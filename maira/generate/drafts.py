@@ -1,72 +1,332 @@
-"""Drafts of a test set: a report for every study."""
+"""Responses of a test set on disk, and drafts: a report for every study.
+
+Rows are appended while a run is in progress, and written in the order of the requests at its end. Where a launcher
+started several processes (`maira.runtime.processes`), each generates its share and writes its own partial file; the
+main process merges them.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from maira.data.images import CropMap, image_size
-from maira.data.manifest import Failure
+from maira.data.manifest import Failure, read_failures, replace_failures
 from maira.data.study import Study
-from maira.generate.engine import Response, Sampling, report_request, start_engine
+from maira.generate.engine import (
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    Sampling,
+    length_key,
+    report_request,
+    start_engine,
+)
 from maira.generate.options import EngineOptions, GenerationOptions
-from maira.generate.response_file import GenerationItem, ResponseFile, generate_responses, run_settings
-from maira.model.parser import ParsedReport, parse_report
+from maira.model.checkpoint import fingerprint
+from maira.model.parser import Irregularity, ParsedReport, cut_repetitions, parse_report
 from maira.model.prompts import NEW_TOKENS
-from maira.model.repetition import cut_repetitions
 from maira.model.task_examples import Example, drop_inputs, make_example
-from radfact.errors import ErrorCode, InputError
-from radfact.records import Sentence
+from maira.runtime.processes import join_group
+from radfact.errors import ErrorCode, InputError, RunError, brief
+from radfact.io.download import file_sha256
+from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, write_json, write_jsonl
+from radfact.records import Box, Sentence
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+T = TypeVar("T", bound=Any)
+
+
+@dataclass(frozen=True)
+class GenerationItem:
+    """A request of a run and the row that its response becomes.
+
+    Attributes:
+        key: `sample_id` of the row, and its `index` if it has one; unique in the run.
+        request: request to the model.
+        row: makes the row from the response and the model's name.
+        reference: boxes on the original image that the row compares the response with.
+    """
+
+    key: Key
+    request: GenerationRequest
+    row: Callable[[Response, str], Row]
+    reference: Sequence[Box] | None = None
+
+    def content_hash(self, image_hashes: Mapping[Path, str]) -> str:
+        """Return a hash of prompt, images and reference: with the run's settings they determine the row.
+
+        Paths and times are not included, so that a data set may be moved.
+        """
+        example = self.request.example
+        boxes = None if self.reference is None else [box.model_dump() for box in self.reference]
+        content = [example.prompt, [image_hashes[image] for image in example.images], boxes]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+
+class ResponseFile:
+    """The files of one run.
+
+    `OUT.partial` holds rows as they arrive (`OUT.partial.1` and so on those of further processes), `OUT` all rows in
+    order when the run is done. `OUT.run.json` holds the settings and, by key, the hash of each request
+    (`GenerationItem.content_hash`): only the same run is resumed, with any number of processes, and a response is kept
+    only for the request that it answers. `failures.jsonl` next to them lists failed requests, with the name of OUT as
+    `source`; its other rows are kept. With several processes, every process creates this object at the same time.
+
+    Attributes:
+        rows: finished rows by key.
+        changed: number of responses on disk whose request has changed; they are generated again.
+        group: processes of the run.
+    """
+
+    def __init__(
+        self, out: Path, settings: Mapping[str, Any], items: Sequence[GenerationItem], failures: Sequence[Failure] = ()
+    ) -> None:
+        self.out, self.items, self.failures, self.group = out, items, failures, join_group()
+        self.partial = out.with_name(f"{out.name}.partial" + (f".{self.group.rank}" if self.group.rank else ""))
+        self.failures_file = out.with_name("failures.jsonl")
+        prepared = self._prepare(settings) if self.group.is_main else None
+        self.rows: dict[Key, Row]
+        self.rows, self.changed = self.group.gather(prepared)[0]
+
+    def _prepare(self, settings: Mapping[str, Any]) -> tuple[dict[Key, Row], int]:
+        """Check that the files on disk belong to this run; keep and return their rows except those of changed requests.
+
+        Rows of samples that are unreadable now are kept, after the others.
+        """
+        if self.out == self.failures_file:
+            raise self._conflict("is the list of failures; choose another --out")
+        read_failures(self.failures_file)  # an unreadable list must not be found at the end of the run only
+        run_file = self.out.with_name(f"{self.out.stem}.run.json")
+        files = self._files()
+        known = self._read_hashes(run_file, settings) if files else {}
+        rows_by_file = {path: list(_complete_rows(path)) for path in files}
+        image_hashes = _hash_images({image for item in self.items for image in item.request.example.images})
+        hashes = {item.key: item.content_hash(image_hashes) for item in self.items}
+        unreadable = {failure.sample_id for failure in self.failures}
+        rows = {self._key_of(row): row for rows in rows_by_file.values() for row in rows}
+        if foreign := [key for key in rows if key not in hashes and key[0] not in unreadable]:
+            raise self._conflict(
+                f"holds {len(foreign)} responses to other requests, such as {min(map(_name, foreign))}; choose another "
+                "--out"
+            )
+        hashes |= {key: known.get(_name(key), "") for key in rows if key not in hashes}
+        changed = {key for key in rows if known.get(_name(key), "") != hashes[key]}
+        # Before the hashes: a run killed in between must not find an old response with the hash of its new request.
+        for path, on_disk in rows_by_file.items():
+            current = [row for row in on_disk if self._key_of(row) not in changed]
+            if not current:
+                path.unlink()
+            elif len(current) < len(on_disk) or path != self.out:  # the last line of a partial file may be incomplete
+                write_jsonl(path, current)
+        write_json(run_file, {**settings, "requests": {_name(key): digest for key, digest in hashes.items()}})
+        return {key: row for key, row in rows.items() if key not in changed}, len(changed)
+
+    def _read_hashes(self, run_file: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Return the request hashes of the run on disk, by name of the key."""
+        known = read_json(run_file) if run_file.exists() else None
+        if not isinstance(known, dict):
+            raise self._conflict("exists and was not written by this command; choose another --out or remove it")
+        if changed := [key for key in settings if known.get(key) != settings[key]]:
+            raise self._conflict(
+                f"holds responses of a run with another {', '.join(changed)}; choose another --out or remove it"
+            )
+        hashes = known.get("requests")
+        return hashes if isinstance(hashes, dict) else {}
+
+    def _files(self) -> list[Path]:
+        """Return the files with rows, including those of further processes and of an earlier run with more of them."""
+        name = re.compile(re.escape(self.out.name) + r"(\.partial(\.[0-9]+)?)?")
+        folder = self.out.parent
+        return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
+
+    def _key_of(self, row: Row) -> Key:
+        key = (row.get("sample_id"), row["index"]) if "index" in row else (row.get("sample_id"),)
+        if not isinstance(key[0], str):
+            raise self._conflict("has a row without sample_id; choose another --out or remove it")
+        return key
+
+    def _conflict(self, message: str) -> InputError:
+        return InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=self.out)
+
+    def append(self, key: Key, row: Row) -> None:
+        """Write a row to the partial file, so that not even a crash of the machine loses it."""
+        append_jsonl(self.partial, [row])
+        self.rows[key] = row
+
+    def finish(self, failures: Sequence[Failure]) -> None:
+        """Write the failures, and all rows in the order of the items in place of the partial files."""
+        replace_failures(self.failures_file, self.out.name, failures)
+        order = dict.fromkeys([*(item.key for item in self.items), *self.rows])
+        if any(item.key in self.rows for item in self.items):
+            write_jsonl(self.out, (self.rows[key] for key in order if key in self.rows))
+            for path in self._files():
+                if path != self.out:
+                    path.unlink()
+
+
+def _hash_images(images: Iterable[Path]) -> dict[Path, str]:
+    """Return the hashes of the files' content; "" for an unreadable one, which the engine reports."""
+
+    def hash_image(path: Path) -> tuple[Path, str]:
+        try:
+            return path, file_sha256(path)
+        except OSError:
+            return path, ""
+
+    with ThreadPoolExecutor(thread_name_prefix="maira-hashes") as readers:
+        return dict(readers.map(hash_image, images))
+
+
+def _name(key: Key) -> str:
+    return " ".join(map(str, key))
+
+
+def _complete_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of complete lines; a killed run may leave a partial last line, which is generated again."""
+    text = read_text(path)
+    return (row for _, row in parse_rows(text[: text.rfind("\n") + 1].split("\n"), path))
+
+
+def make_items(
+    samples: Iterable[T], make: Callable[[T], Iterable[GenerationItem]], failures: Sequence[Failure]
+) -> tuple[list[GenerationItem], list[Failure]]:
+    """Make the items of studies or phrases; those that cannot be read, or lack an image, are added to the failures."""
+    items: list[GenerationItem] = []
+    failures = list(failures)
+    for sample in samples:
+        try:
+            made = list(make(sample))
+            images = [image for item in made for image in item.request.example.images]
+            if missing := next((image for image in images if not image.is_file()), None):
+                raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=missing)
+        except InputError as error:
+            failures.append(Failure(sample_id=sample.sample_id, stage="read", reason=str(error)))
+        else:
+            items += made
+    return items, failures
+
+
+def generate_responses(
+    out: Path,
+    checkpoint: Path,
+    engine_options: EngineOptions,
+    settings: Mapping[str, Any],
+    items: Sequence[GenerationItem],
+    failures: Sequence[Failure],
+    on_changed: Callable[[int], None],
+    on_progress: Callable[[int, int], None],
+) -> tuple[list[Row], list[Failure]]:
+    """Generate the missing responses of a run, write each as it arrives, and finish the file.
+
+    The settings are what changes all responses, in addition to the checkpoint and `free`. The engine is not started if
+    no response is missing. Returns the rows in the order of the items, and the failures without duplicates in that
+    order; if there are no rows, the failures are listed on disk and a RunError is raised.
+    """
+    settings = {
+        "checkpoint": fingerprint(checkpoint),
+        "free": engine_options.free,
+        "image_hash": "sha256",  # runs of version 0.2 have sizes of images in their hashes
+        **settings,
+    }
+    file = ResponseFile(out, settings, items, failures)
+    if file.changed:
+        on_changed(file.changed)
+    # Sorted by length, so that the processes share the long ones.
+    missing = sorted(
+        (item for item in items if item.key not in file.rows), key=lambda item: length_key(item.request), reverse=True
+    )
+    share = missing[file.group.rank :: file.group.size]
+    finished = len(items) - len(missing) if file.group.size == 1 else 0
+    on_progress(finished, finished + len(share))
+    failed: list[Failure] = []
+    if share:
+        engine = start_engine(checkpoint, engine_options)
+        try:
+            for done, (index, response) in enumerate(engine.generate([item.request for item in share]), start=1):
+                item = share[index]
+                row = response if isinstance(response, FailedRequest) else _row(item, response, engine.name)
+                if isinstance(row, FailedRequest):
+                    failed.append(Failure(sample_id=item.key[0], stage="generate", reason=row.reason))
+                else:
+                    file.append(item.key, row)
+                on_progress(finished + done, finished + len(share))
+        finally:
+            engine.close()
+    failures = list(failures)
+    new_rows = {item.key: file.rows[item.key] for item in share if item.key in file.rows}
+    for other_rows, other_failures in file.group.gather((new_rows, failed)):
+        file.rows |= other_rows
+        failures += other_failures
+    index_of = {item.key[0]: index for index, item in reversed(list(enumerate(items)))}
+    failures = list(dict.fromkeys(failures))  # many phrases may share an unreadable image
+    failures.sort(key=lambda failure: index_of.get(failure.sample_id or "", -1))
+    if file.group.is_main:
+        file.finish(failures)
+    file.group.gather()  # the finished file exists before any process continues
+    rows = [file.rows[item.key] for item in items if item.key in file.rows]
+    if not rows:
+        reason = failures[0].reason if failures else "there are no requests"
+        raise RunError(f"no request has a response; first reason: {reason}")
+    return rows, failures
+
+
+def _row(item: GenerationItem, response: Response, model: str) -> Row | FailedRequest:
+    """Return the row of a response; a failure if it has no sentence.
+
+    No report or phrase is trained with an empty answer: a normal study has sentences that say so, and a phrase without
+    a box is repeated without one. A box completion may have no box.
+    """
+    row = item.row(response, model)
+    if row.get("report", True):
+        return row
+    limit = "; it ended at the limit of new tokens" if response.cut_off else ""
+    return FailedRequest(f"expected findings, found an empty response {brief(response.text)}{limit}")
 
 
 def parse_response(response: Response, *, cut_loops: bool) -> ParsedReport:
-    """Parse a response.
-
-    Args:
-        response: response of the model.
-        cut_loops: whether to remove the third and further copies of a sentence (`maira.model.repetition`).
-    """
+    """Parse a response, by default without the third and further copies of a sentence."""
     parsed = parse_report(response.text, cut_off=response.cut_off)
     return cut_repetitions(parsed) if cut_loops else parsed
 
 
-def to_original_coordinates(sentences: Sequence[Sentence], frontal: Path) -> list[dict[str, Any]]:
-    """Return sentences as records, with boxes converted from the model's crop to the original image.
+def response_columns(response: Response, irregularities: Iterable[Irregularity], model: str) -> Row:
+    """Return the columns that rows of all tasks share."""
+    return {
+        "raw": response.text,
+        "irregularities": [irregularity.model_dump() for irregularity in irregularities],
+        "model": model,
+        "seconds": round(response.seconds, 4),
+    }
 
-    Args:
-        sentences: sentences with boxes in CROP coordinates.
-        frontal: file of the frontal image.
-    """
+
+def to_original_coordinates(sentences: Iterable[Sentence], frontal: Path) -> list[dict[str, Any]]:
+    """Return sentences as records, with boxes converted from the model's crop to the original frontal image."""
     crop = CropMap(*image_size(frontal))
-    placed = [
-        Sentence(text=s.text, boxes=tuple(crop.to_original(box) for box in s.boxes) if s.boxes else None)
+    return [
+        Sentence(text=s.text, boxes=tuple(map(crop.to_original, s.boxes)) if s.boxes else None).model_dump(
+            include={"text", "boxes"}
+        )
         for s in sentences
     ]
-    return [sentence.model_dump(include={"text", "boxes"}) for sentence in placed]
 
 
-def make_draft(example: Example, response: Response, model: str, *, cut_loops: bool = True) -> dict[str, Any]:
-    """Make the record of a draft.
-
-    Args:
-        example: sample that the model was prompted with.
-        response: response of the model.
-        model: name of the model.
-        cut_loops: whether to remove the third and further copies of a sentence (`maira.model.repetition`).
-    """
+def make_draft(example: Example, response: Response, model: str, *, cut_loops: bool = True) -> Row:
+    """Make the record of a draft, by default without the third and further copies of a sentence."""
     parsed = parse_response(response, cut_loops=cut_loops)
     is_narrative = example.task == "findings"
     return {
         "sample_id": example.sample_id,
         "report": parsed.text if is_narrative else to_original_coordinates(parsed.sentences, example.images[0]),
-        "raw": response.text,
-        "irregularities": [irregularity.model_dump() for irregularity in parsed.irregularities],
-        "model": model,
-        "seconds": round(response.seconds, 4),
+        **response_columns(response, parsed.irregularities, model),
     }
 
 
@@ -102,53 +362,31 @@ def generate_drafts(
     """
     options, engine = options or GenerationOptions(), engine or EngineOptions()
     limit = options.max_new_tokens or NEW_TOKENS[options.task]
-    settings = run_settings(
-        checkpoint,
-        task=options.task,
-        preset=options.preset,
-        drop=sorted(options.drop) or None,
-        max_new_tokens=limit,
-        free=engine.free,
-        temperature=options.temperature,
-        seed=None if options.temperature is None else options.seed or 0,
-    )
-    items, unreadable = [], list(failures)
-    for study in studies:
-        try:
-            study = without_references(drop_inputs(study, options.drop))
-            example = make_example(study, options.task, preset=options.preset)
-            check_images(example)
-        except InputError as error:
-            unreadable.append(Failure(sample_id=study.sample_id, stage="read", reason=str(error)))
-            continue
-        row = partial(make_draft, example, cut_loops=not engine.free)
-        request = replace(report_request(example, limit), sampling=_sampling(options, study.sample_id))
-        items.append(GenerationItem((study.sample_id,), study.sample_id, request, row))
-    file = ResponseFile(out, settings, items, unreadable)
-    if file.changed:
-        on_changed(file.changed)
-    failed = generate_responses(file, lambda: start_engine(checkpoint, engine), on_progress)
-    return sum(item.key in file.rows for item in items), failed
+    temperature, seed = options.temperature, options.seed or 0
 
+    def make(study: Study) -> list[GenerationItem]:
+        shown = without_references(drop_inputs(study, options.drop))
+        example = make_example(shown, options.task, preset=options.preset)
+        request = report_request(example, limit)
+        if temperature is not None:
+            # A study's draft does not depend on the other studies.
+            digest = hashlib.sha256(f"{seed} {study.sample_id}".encode()).digest()
+            request = replace(request, sampling=Sampling(temperature, int.from_bytes(digest[:8], "little")))
+        return [GenerationItem((study.sample_id,), request, partial(make_draft, example, cut_loops=not engine.free))]
 
-def _sampling(options: GenerationOptions, sample_id: str) -> Sampling | None:
-    """Return the temperature and seed of a study's draft, which do not depend on the other studies."""
-    if options.temperature is None:
-        return None
-    digest = hashlib.sha256(f"{options.seed or 0} {sample_id}".encode()).digest()
-    return Sampling(options.temperature, int.from_bytes(digest[:8], "little"))
+    items, unreadable = make_items(studies, make, failures)
+    settings = {
+        "task": options.task,
+        "preset": options.preset,
+        "drop": sorted(options.drop) or None,
+        "max_new_tokens": limit,
+        "temperature": temperature,
+        "seed": None if temperature is None else seed,
+    }
+    rows, failed = generate_responses(out, checkpoint, engine, settings, items, unreadable, on_changed, on_progress)
+    return len(rows), failed
 
 
 def without_references(study: Study) -> Study:
     """Remove the reference reports, whose faults do not matter to generation."""
     return study.model_copy(update={"findings": None, "grounded_findings": None})
-
-
-def check_images(example: Example) -> None:
-    """Check that the images of an example exist.
-
-    Raises:
-        InputError: an image is missing.
-    """
-    if missing := next((image for image in example.images if not image.is_file()), None):
-        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=missing)

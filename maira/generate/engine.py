@@ -23,16 +23,13 @@ _ENGINES: dict[EngineKind, str] = {
     "vllm": "maira.generate.vllm_engine:VLLMEngine",
     "ray": "maira.generate.ray_engine:RayEngine",
 }
+NON_FINITE = "the model computed NaN or infinite logits; its weights or this image overflow"
+"""Reason of a request whose next token cannot be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Random choice of the tokens of a response.
-
-    Attributes:
-        temperature: divisor of the logits.
-        seed: seed of the response, independent of its batch.
-    """
+    """Random choice of the tokens of a response, whose seed does not depend on its batch."""
 
     temperature: float
     seed: int
@@ -102,22 +99,8 @@ class Engine(Protocol):
         """Release what the engine holds."""
 
 
-NON_FINITE = "the model computed NaN or infinite logits; its weights or this image overflow"
-"""Reason of a request whose next token cannot be chosen."""
-
-
 def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
-    """Start an engine.
-
-    Args:
-        checkpoint: folder with the model and its processor.
-        options: options of the engine.
-
-    Raises:
-        InputError: the folder is not a checkpoint of MAIRA-2, a package that the engine needs is missing, or a
-            launcher started several processes of an engine that distributes its work itself.
-        RunError: the engine cannot start.
-    """
+    """Start the engine that the options name."""
     kind = options.engine
     if kind != "transformers" and process_count() > 1:
         raise InputError(
@@ -131,12 +114,7 @@ def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
 
 
 def report_request(example: Example, max_new_tokens: int | None = None) -> GenerationRequest:
-    """Make the request for a whole report.
-
-    Args:
-        example: sample with the prompt.
-        max_new_tokens: limit of the response; None for that of the task.
-    """
+    """Make the request for a whole report, by default with the limit of its task."""
     form: Form = "narrative" if example.task == "findings" else "report"
     return GenerationRequest(example, form, max_new_tokens or NEW_TOKENS[example.task])
 
@@ -146,24 +124,8 @@ def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
     return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
 
 
-def window_failure(length: int, window: int) -> FailedRequest | None:
-    """Return a failure if a prompt fills the context window.
-
-    Args:
-        length: tokens of the prompt.
-        window: tokens of the context window.
-    """
+def fit_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest | FailedRequest:
+    """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
     if length < window:
-        return None
+        return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))
     return FailedRequest(f"the prompt has {length} tokens, and prompt and response share a context window of {window}")
-
-
-def limit_to_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest:
-    """Lower the limit of new tokens to what the prompt leaves of the context window.
-
-    Args:
-        request: request to limit.
-        length: tokens of its prompt.
-        window: tokens of the context window.
-    """
-    return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ _CACHE_BYTES = 4 << 30
 11 MB, and projecting again costs less than moving those."""
 
 
-class ImageFeatures:
+class ImageFeatures(AbstractContextManager["ImageFeatures"]):
     """Patch tokens of the images of requests that are processed in a known order.
 
     Args:
@@ -36,7 +34,7 @@ class ImageFeatures:
         image_processor: reads and prepares a file.
         images: images of every request, in order.
         image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
-        cache_bytes: memory for encoded images; those needed last are dropped first, and encoded again.
+        cache_bytes: memory for encoded images; those whose last use is the latest are dropped first, and encoded again.
     """
 
     def __init__(
@@ -48,56 +46,49 @@ class ImageFeatures:
         image_check: ImageCheck = "off",
         cache_bytes: int = _CACHE_BYTES,
     ) -> None:
-        self._image_check = image_check
         self._encode, self._prepare, self._images, self._cache_bytes = encode, image_processor, images, cache_bytes
-        self._uses: dict[Path, list[int]] = {}
-        for index, paths in enumerate(images):
-            for path in paths:
-                self._uses.setdefault(path, []).append(index)
-        self._cache: dict[Path, Tensor] = {}
-        self._errors: dict[Path, InputError] = {}
+        self._image_check = image_check
+        self._last_use = {path: index for index, paths in enumerate(images) for path in paths}
+        self._cache: dict[Path, Tensor | InputError] = {}
         self._reading: dict[Path, Future[Tensor]] = {}
         self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="maira-images")
 
-    def __enter__(self) -> ImageFeatures:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._readers.shutdown(cancel_futures=True)
 
     def encode(self, start: int, stop: int) -> dict[Path, Tensor | InputError]:
         """Return patch tokens of the images of requests `start` to `stop`, and drop images of earlier requests only.
 
-        Args:
-            start: index of the first request.
-            stop: index after the last request.
-
-        Returns:
-            (patches, width) on the CPU by image; an error for an image that cannot be read.
+        They are (patches, width) on the CPU by image; an error for an image that cannot be read.
         """
-        self._cache = {path: tokens for path, tokens in self._cache.items() if self._uses[path][-1] >= start}
-        paths = self._paths(start, stop)
-        for path in [*paths, *self._paths(stop, stop + _READ_AHEAD * (stop - start))]:
-            if path not in self._cache and path not in self._errors and path not in self._reading:
+        self._cache = {path: tokens for path, tokens in self._cache.items() if self._last_use[path] >= start}
+        ahead = islice(self._images, start, stop + _READ_AHEAD * (stop - start))
+        for path in dict.fromkeys(path for paths in ahead for path in paths):
+            if path not in self._cache and path not in self._reading:
                 self._reading[path] = self._readers.submit(self._read, path)
-        results: dict[Path, Tensor | InputError] = {path: self._cache[path] for path in paths if path in self._cache}
+        paths = list(dict.fromkeys(path for paths in islice(self._images, start, stop) for path in paths))
+        results = {path: self._cache[path] for path in paths if path in self._cache}
         pixels: dict[Path, Tensor] = {}
         for path in paths:
-            if path in self._reading:
+            if path not in results:
                 try:
                     pixels[path] = self._reading[path].result()
                 except InputError as error:
-                    self._errors[path] = error
-            if path in self._errors:
-                results[path] = self._errors[path]
-        results |= self._encode_all(pixels)
+                    results[path] = error
+        for first in range(0, len(pixels), ENCODER_BATCH):
+            batch = list(pixels)[first : first + ENCODER_BATCH]
+            tokens = self._encode(torch.cat([pixels[path] for path in batch])).cpu()
+            results |= zip(batch, tokens.unbind(), strict=True)
         for path in paths:
             self._reading.pop(path, None)
-        self._shrink_cache(stop)
+        self._cache |= results
+        sizes = {path: getattr(tokens, "nbytes", 0) for path, tokens in self._cache.items()}
+        size = sum(sizes.values())
+        for path in sorted(sizes, key=self._last_use.__getitem__, reverse=True):
+            if size > self._cache_bytes:
+                size -= sizes[path]
+                del self._cache[path]
         return results
-
-    def _paths(self, start: int, stop: int) -> list[Path]:
-        return list(dict.fromkeys(path for paths in islice(self._images, start, stop) for path in paths))
 
     def _read(self, path: Path) -> Tensor:
         gray = load_gray(path)
@@ -105,26 +96,3 @@ class ImageFeatures:
             check_pixels(gray, path)
         pixels: Tensor = self._prepare([gray])["pixel_values"]
         return pixels
-
-    def _encode_all(self, pixels: dict[Path, Tensor]) -> dict[Path, Tensor]:
-        encoded: dict[Path, Tensor] = {}
-        paths = list(pixels)
-        for start in range(0, len(paths), ENCODER_BATCH):
-            batch = paths[start : start + ENCODER_BATCH]
-            tokens = self._encode(torch.cat([pixels[path] for path in batch]))
-            encoded |= zip(batch, tokens.cpu().unbind(), strict=True)
-        self._cache |= encoded
-        return encoded
-
-    def _shrink_cache(self, index: int) -> None:
-        """Drop encoded images until they fit in memory, those used last by requests from `index` on first."""
-        size = sum(tokens.nbytes for tokens in self._cache.values())
-        for path in sorted(self._cache, key=lambda path: self._next_use(path, index), reverse=True):
-            if size <= self._cache_bytes:
-                return
-            size -= self._cache.pop(path).nbytes
-
-    def _next_use(self, path: Path, index: int) -> float:
-        uses = self._uses[path]
-        position = bisect_left(uses, index)
-        return uses[position] if position < len(uses) else math.inf

@@ -34,16 +34,8 @@ def export_plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None
     """Return a folder with the checkpoint's language model as Hugging Face's Llama, exported unless it exists.
 
     It holds configuration, sharded weights, tokenizer and generation settings, and is renamed into place when complete.
-    Processes that need the same export wait for the first.
-
-    Args:
-        checkpoint: folder with the model and its processor, in any layout.
-        dtype: type of the exported weights.
-        folder: folder of the export; None for `maira/NAME@FINGERPRINT-DTYPE` in the user's cache (XDG_CACHE_HOME, or
-            `~/.cache`).
-
-    Raises:
-        InputError: `checkpoint` is not a checkpoint of MAIRA-2, or `folder` holds something else.
+    Processes that need the same export wait for the first. Without `folder`, it is `maira/NAME@FINGERPRINT-DTYPE` in
+    the user's cache (XDG_CACHE_HOME, or `~/.cache`).
     """
     origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
     if folder is None:
@@ -100,11 +92,7 @@ def write_weights(
 ) -> None:
     """Write the weights of a plain Llama folder, file by file; files of the same names are replaced.
 
-    Args:
-        folder: folder of the model.
-        shapes: shapes of all weights by their names in Llama.
-        read: yields names and weights for a list of names.
-        dtype: type of the weights in the folder.
+    `shapes` has the shapes of all weights by their names in Llama, and `read` yields names and weights for names.
     """
     meta = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
     shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
@@ -119,15 +107,7 @@ def write_weights(
 def write_settings(
     folder: Path, text_config: PretrainedConfig, tokenizer: Any, vocabulary: Vocabulary, dtype: torch.dtype
 ) -> None:
-    """Write configuration, tokenizer and generation config of a plain Llama folder.
-
-    Args:
-        folder: folder of the model.
-        text_config: configuration of the language model.
-        tokenizer: tokenizer of the model.
-        vocabulary: its vocabulary, with all tokens that end responses.
-        dtype: type of the weights in the folder.
-    """
+    """Write configuration, tokenizer and generation config of a plain Llama folder with weights of a type."""
     text = copy.deepcopy(text_config)
     text.architectures, text.dtype = ["LlamaForCausalLM"], dtype
     text.save_pretrained(folder)

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from maira.data.image_check import ImageCheck
-from maira.generate.engine import FailedRequest, window_failure
+from maira.generate.engine import FailedRequest, GenerationRequest, fit_window
 from maira.generate.features import ImageFeatures
 from maira.model.checkpoint import PREFIXES
 from maira.model.config import read_config
 from maira.model.modeling import CheckpointWeights, MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.model.task_examples import Example
 from radfact.errors import InputError
 
 _BATCH_SIZE = 8
@@ -26,15 +25,7 @@ _BATCH_SIZE = 8
 
 
 class PromptEmbedder:
-    """Encoder, adapter and token embeddings of a checkpoint, without the rest of its language model.
-
-    Args:
-        checkpoint: folder with the model and its processor, in any layout.
-        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
-
-    Raises:
-        InputError: the folder is not a checkpoint of MAIRA-2.
-    """
+    """Encoder, adapter and token embeddings of a checkpoint, without the rest of its language model."""
 
     def __init__(self, checkpoint: Path, image_check: ImageCheck = "off") -> None:
         self._image_check = image_check
@@ -58,48 +49,38 @@ class PromptEmbedder:
         *,
         autocast: bool = False,
     ) -> PromptEmbedder:
-        """Create an embedder that uses a model in memory, on the device of the model.
-
-        Args:
-            model: the model, in evaluation mode.
-            processor: its processor.
-            image_check: as for the class.
-            dtype: type of the embeddings.
-            autocast: compute in bfloat16 with torch.autocast.
-        """
+        """Create an embedder of a model in memory and in evaluation mode, on its device; `autocast` is to bfloat16."""
         embedder = cls.__new__(cls)
         embedder._image_check, embedder.processor, embedder._model = image_check, processor, model
         embedder._device, embedder._dtype, embedder._autocast = model.device, dtype, autocast
         return embedder
 
     def to(self, device: str, dtype: torch.dtype) -> None:
-        """Move the model to a device.
+        """Move the model to a device, where encoder and adapter run in bfloat16 if it is a GPU.
 
-        Args:
-            device: device; on a GPU, encoder and adapter run in bfloat16.
-            dtype: type of the embeddings, that of the language model.
+        `dtype` is the type of the embeddings, that of the language model.
         """
         self._device, self._dtype = torch.device(device), dtype
         for module in (self._model.vision_tower, self._model.multi_modal_projector):
             module.to(self._device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._model.get_input_embeddings().to(self._device, dtype)
 
-    def embed(self, examples: Sequence[Example], window: int) -> Iterator[Tensor | FailedRequest]:
-        """Yield each example's prompt as embeddings (length, width) on the CPU, or the reason for a failure.
+    def embed(
+        self, requests: Sequence[GenerationRequest], window: int
+    ) -> Iterator[tuple[GenerationRequest, Tensor] | FailedRequest]:
+        """Yield each request and its prompt as embeddings (length, width) on the CPU, or the reason for a failure.
 
-        Args:
-            examples: examples in the order of the output.
-            window: tokens that a prompt and at least one token of its response share.
+        The limit of new tokens is what the prompt leaves of `window` tokens.
         """
-        images = [example.images for example in examples]
+        images = [request.example.images for request in requests]
         with ImageFeatures(
             self._encode_patches, self.processor.image_processor, images, image_check=self._image_check
         ) as features:
             patches: Mapping[Path, Tensor | InputError] = {}
-            for index, example in enumerate(examples):
+            for index, request in enumerate(requests):
                 if index % _BATCH_SIZE == 0:
                     patches = features.encode(index, index + _BATCH_SIZE)
-                yield self._embed_prompt(example, [patches[image] for image in example.images], window)
+                yield self._embed_prompt(request, [patches[image] for image in images[index]], window)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
@@ -113,11 +94,12 @@ class PromptEmbedder:
         return patches
 
     def _embed_prompt(
-        self, example: Example, encoded: Sequence[Tensor | InputError], window: int
-    ) -> Tensor | FailedRequest:
-        ids = self.processor.encode_prompt(example.prompt, len(encoded))
-        if failure := window_failure(len(ids), window):
-            return failure
+        self, request: GenerationRequest, encoded: Sequence[Tensor | InputError], window: int
+    ) -> tuple[GenerationRequest, Tensor] | FailedRequest:
+        ids = self.processor.encode_prompt(request.example.prompt, len(encoded))
+        fitting = fit_window(request, len(ids), window)
+        if isinstance(fitting, FailedRequest):
+            return fitting
         patches: list[Tensor] = []
         for image in encoded:
             if isinstance(image, InputError):
@@ -126,7 +108,7 @@ class PromptEmbedder:
         with self._inference():
             image_tokens = self._model.project(torch.stack(patches).to(self._device)) if patches else None
             embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._device), image_tokens)[0]
-            return embeddings.to("cpu", self._dtype)
+            return fitting, embeddings.to("cpu", self._dtype)
 
 
 def _model_without_layers(config: Any) -> Any:

@@ -23,13 +23,6 @@ class RayEngine:
 
     Each worker starts `options.worker_engine` with its first chunk. All machines must see checkpoint and images. On a
     cluster with GPUs a worker takes one, or as many as vLLM's arguments ask for.
-
-    Args:
-        checkpoint: folder with the model and its processor.
-        options: options of the engine.
-
-    Raises:
-        InputError: the folder is not a checkpoint, or the options name one GPU for all workers.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
@@ -44,12 +37,7 @@ class RayEngine:
         self._stream: Generator[tuple[int, Response | FailedRequest], None, None] | None = None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Yield the index and the response of every request as chunks finish; a chunk holds requests of similar length.
-
-        Raises:
-            InputError: Ray is not installed, or a worker's engine refuses the checkpoint or the options.
-            RunError: the cluster or a worker failed.
-        """
+        """Yield the index and the response of every request as chunks of requests of similar length finish."""
         order = sorted(range(len(requests)), key=lambda index: length_key(requests[index]), reverse=True)
         self._stream = self._workers().stream([_with_absolute_paths(requests[index]) for index in order])
         for place, response in self._stream:

@@ -6,8 +6,8 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from math import nan
 from pathlib import Path
@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import (
-    NON_FINITE,
-    FailedRequest,
-    GenerationRequest,
-    Response,
-    limit_to_window,
-)
+from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, length_key
 from maira.generate.options import EngineOptions
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
@@ -54,15 +48,6 @@ class VLLMEngine:
 
     Encoder and adapter run in this process, on the first GPU or on the CPU; vLLM reads the language model from a plain
     Llama folder that is made once (`maira.generate.plain_llama`) and takes embedded prompts.
-
-    Args:
-        checkpoint: folder with the model and its processor.
-        options: options of the engine; `device` must be the one that vLLM was built for.
-
-    Raises:
-        InputError: vLLM is not installed, refuses the arguments or runs on another device, or the folder is not a
-            checkpoint of MAIRA-2.
-        RunError: vLLM cannot start.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
@@ -88,17 +73,7 @@ class VLLMEngine:
         """Create an engine in a training process, asleep until `load_weights` loads the weights of its folder.
 
         vLLM's sleep mode frees its GPU memory. The engine uses only the GPU of `options.device`, also if the training
-        runs in several processes.
-
-        Args:
-            folder: plain Llama folder; its weights may be missing until `load_weights`.
-            embedder: embeds the prompts.
-            options: options of the engine.
-            dtype: default type of the language model.
-            field: field of the engine arguments in errors.
-
-        Raises:
-            InputError, RunError: as for the class.
+        runs in several processes. `field` names the engine arguments in errors.
         """
         check_colocated_arguments(options, field=field)
         from vllm.platforms import current_platform
@@ -137,7 +112,6 @@ class VLLMEngine:
         self._tokenizer = embedder.processor.tokenizer
         self._request_count = 0
         self._has_sleep_mode = False
-        self._clock = _SharedClock()
         self._loop = asyncio.new_event_loop()
         # In its own thread: the caller's may run an event loop already, as in notebooks.
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
@@ -151,11 +125,7 @@ class VLLMEngine:
         self._longest: int = self._engine.model_config.max_model_len
 
     def load_weights(self) -> None:
-        """Wake up the engine, load the weights of its folder, and clear the prefix cache.
-
-        Raises:
-            RunError: vLLM cannot load the weights, or died.
-        """
+        """Wake up the engine, load the weights of its folder, and clear the prefix cache."""
         if self._has_sleep_mode:
             self._load(self._engine.wake_up(["weights"]))
         self._load(self._engine.collective_rpc("reload_weights"))
@@ -177,35 +147,34 @@ class VLLMEngine:
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Yield the index and the response of every request as it finishes; the longest prompts start first.
 
-        Raises:
-            RunError: vLLM's engine died.
+        The seconds of a response are those since the one before it, so that all of them add up to the time passed.
         """
-        results: SimpleQueue[tuple[int, Response | FailedRequest] | BaseException] = SimpleQueue()
+        results: SimpleQueue[tuple[int, Response | FailedRequest] | None] = SimpleQueue()
         running = asyncio.run_coroutine_threadsafe(self._generate_all(requests, results.put), self._loop)
-
-        def on_end(done: Future[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None:
-                results.put(error)
-
-        running.add_done_callback(on_end)
+        running.add_done_callback(lambda _: results.put(None))
+        last = time.perf_counter()
         try:
-            for _ in requests:
-                result = results.get()
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
+            while (result := results.get()) is not None:
+                index, response = result
+                if isinstance(response, Response):
+                    response, last = replace(response, seconds=time.perf_counter() - last), time.perf_counter()
+                yield index, response
+            running.result()
         finally:
             running.cancel()
 
     def close(self) -> None:
         """Shut vLLM and its processes down."""
         if self._engine is not None:
-            self._run(_call(lambda: self._engine.shutdown(timeout=5)))
+            self._run(self._shut_down())
             self._engine = None
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+    async def _shut_down(self) -> None:
+        self._engine.shutdown(timeout=5)
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -214,47 +183,43 @@ class VLLMEngine:
         self, requests: Sequence[GenerationRequest], put: Callable[[tuple[int, Response | FailedRequest]], None]
     ) -> None:
         """Embed prompts ahead of vLLM within `WINDOW_BYTES`, and generate their responses."""
-        budget = _ByteBudget(WINDOW_BYTES)
+        order = sorted(range(len(requests)), key=lambda index: length_key(requests[index]), reverse=True)
+        prompts = self._embedder.embed([requests[index] for index in order], self._longest)
+        running: dict[asyncio.Task[None], int] = {}
 
-        async def generate(index: int, prompt: Tensor) -> None:
-            try:
-                put((index, await self._generate_one(requests[index], prompt)))
-            finally:
-                await budget.release(prompt.nbytes)
+        async def generate(index: int, request: GenerationRequest, prompt: Tensor) -> None:
+            put((index, await self._generate_one(request, prompt)))
 
-        order = _order(requests)
-        prompts = self._embedder.embed([requests[index].example for index in order], self._longest)
         try:
             async with asyncio.TaskGroup() as group:
                 for index in order:
                     with _sharing_gpu():
-                        prompt = await asyncio.to_thread(next, prompts)
-                    if isinstance(prompt, FailedRequest):
-                        put((index, prompt))
+                        embedded = await asyncio.to_thread(next, prompts)
+                    if isinstance(embedded, FailedRequest):
+                        put((index, embedded))
                         continue
-                    await budget.acquire(prompt.nbytes)
-                    group.create_task(generate(index, prompt))
+                    request, prompt = embedded
+                    while running and sum(running.values()) + prompt.nbytes > WINDOW_BYTES:
+                        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    task = group.create_task(generate(index, request, prompt))
+                    running[task] = prompt.nbytes
+                    task.add_done_callback(running.pop)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
     async def _generate_one(self, request: GenerationRequest, prompt: Tensor) -> Response | FailedRequest:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        request = limit_to_window(request, len(prompt), self._longest)
         self._request_count += 1
-        start = self._clock.start()
+        name = f"maira-{self._request_count}"
         try:
-            outputs = self._engine.generate(
-                {"prompt_embeds": prompt}, self._parameters(request), f"maira-{self._request_count}"
-            )
+            outputs = self._engine.generate({"prompt_embeds": prompt}, self._parameters(request), name)
             (output,) = [output async for output in outputs]  # FINAL_ONLY: no partial outputs
         except EngineDeadError:
             raise RunError(f"vLLM's engine died; {ENGINE_ERROR_HINT}") from None
         except Exception as error:
             return FailedRequest(f"vLLM: {' '.join(str(error).split()) or type(error).__name__}")
-        finally:
-            seconds = self._clock.stop(start)
-        return self._read_output(output.outputs[0], request, seconds)
+        return self._read_output(output.outputs[0], request)
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
@@ -280,7 +245,7 @@ class VLLMEngine:
             return self._ends
         return self._ends | {self._tokenizer.convert_tokens_to_ids(OBJECT_END)}
 
-    def _read_output(self, output: Any, request: GenerationRequest, seconds: float) -> Response | FailedRequest:
+    def _read_output(self, output: Any, request: GenerationRequest) -> Response | FailedRequest:
         from maira.generate.vllm_grammar import BROKEN, CUT
 
         ids = list(output.token_ids)
@@ -290,7 +255,7 @@ class VLLMEngine:
         cut_off = self._ends_of(request).isdisjoint(ids) or any(score >= CUT for score in scores)
         log_probs = [nan if score >= CUT else score for score in scores] if request.sampling is not None else []
         text = str(self._tokenizer.decode(ids, skip_special_tokens=True)).strip()
-        return Response(text, cut_off, seconds, tuple(ids), tuple(log_probs))
+        return Response(text, cut_off, 0.0, tuple(ids), tuple(log_probs))
 
 
 @contextmanager
@@ -307,15 +272,12 @@ def _sharing_gpu() -> Iterator[None]:
 
 @contextmanager
 def _single_process_environment(device: str | None) -> Iterator[None]:
-    """Hide the other GPUs and the launcher's environment variables, so that vLLM does not join the process group.
-
-    Args:
-        device: device of this process, such as cuda:1.
-    """
+    """Hide GPUs other than `device` and the launcher's environment variables, so that vLLM joins no process group."""
     # The training process has threads, so forking is not safe.
     own = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if (gpu := torch.device(device or "cpu")).type != "cpu":
-        own[_VISIBLE] = _visible_gpu(gpu.index or 0)
+        visible = os.environ.get(_VISIBLE)
+        own[_VISIBLE] = visible.split(",")[gpu.index or 0].strip() if visible else str(gpu.index or 0)
     saved = {name: os.environ.pop(name) for name in [*os.environ] if name in own or name.startswith(_LAUNCHER_PREFIXES)}
     os.environ.update(own)
     try:
@@ -326,22 +288,8 @@ def _single_process_environment(device: str | None) -> Iterator[None]:
         os.environ.update(saved)
 
 
-def _visible_gpu(index: int) -> str:
-    """Return the entry of CUDA_VISIBLE_DEVICES for a GPU index of this process."""
-    visible = os.environ.get(_VISIBLE)
-    return visible.split(",")[index].strip() if visible else str(index)
-
-
 def check_colocated_arguments(options: EngineOptions, *, field: str) -> None:
-    """Check the options of an engine in a training process (`VLLMEngine.from_folder`) before it starts.
-
-    Args:
-        options: options of the engine.
-        field: field of the engine arguments in errors.
-
-    Raises:
-        InputError: vLLM is not installed or runs on another device, or an argument cannot be used.
-    """
+    """Check the options of an engine in a training process (`VLLMEngine.from_folder`) before it starts."""
     engine_field = field.removesuffix("_args")
     require_vllm("vllm", field=engine_field)
     _platform_device(torch.device(options.device or "cpu").type, field=engine_field)
@@ -356,15 +304,7 @@ def check_colocated_arguments(options: EngineOptions, *, field: str) -> None:
 
 
 def _platform_device(device: str | None, *, field: str) -> str:
-    """Return the device type that vLLM is installed for.
-
-    Args:
-        device: expected device type; None for any.
-        field: field of the error.
-
-    Raises:
-        InputError: vLLM is installed for another device type.
-    """
+    """Return the device type that vLLM is installed for, which must be `device` if it is not None."""
     # vLLM's second model runner has another interface for logits processors.
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     from vllm.platforms import current_platform
@@ -392,21 +332,8 @@ async def _start(folder: str, arguments: dict[str, Any], field: str) -> Any:
     return engine
 
 
-async def _call(function: Callable[[], T]) -> T:
-    return function()
-
-
 def _arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any]:
-    """Return all engine arguments.
-
-    Args:
-        options: options with the user's arguments.
-        dtype: default type.
-        prefix: field of the arguments in errors.
-
-    Raises:
-        InputError: vLLM has no such argument, or this engine sets it.
-    """
+    """Return all engine arguments, with a default type; `prefix` is the field of the user's arguments in errors."""
     fixed = {
         "enable_prompt_embeds": True,
         "skip_tokenizer_init": True,
@@ -432,57 +359,3 @@ def _arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any
             field=f"{prefix}.dtype",
         )
     return arguments | {"dtype": dtype if name == "auto" else _TYPES[name]}
-
-
-def _order(requests: Sequence[GenerationRequest]) -> list[int]:
-    """Return the indices of the requests, the longest first, so that none runs alone at the end."""
-
-    def sort_key(index: int) -> tuple[int, int, list[str], int]:
-        example = requests[index].example
-        images = [str(image) for image in example.images]
-        return len(images), requests[index].max_new_tokens, images, len(example.prompt)
-
-    return sorted(range(len(requests)), key=sort_key, reverse=True)
-
-
-class _ByteBudget:
-    """A semaphore of bytes; a request for more than the whole budget is granted alone."""
-
-    def __init__(self, size: int) -> None:
-        self._size, self._used = size, 0
-        self._changed = asyncio.Condition()
-
-    async def acquire(self, count: int) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._used or self._used + count <= self._size)
-            self._used += count
-
-    async def release(self, count: int) -> None:
-        async with self._changed:
-            self._used -= count
-            self._changed.notify_all()
-
-
-class _SharedClock:
-    """Time divided among the tasks that run at each moment, so that all shares add up to the time passed."""
-
-    def __init__(self) -> None:
-        self._sum, self._running, self._at = 0.0, 0, time.perf_counter()
-
-    def start(self) -> float:
-        """Start a task; returns the argument of `stop`."""
-        self._tick()
-        self._running += 1
-        return self._sum
-
-    def stop(self, start: float) -> float:
-        """End a task; returns its share in seconds."""
-        self._tick()
-        self._running -= 1
-        return self._sum - start
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        if self._running:
-            self._sum += (now - self._at) / self._running
-        self._at = now

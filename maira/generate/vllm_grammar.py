@@ -99,7 +99,7 @@ class MairaLogitsProcessor(LogitsProcessor):
         extra = params.extra_args or {}
         form: Form | None = extra.get(FORM)
         guided = form in ("report", "boxes")
-        state = self._grammar.start(in_box=form == "boxes") if guided else None
+        state = ReportState(self._grammar, in_box=form == "boxes") if guided else None
         values = extra.get(SAMPLING)
         return _Sequence(form, params.max_tokens, ids, state, None if values is None else Sampling(*values))
 

@@ -36,12 +36,7 @@ class Overlap(NamedTuple):
 
 
 def draw_boxes(boxes: Iterable[Box], grid: int = GRID) -> NDArray[np.bool_]:
-    """Draw the union of boxes as a mask (grid, grid); a pixel belongs to a box that contains its center.
-
-    Args:
-        boxes: boxes in shares of a square.
-        grid: side of the mask, pixels.
-    """
+    """Draw the union of boxes as a mask (grid, grid); a pixel belongs to a box that contains its center."""
     mask = np.zeros((grid, grid), np.bool_)
     for box in boxes:
         x_min, y_min, x_max, y_max = (math.ceil(share * grid - 0.5) for share in box.as_tuple())
@@ -50,17 +45,9 @@ def draw_boxes(boxes: Iterable[Box], grid: int = GRID) -> NDArray[np.bool_]:
 
 
 def box_overlap(predicted: Iterable[Box], reference: Iterable[Box], grid: int = GRID) -> Overlap:
-    """Return precision, recall and IoU of the pixel masks of one phrase; all are 0 without predicted boxes.
-
-    Args:
-        predicted: boxes of the model.
-        reference: correct boxes, in the same coordinates.
-        grid: side of the masks, pixels.
-    """
-    predicted_mask, reference_mask = draw_boxes(predicted, grid), draw_boxes(reference, grid)
-    n_predicted, n_reference, n_both = (
-        int(np.count_nonzero(mask)) for mask in (predicted_mask, reference_mask, predicted_mask & reference_mask)
-    )
+    """Return precision, recall and IoU of the pixel masks of one phrase; all are 0 without predicted boxes."""
+    masks = draw_boxes(predicted, grid), draw_boxes(reference, grid)
+    n_predicted, n_reference, n_both = (int(np.count_nonzero(mask)) for mask in (*masks, masks[0] & masks[1]))
     if not n_reference:
         return Overlap(math.nan, math.nan, math.nan)
     precision = n_both / n_predicted if n_predicted else 0.0
@@ -70,10 +57,7 @@ def box_overlap(predicted: Iterable[Box], reference: Iterable[Box], grid: int = 
 def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, seed: int = 42) -> dict[str, Summary]:
     """Return `precision`, `recall` and `mean_iou`: means over phrases with bootstrap intervals over phrases.
 
-    Args:
-        overlaps: one per phrase; those without a value (NaN) are not counted in `n`.
-        replicates: number of bootstrap replicates.
-        seed: of the bootstrap.
+    Phrases without a value (NaN) are not counted in `n`.
     """
     columns = {
         "precision": [overlap.precision for overlap in overlaps],
@@ -103,14 +87,9 @@ class BoxCompletion:
     is_clipped: bool
 
     def read(self, continuation: str, *, cut_off: bool = False) -> tuple[tuple[Box, ...], tuple[IrregularityKind, ...]]:
-        """Parse the model's continuation of the prompt; text after the sentence's `</obj>` is ignored.
+        """Parse the model's continuation of the prompt, in any form, up to the sentence's `</obj>`.
 
-        Args:
-            continuation: text of the model, in any form.
-            cut_off: whether generation is known to have stopped at its limit.
-
-        Returns:
-            Boxes in CROP coordinates, and irregularities of the text.
+        Returns boxes in CROP coordinates, and irregularities; `cut_off` tells that generation stopped at its limit.
         """
         rest, end, _ = continuation.partition(OBJECT_END)
         parsed = parse_report(f"{OBJECT}{self.text}{BOX}{rest}{end}", cut_off=cut_off)
@@ -124,26 +103,18 @@ def box_completions(study: Study, *, preset: Preset = "release") -> list[BoxComp
     A sentence whose boxes are all outside the crop is skipped: the model's format has no box for it. The examples'
     notes count the losses (see `maira.model.task_examples.make_example`).
 
-    Args:
-        study: study with image paths that can be opened.
-        preset: wording of the prompt.
-
-    Raises:
-        InputError: as in `maira.model.task_examples.make_example`.
-
     Source: MAIRA-2, appendix D.1.
     """
     example = make_example(study, "grounded", preset=preset)
-    sentences = study.grounded_findings or []
-    cropped, losses = to_crop_coordinates(sentences, CropMap(*image_size(study.frontal)))
+    crop = CropMap(*image_size(study.frontal))
+    cropped, losses = to_crop_coordinates(study.grounded_findings or [], crop)
     clipped = {index for index, note in losses if note in (BOX_CLIPPED, BOX_OUTSIDE)}
     completions, preceding = [], ""
     for index, sentence in enumerate(cropped):
         rendered = render_report([sentence])
         if sentence.boxes:
             text, box, rest = rendered.partition(BOX)
-            prompt = example.prompt + build_target(preceding + text + box)
-            completed = replace(example, prompt=prompt, target=rest)
+            completed = replace(example, prompt=example.prompt + build_target(preceding + text + box), target=rest)
             completions.append(BoxCompletion(completed, index, sentence.text, sentence.boxes, index in clipped))
         preceding += rendered
     return completions

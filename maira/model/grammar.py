@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from maira.model.parser import BINS, FORMAT_TOKEN, WORD
+from maira.model.parser import BINS, FORMAT_TOKEN, MAX_COPIES, WORD
 from maira.model.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END
 from radfact.errors import ErrorCode, InputError
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 MAX_BOXES = 16
 """Maximum boxes per sentence."""
-MAX_COPIES = 2
-"""Most verbatim copies of a sentence in a report; with one more, the model is looping."""
 # The end of a text that may become a token of the format, spelled out in letters.
 _SPELLED = re.compile(r"<[/a-z0-9]*\Z")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -57,15 +55,7 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
-        """Make the vocabulary of a tokenizer.
-
-        Args:
-            tokenizer: tokenizer with MAIRA-2's tokens.
-            ends: ids that end a response in addition to the tokenizer's end token.
-
-        Raises:
-            InputError: the tokenizer lacks a token of the format, or an end token.
-        """
+        """Make the vocabulary of a tokenizer, with `ends` in addition to the tokenizer's end token."""
         known = tokenizer.get_vocab()
         if lacking := [token for token in ADDED_TOKENS if token not in known]:
             raise InputError(
@@ -111,12 +101,9 @@ class Allow(IntEnum):
 class Grammar:
     """The tables of the grammar for a vocabulary; stateless, for any number of sequences.
 
-    Args:
-        vocabulary: vocabulary of the model.
+    Attributes:
         max_boxes: most boxes per sentence.
         max_copies: most verbatim copies of a sentence in a report; the next copy ends the report. None for no limit.
-
-    Attributes:
         allowed: (rows of `Allow`, ids), whether an id may come next.
     """
 
@@ -124,26 +111,20 @@ class Grammar:
         self, vocabulary: Vocabulary, *, max_boxes: int = MAX_BOXES, max_copies: int | None = MAX_COPIES
     ) -> None:
         self.vocabulary, self.max_boxes, self.max_copies = vocabulary, max_boxes, max_copies
-        texts, ids = vocabulary.texts, vocabulary.ids
-        self.angled = {i: text for i, text in enumerate(texts) if "<" in text}
+        texts, ids, ends = vocabulary.texts, vocabulary.ids, list(vocabulary.ends)
+        self.angled = {i for i, text in enumerate(texts) if "<" in text}
         self.closing = {i: text for i, text in enumerate(texts) if ">" in text}
-        self.x = [ids[f"<x{value}>"] for value in range(BINS)]
-        self.y = [ids[f"<y{value}>"] for value in range(BINS)]
-        self.value = {index: value for axis in (self.x, self.y) for value, index in enumerate(axis)}
-        self.allowed = self._tables()
-
-    def _tables(self) -> NDArray[np.bool_]:
-        texts, ids, ends = self.vocabulary.texts, self.vocabulary.ids, list(self.vocabulary.ends)
+        self.axes = tuple([ids[f"<{axis}{value}>"] for value in range(BINS)] for axis in "xy")
+        self.value = {index: value for axis in self.axes for value, index in enumerate(axis)}
         plain = [i for i, text in enumerate(texts) if text and not FORMAT_TOKEN.search(text)]
         space = [i for i in plain if texts[i].isspace()]
-        word = [i for i in plain if i in self.vocabulary.words and i not in self.angled and i not in self.closing]
         box, close = ids[BOX], ids[OBJECT_END]
         rows = {
             Allow.END: ends,
             Allow.BETWEEN: [ids[OBJECT], *space, *ends],
             Allow.NO_OBJECT: [*space, *ends],
             Allow.FIRST_WORDS: plain,
-            Allow.WORD: word,
+            Allow.WORD: [i for i in plain if i in vocabulary.words - self.angled - self.closing.keys()],
             Allow.TEXT: [*plain, box, close],
             Allow.NO_BOX: [*plain, close],
             Allow.CLOSE: [close],
@@ -151,44 +132,29 @@ class Grammar:
             Allow.LAST_BOX: [*space, close],
             Allow.BOX_CLOSE: [ids[BOX_END]],
         }
-        table = np.zeros((Allow.Y + BINS, len(texts)), bool)
-        table[Allow.ANYTHING] = True
+        self.allowed: NDArray[np.bool_] = np.zeros((Allow.Y + BINS, len(texts)), bool)
+        self.allowed[Allow.ANYTHING] = True
         for row, members in rows.items():
-            table[row, members] = True
-        for minimum in range(BINS):
-            table[Allow.X + minimum, self.x[minimum:]] = True
-            table[Allow.Y + minimum, self.y[minimum:]] = True
-        return table
-
-    def start(self, *, in_box: bool = False) -> ReportState:
-        """Return the state of an empty sequence.
-
-        Args:
-            in_box: whether the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
-                `</obj>`, after at least six tokens.
-        """
-        return ReportState(self, in_box=in_box)
+            self.allowed[row, members] = True
+        for first, axis in zip((Allow.X, Allow.Y), self.axes, strict=True):
+            for minimum in range(BINS):
+                self.allowed[first + minimum, axis[minimum:]] = True
 
 
 class ReportState:
     """The state of a sequence.
+
+    With `in_box`, the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
+    `</obj>`, after at least six tokens.
 
     Attributes:
         ended: whether the sequence has ended; further tokens are padding.
         looped: whether a sentence was repeated too often; only the end may follow.
     """
 
-    __slots__ = (
-        "_boxes", "_corners", "_grammar", "_has_parts", "_has_word", "_in_object", "_one_object", "_sentences", "_tail",
-        "_text", "ended", "looped",
-    )  # fmt: skip
-
     def __init__(self, grammar: Grammar, *, in_box: bool = False) -> None:
-        self._grammar = grammar
-        self.ended = False
-        self.looped = False
+        self._grammar, self._one_object, self.ended, self.looped = grammar, in_box, False, False
         self._sentences: Counter[tuple[int, ...]] = Counter()
-        self._one_object = in_box
         self._corners: list[int] | None = [] if in_box else None  # of the open box
         self._open(in_box)
         self._has_word = in_box
@@ -200,22 +166,19 @@ class ReportState:
 
     def advance(self, token: int) -> None:
         """Add a token that `choices` allowed."""
-        grammar = self._grammar
-        ids = grammar.vocabulary.ids
-        if self.ended or token in grammar.vocabulary.ends:
+        grammar, vocabulary = self._grammar, self._grammar.vocabulary
+        ids = vocabulary.ids
+        if self.ended or token in vocabulary.ends or (self._one_object and token == ids[OBJECT_END]):
             self.ended = True
+        elif self._corners is not None and token == ids[BOX_END]:
+            self._boxes.add(tuple(self._corners))
+            self._corners = None
         elif self._corners is not None:
-            if token == ids[BOX_END]:
-                self._boxes.add(tuple(self._corners))
-                self._corners = None
-            else:
-                self._corners.append(grammar.value[token])
+            self._corners.append(grammar.value[token])
         elif token == ids[BOX]:
             self._corners = []
         elif token == ids[OBJECT]:
             self._open(True)
-        elif token == ids[OBJECT_END] and self._one_object:
-            self.ended = True
         elif token == ids[OBJECT_END]:
             sentence = tuple(self._text)
             self._sentences[sentence] += 1
@@ -223,26 +186,20 @@ class ReportState:
             self._open(False)
         elif self._in_object and not self._boxes:
             self._text.append(token)
-            self._has_word = self._has_word or token in grammar.vocabulary.words
-            self._has_parts = self._has_parts or token in grammar.vocabulary.parts
+            self._has_word = self._has_word or token in vocabulary.words
+            self._has_parts = self._has_parts or token in vocabulary.parts
             if self._tail or token in grammar.angled:
-                end = _SPELLED.search(self._tail + grammar.vocabulary.texts[token])
+                end = _SPELLED.search(self._tail + vocabulary.texts[token])
                 self._tail = end[0] if end else ""
 
     def choices(self, left: int | None = None) -> tuple[int, list[int]]:
-        """Return the tokens that may come next.
+        """Return a row of `Grammar.allowed`, and ids in that row that are forbidden nevertheless.
 
-        Args:
-            left: remaining tokens, including the next one; None for no limit.
-
-        Returns:
-            A row of `Grammar.allowed`, and ids in that row that are forbidden nevertheless.
+        `left` counts the remaining tokens, including the next one; None for no limit.
         """
         remaining = left if left is not None else 1 << 30
-        if self.ended:
-            return Allow.ANYTHING, []
-        if self.looped:
-            return Allow.END, []
+        if self.ended or self.looped:
+            return Allow.ANYTHING if self.ended else Allow.END, []
         if self._corners is not None:
             return self._box_choices(self._corners)
         if not self._in_object:
@@ -273,13 +230,15 @@ class ReportState:
         known = len(corners)
         if known == 4:
             return Allow.BOX_CLOSE, []
-        base, axis = (Allow.Y, self._grammar.y) if known % 2 else (Allow.X, self._grammar.x)
+        axis = self._grammar.axes[known % 2]
         minimum = corners[known - 2] if known >= 2 else 0
         used = Counter(box[known] for box in self._boxes if box[:known] == tuple(corners))
-        return base + minimum, [axis[v] for v, count in used.items() if count >= _boxes_from([*corners, v])]
+        return (Allow.X, Allow.Y)[known % 2] + minimum, [
+            axis[value] for value, count in used.items() if count >= _count_boxes([*corners, value])
+        ]
 
 
-def _boxes_from(corners: list[int]) -> int:
+def _count_boxes(corners: list[int]) -> int:
     """Return the number of boxes that begin with these values."""
     pairs = BINS * (BINS + 1) // 2  # of a first value and a second one that is not smaller
     match corners:

@@ -9,8 +9,9 @@ Source: MAIRA-2, figure 1.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from radfact.errors import InputError
@@ -22,6 +23,8 @@ FORMAT_TOKEN = re.compile(r"(</?obj>|</?box>|<[xy][0-9]+>|</?s>|<unk>|<pad>|<ima
 """Tokens of the format and control tokens, as text."""
 WORD = re.compile(r"\w")
 """Every sentence has at least one match."""
+MAX_COPIES = 2
+"""Most verbatim copies of a sentence in a report; with one more, the model is looping."""
 
 IrregularityKind = Literal[
     "cut_off",  # the text ends within an object, a box or a token, or generation stopped at its limit
@@ -35,17 +38,12 @@ IrregularityKind = Literal[
     "repeated_box",  # the same box again in one sentence; removed
     "stray_token",  # a token of the format at a place without meaning; removed
     "repeated_sentence",  # the same words as an earlier sentence; kept
-    "repetition_cut",  # further verbatim copies of this sentence were removed (maira.model.repetition)
+    "repetition_cut",  # further verbatim copies of this sentence were removed
 ]
 
 
 class Irregularity(Record):
-    """A deviation of the model's text from the format.
-
-    Attributes:
-        index: index of its sentence; None if it belongs to no sentence.
-        kind: kind of the deviation.
-    """
+    """A deviation of the model's text from the format; `index` is None if it belongs to no sentence."""
 
     index: int | None
     kind: IrregularityKind
@@ -76,16 +74,15 @@ class ParsedReport:
 def parse_report(text: str, *, cut_off: bool = False) -> ParsedReport:
     """Parse the model's text; never raises, and every word of the text is in a sentence of the result.
 
-    Args:
-        text: response, with or without `<s>`, `</s>` and padding.
-        cut_off: whether generation is known to have stopped at its limit.
+    The text may have `<s>`, `</s>` and padding; `cut_off` tells that generation stopped at its limit.
     """
     # No record or file can hold a lone surrogate (bytes of a token that was cut apart).
     text = text.encode("utf-8", "replace").decode()
     fragment = _FRAGMENT.search(text)
     parser = _Parser()
     for piece in FORMAT_TOKEN.split(text[: fragment.start()] if fragment else text):
-        parser.feed(piece)
+        if piece.strip() and piece not in _PADDING:
+            parser.feed(piece.strip())
     return parser.finish(in_token=fragment is not None, reached_limit=cut_off)
 
 
@@ -95,13 +92,9 @@ def split_sentences(text: str) -> list[str]:
 
 
 def render_report(sentences: Iterable[Sentence]) -> str:
-    """Render sentences as the text that the model is trained to write.
+    """Render sentences with boxes in CROP coordinates as the text that the model is trained to write.
 
-    Args:
-        sentences: sentences with boxes in CROP coordinates; boxes in the same bins are written once.
-
-    Raises:
-        InputError: a sentence contains a token of the format, or nothing but punctuation.
+    Boxes in the same bins are written once. A text with a token of the format, or without words, is an InputError.
     """
     rendered = []
     for sentence in sentences:
@@ -115,13 +108,51 @@ def render_report(sentences: Iterable[Sentence]) -> str:
     return "".join(rendered)
 
 
+def cut_repetitions(parsed: ParsedReport, max_copies: int = MAX_COPIES) -> ParsedReport:
+    """Remove all but the first `max_copies` copies of every sentence, and note "repetition_cut" on the last of them.
+
+    A sentence repeated verbatim once more, with or without boxes, is a loop of the model and not a finding.
+    Irregularities of a removed sentence are attributed to no sentence.
+    """
+    counts: Counter[str] = Counter()
+    kept: list[Sentence] = []
+    new_index: dict[int | None, int | None] = {None: None}
+    last: dict[str, int] = {}
+    for index, sentence in enumerate(parsed.sentences):
+        counts[sentence.text] += 1
+        new_index[index] = len(kept) if counts[sentence.text] <= max_copies else None
+        if counts[sentence.text] <= max_copies:
+            last[sentence.text] = len(kept)
+            kept.append(sentence)
+    if len(kept) == len(parsed.sentences):
+        return parsed
+    notes = [
+        (new_index[note.index], note.kind)
+        for note in parsed.irregularities
+        if note.index is None or new_index[note.index] is not None or note.kind != "repeated_sentence"
+    ]
+    notes += [(last[text], "repetition_cut") for text, copies in counts.items() if copies > max_copies]
+    text = " ".join(sentence.text for sentence in kept)
+    return replace(parsed, sentences=kept, irregularities=_in_order(notes, len(kept)), text=text)
+
+
+def is_loop(narrative: str, continued: str, max_copies: int = MAX_COPIES) -> bool:
+    """Return whether the last sentence of a narrative is complete and occurs more than `max_copies` times.
+
+    `continued` is the narrative with the next token, which shows that the period of "1.5" ends no sentence.
+    """
+    last = split_sentences(narrative.strip())[-1].strip()
+    return bool(last) and [part.strip() for part in split_sentences(continued.strip())].count(last) > max_copies
+
+
 _COORDINATE = re.compile(r"<([xy])([0-9]+)>")
 _FRAGMENT = re.compile(r"<(?:/?(?:o|ob|obj|b|bo|box)|/|[xy][0-9]*)\Z")
 _PADDING = frozenset({"<s>", "</s>", "<unk>", "<pad>"})
 # The period of an abbreviation or of a list's number is mostly followed by a lowercase letter or a digit.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z0-9])|\n\s*\n")
 
-_Bins = tuple[int, int, int, int]
+_Bins = tuple[int, ...]
+_Notes = list[tuple[int | None, IrregularityKind]]
 
 
 def _bin(coordinate: float) -> int:
@@ -134,6 +165,12 @@ def _decode(bins: _Bins) -> Box:
     return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
 
+def _in_order(notes: _Notes, count: int) -> list[Irregularity]:
+    """Return notes on `count` sentences in their order, without duplicates."""
+    notes = sorted(notes, key=lambda note: count if note[0] is None else note[0])
+    return [Irregularity(index=index, kind=kind) for index, kind in dict.fromkeys(notes)]
+
+
 @dataclass(slots=True)
 class _Span:
     """A span of text that is being parsed: an object, or the text between two objects."""
@@ -144,20 +181,27 @@ class _Span:
     kinds: list[IrregularityKind] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class _Parser:
-    def __init__(self) -> None:
-        self.sentences: list[Sentence] = []
-        self.notes: list[tuple[int | None, IrregularityKind]] = []
-        self.prose: list[str] = []
-        self.has_objects = False
-        self.span = _Span()
-        self.corners: list[tuple[str, int]] | None = None  # of the box being parsed
+    sentences: list[Sentence] = field(default_factory=list)
+    notes: _Notes = field(default_factory=list)
+    prose: list[str] = field(default_factory=list)
+    has_objects: bool = False
+    span: _Span = field(default_factory=_Span)
+    corners: list[tuple[str, int]] | None = None  # of the box being parsed
 
     def feed(self, piece: str) -> None:
         """Parse one token, or the text between two tokens."""
-        if piece in _PADDING or not piece.strip():
-            return
-        if piece == "<obj>":
+        coordinate = _COORDINATE.fullmatch(piece)
+        if coordinate and self.corners is not None:
+            # int() refuses a number of thousands of digits, which a looping model writes.
+            self.corners.append((coordinate[1], int(coordinate[2]) if len(coordinate[2]) < 3 else BINS))
+        elif piece == "</box>" and self.corners is not None:
+            self.end_box(closed=True)
+        elif piece == "<box>":
+            self.end_box()
+            self.corners = []
+        elif piece == "<obj>":
             self.has_objects = True
             self.end_box()
             if self.span.is_object:
@@ -169,24 +213,10 @@ class _Parser:
                 self.end_span(_Span())
             else:
                 self.span.kinds.append("stray_token")
-        elif piece == "<box>":
-            self.end_box()
-            self.corners = []
-        elif piece == "</box>":
-            if self.corners is None:
-                self.span.kinds.append("stray_token")
-            else:
-                self.end_box(closed=True)
-        elif coordinate := _COORDINATE.fullmatch(piece):
-            if self.corners is None:
-                self.span.kinds.append("stray_token")
-            else:
-                # int() refuses a number of thousands of digits, which a looping model writes.
-                self.corners.append((coordinate[1], int(coordinate[2]) if len(coordinate[2]) < 3 else BINS))
         elif FORMAT_TOKEN.fullmatch(piece):
             self.span.kinds.append("stray_token")
         else:
-            self.add_text(piece.strip())
+            self.add_text(piece)
 
     def finish(self, *, in_token: bool, reached_limit: bool) -> ParsedReport:
         cut_off = in_token or self.span.is_object or self.corners is not None
@@ -201,19 +231,22 @@ class _Parser:
         is_narrative = not self.has_objects and all(sentence.boxes is None for sentence in self.sentences)
         if is_narrative:
             self.notes = [note for note in self.notes if note[1] != "outside_object"]
-        self.note_repetitions()
-        self.notes.sort(key=lambda note: len(self.sentences) if note[0] is None else note[0])
-        irregularities = [Irregularity(index=index, kind=kind) for index, kind in dict.fromkeys(self.notes)]
+        seen: set[str] = set()
+        for index, sentence in enumerate(self.sentences):
+            words = " ".join(sentence.text.casefold().split())
+            if words in seen:
+                self.notes.append((index, "repeated_sentence"))
+            seen.add(words)
+        irregularities = _in_order(self.notes, len(self.sentences))
         return ParsedReport(self.sentences, irregularities, " ".join(self.prose), is_narrative)
 
     def add_text(self, text: str) -> None:
         self.end_box()
         self.prose.append(text)
-        if self.span.boxes:
-            if self.span.is_object:
-                self.span.kinds.append("text_after_box")
-            elif WORD.search(text):
-                self.end_span(_Span())
+        if self.span.boxes and self.span.is_object:
+            self.span.kinds.append("text_after_box")
+        elif self.span.boxes and WORD.search(text):
+            self.end_span(_Span())
         self.span.pieces.append(text)
 
     def end_box(self, *, closed: bool = False) -> None:
@@ -225,12 +258,12 @@ class _Parser:
         if axes != ["x", "y", "x", "y"] or max(values) >= BINS:
             self.span.kinds.append("malformed_box")
             return
+        x, y = sorted(values[::2]), sorted(values[1::2])
+        box = (x[0], y[0], x[1], y[1])
         if not closed:
             self.span.kinds.append("unclosed_box")
-        x_min, y_min, x_max, y_max = values
-        if x_min > x_max or y_min > y_max:
+        if list(box) != values:
             self.span.kinds.append("swapped_corners")
-        box = (min(x_min, x_max), min(y_min, y_max), max(x_min, x_max), max(y_min, y_max))
         if box in self.span.boxes:
             self.span.kinds.append("repeated_box")
         else:
@@ -250,19 +283,8 @@ class _Parser:
                 ended.kinds.append("outside_object")
             self.notes += [(None, kind) for kind in ended.kinds]
             return
-        first = len(self.sentences)
-        self.sentences += [Sentence(text=part) for part in texts]
-        last = len(self.sentences) - 1
-        if ended.boxes:
-            self.sentences[last] = Sentence(text=texts[-1], boxes=tuple(_decode(box) for box in ended.boxes))
         if not ended.is_object:
-            self.notes += [(index, "outside_object") for index in range(first, last + 1)]
-        self.notes += [(last, kind) for kind in ended.kinds]
-
-    def note_repetitions(self) -> None:
-        seen: set[str] = set()
-        for index, sentence in enumerate(self.sentences):
-            words = " ".join(sentence.text.casefold().split())
-            if words in seen:
-                self.notes.append((index, "repeated_sentence"))
-            seen.add(words)
+            self.notes += [(len(self.sentences) + index, "outside_object") for index in range(len(texts))]
+        self.sentences += [Sentence(text=part) for part in texts[:-1]]
+        self.sentences.append(Sentence(text=texts[-1], boxes=tuple(map(_decode, ended.boxes)) or None))
+        self.notes += [(len(self.sentences) - 1, kind) for kind in ended.kinds]

@@ -25,6 +25,8 @@ _SILENCED = {
     "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward",
     # Written for every compilation for the CPU on a machine with nvcc but without a GPU.
     "torch.utils.cpp_extension": "No CUDA runtime is found",
+    # The warning ignores that the positions of the language model are scaled.
+    "transformers.generation.stopping_criteria": "This is a friendly reminder - the current text generation call has",
 }
 """Beginnings of messages, by logger."""
 

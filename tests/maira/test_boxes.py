@@ -41,27 +41,6 @@ def test_a_pixel_belongs_to_the_box_that_contains_its_center() -> None:
     ]
 
 
-def test_overlapping_boxes_are_one_region() -> None:
-    assert draw_boxes([LEFT, TOP, LEFT], 10).sum() == 75
-
-
-def test_the_default_grid_is_that_of_the_crop() -> None:
-    assert draw_boxes([LEFT]).shape == (518, 518)
-    assert draw_boxes([LEFT]).sum() == 259 * 518
-
-
-def test_overlap_of_a_half_and_a_quarter() -> None:
-    assert box_overlap([LEFT], [box(0, 0, 0.5, 0.5)]) == (0.5, 1, 0.5)
-    assert box_overlap([box(0, 0, 0.5, 0.5)], [LEFT]) == (1, 0.5, 0.5)
-
-
-def test_boxes_below_the_grid_resolution_are_empty() -> None:
-    # A box of a hundredth lies between the centres of four pixels and covers one of a hundred.
-    thin = box(0, 0, 0.01, 1)
-    assert box_overlap([thin], [LEFT], grid=4) == (0, 0, 0)
-    assert box_overlap([thin], [LEFT], grid=100) == (1, 0.02, 0.02)
-
-
 @pytest.mark.parametrize("answered", [[], [box(0.5, 0, 0.5, 1)], [box(0.6, 0, 1, 1)]])
 def test_missing_and_disjoint_boxes_score_zero(answered: list[Box]) -> None:
     assert box_overlap(answered, [LEFT]) == (0, 0, 0)
@@ -98,20 +77,6 @@ def test_scores_are_means_over_phrases() -> None:
         "recall": (0.25, 2),
         "mean_iou": (0.25, 2),
     }
-
-
-def test_intervals_come_from_a_bootstrap_over_phrases() -> None:
-    overlaps = [Overlap(1, 1, i / 99) for i in range(100)]
-    scores = summarize_overlaps(overlaps, replicates=2000)
-    # The standard error of the mean of 0, 1/99, ..., 1 is 0.0292: 95% are 1.96 of them to either side.
-    assert scores["mean_iou"].low == pytest.approx(0.5 - 0.0571, abs=0.005)
-    assert scores["mean_iou"].high == pytest.approx(0.5 + 0.0571, abs=0.005)
-    assert (scores["recall"].low, scores["recall"].high) == (1, 1)
-    assert summarize_overlaps(overlaps, replicates=2000) == scores
-
-
-def test_no_phrases_have_no_scores() -> None:
-    assert {score.point for score in summarize_overlaps([]).values()} == {None}
 
 
 NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0.5, 0.5, 0.6, 0.6)))
@@ -154,11 +119,6 @@ def test_the_condition_is_a_prefix_of_the_training_answer(make_study: Any) -> No
     for item in box_completions(study):
         assert f"{example.prompt}{example.target}".startswith(f"{item.example.prompt}{item.example.target}")
         assert item.example.images == example.images
-
-
-def test_the_paper_prompt_is_selectable(make_study: Any) -> None:
-    (first, _) = box_completions(make_study(), preset="paper")
-    assert " provide a description of the findings in the radiology study. " in first.example.prompt
 
 
 def test_the_reference_is_in_the_crop(make_study: Any) -> None:
@@ -236,7 +196,3 @@ def test_any_continuation_is_parsed(pieces: list[str]) -> None:
     item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
     result, _ = item.read("".join(pieces))
     assert {b.as_tuple() for b in result} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}
-
-
-def test_boxes_truncated_at_the_token_limit_are_marked(completion: BoxCompletion) -> None:
-    assert completion.read("<x10><y20><x30><y40></box></obj>", cut_off=True) == ((A,), ("cut_off",))

@@ -10,7 +10,7 @@ import pytest
 from transformers import LlamaConfig
 
 from maira.data.study import Study
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, limit_to_window, report_request
+from maira.generate.engine import FailedRequest, GenerationRequest, Response, fit_window, report_request
 from maira.generate.options import EngineOptions
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
@@ -68,7 +68,7 @@ def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
     assert isinstance(answers[0], FailedRequest)
     assert answers[0].reason.count(str(length)) == 2
     assert isinstance(answers[1], Response)
-    assert list(PromptEmbedder(checkpoint).embed([long.example], length)) == [answers[0]]
+    assert list(PromptEmbedder(checkpoint).embed([long], length)) == [answers[0]]
 
 
 @pytest.mark.parametrize("n_left", [1, 4])
@@ -86,7 +86,7 @@ def test_a_response_ends_with_the_context_window(
     assert isinstance(expected, Response)
     assert isinstance(result, Response)
     assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
-    assert limit_to_window(question, room - n_left, room) == short
+    assert fit_window(question, room - n_left, room) == short
 
 
 def test_no_transformers_warning_with_scaled_positions(

@@ -232,7 +232,7 @@ def test_generation_takes_the_time_of_the_specification() -> None:
     static = replace(rates, cache_moves=1)
     assert reading + static.decoding_seconds(1, 4360, 150, **H100) == pytest.approx(0.80, abs=0.015)
     assert reading + static.decoding_seconds(24, 4360, 150, **H100) / 24 == pytest.approx(0.23, abs=0.005)
-    # As computed in `uses_static_cache`.
+    # As computed in `TransformersEngine`.
     assert static.decoding_seconds(32, 3300, 1, **H100) == pytest.approx(0.021, abs=1e-3)
     assert rates.decoding_seconds(32, 3300, 1, **H100) == pytest.approx(0.054, abs=1e-3)
 
@@ -305,7 +305,7 @@ def test_responses_are_batched_as_by_the_engine(
         for task, limit in kinds
     ]
     engine = TransformersEngine.from_model(model, processor, EngineOptions(cache="dynamic"))
-    prompts = [engine._prompt_length(request) for request in requests]
+    prompts = [len(engine._encode_prompt(request)) for request in requests]
     assert len(set(prompts)) > 3
 
     def batch_size(length: int) -> int:
@@ -315,7 +315,7 @@ def test_responses_are_batched_as_by_the_engine(
     generate = engine._generate
 
     def record(batch: Any, images: Any) -> Any:
-        lengths = [engine._prompt_length(request) for request in batch]
+        lengths = [len(engine._encode_prompt(request)) for request in batch]
         made = generate(batch, images)
         tokens = max(len(ids) for _, _, ids in filter(None, made))
         batches.append((len(batch), max(lengths), tokens, batch[0].max_new_tokens))

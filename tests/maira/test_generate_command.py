@@ -19,7 +19,6 @@ from maira.cli.main import app
 from maira.data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
 from maira.data.study import Study
 from maira.generate.transformers_engine import TransformersEngine
-from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 
 
@@ -31,11 +30,11 @@ def _arguments(checkpoint: Path, manifest: Path, out: Path, *more: str) -> list[
 # Kills its own process when answers are on disk and half of the next one is too.
 KILLED = """
 import os, runpy, signal, sys
-from maira.generate.response_file import ResponseFile
+from maira.generate.drafts import ResponseFile
 append = ResponseFile.append
 
-def dying(file, rows):
-    append(file, rows)
+def dying(file, key, row):
+    append(file, key, row)
     if len(file.rows) == 3:
         with file.partial.open("a") as handle:
             handle.write('{"sample_id": "phan')
@@ -163,20 +162,6 @@ def test_failures_of_unrequested_studies_remain(
     assert read_failures(tmp_path / "failures.jsonl") == others
 
 
-def test_a_batch_size_of_zero_is_refused(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    result = _generate(*_arguments(checkpoint, phantoms, tmp_path / "drafts.jsonl", "--batch", "0"))
-    assert result.exit_code == 2
-    assert "--batch" in result.output
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_static_cache_gives_equal_drafts(checkpoint: Path, mixed: Path, tmp_path: Path) -> None:
-    for cache in ("dynamic", "static"):
-        _generate(*_arguments(checkpoint, mixed, tmp_path / f"{cache}.jsonl", "--cache", cache))
-    drafted = [without_time(tmp_path / f"{cache}.jsonl") for cache in ("dynamic", "static")]
-    assert drafted[0] == drafted[1]
-
-
 def test_progress_goes_to_stderr_only(
     checkpoint: Path, studies: list[Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,14 +174,6 @@ def test_progress_goes_to_stderr_only(
     assert "of 5 done" in result.stderr
     assert "drafting: " not in result.stdout
     assert result.stdout.count("\n") == 1
-
-
-def test_an_empty_manifest_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "set.jsonl").write_text("\n")
-    result = _generate(*_arguments(checkpoint, tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"))
-    assert isinstance(result.exception, InputError)
-    assert (result.exception.code, result.exception.file) == (ErrorCode.EMPTY_INPUT, tmp_path / "set.jsonl")
-    assert [path.name for path in tmp_path.iterdir()] == ["set.jsonl"]
 
 
 @pytest.mark.parametrize("drops", [("prior", "lateral"), ("lateral+prior",)])

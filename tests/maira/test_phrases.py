@@ -47,7 +47,7 @@ def test_json_lines_have_boxes(tmp_path: Path) -> None:
         ("p.csv", "sample_id,phrase\nstudy-1,Mass\nstudy-2,Mass\nstudy-1,Mass\n", ErrorCode.DUPLICATE, 4, "phrase"),
         ("p.csv", "sample_id,phrase\n", ErrorCode.EMPTY_INPUT, None, None),
         ("p.jsonl", '{"phrase": "Mass"}', ErrorCode.MISSING_FIELD, 1, "sample_id"),
-        ("p.jsonl", '{"sample_id": [], "text": "a"}', ErrorCode.UNKNOWN_NAME, 1, "sample_id"),
+        ("p.jsonl", '{"sample_id": [], "text": "a"}', ErrorCode.INVALID_VALUE, 1, "sample_id"),
         ("p.jsonl", '{"sample_id": "study-1"}', ErrorCode.MISSING_FIELD, 1, "phrase"),
         ("p.jsonl", '{"sample_id": "study-1", "phrase": "a", "text": "a"}', ErrorCode.DUPLICATE, 1, "phrase"),
         ("p.jsonl", '{"sample_id": "study-1", "text": null}', ErrorCode.INVALID_VALUE, 1, "text"),

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from maira.data.manifest import read_manifest
 from maira.data.study import Study
 from maira.generate import plain_llama as module
-from maira.generate.engine import FailedRequest
+from maira.generate.engine import FailedRequest, report_request
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import LAYOUTS, Layout, fingerprint
@@ -50,8 +50,9 @@ def test_encoder_and_language_model_together_equal_the_model(
     llama = AutoModelForCausalLM.from_pretrained(
         export_plain_llama(tmp_path / "checkpoint", torch.float32, tmp_path / "llama")
     )
-    (prompt,) = PromptEmbedder(tmp_path / "checkpoint").embed([example], 1000)
-    assert isinstance(prompt, torch.Tensor)
+    (embedded,) = PromptEmbedder(tmp_path / "checkpoint").embed([report_request(example)], 1000)
+    assert isinstance(embedded, tuple)
+    prompt = embedded[1]
     with torch.no_grad():
         logits = llama(inputs_embeds=prompt[None]).logits
         expected = model(**processor([example.images], [example.prompt])).logits
@@ -148,8 +149,8 @@ def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, 
     bad = make_example(study.model_copy(update={"prior_frontal": broken}), "findings")
     embedder = PromptEmbedder(checkpoint)
     length = len(embedder.processor.encode_prompt(example.prompt, 3))
-    unread, embedded = embedder.embed([bad, example], length + 1)
+    unread, embedded = embedder.embed([report_request(bad), report_request(example)], length + 1)
     assert isinstance(unread, FailedRequest)
     assert "broken.png: " in unread.reason
-    assert isinstance(embedded, torch.Tensor)
-    assert embedded.shape == (length, 32)
+    assert isinstance(embedded, tuple)
+    assert (embedded[0].max_new_tokens, embedded[1].shape) == (1, (length, 32))

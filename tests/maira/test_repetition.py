@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from maira.generate.constraints import NarrativeGuard
 from maira.model.grammar import Vocabulary
-from maira.model.parser import parse_report
-from maira.model.repetition import cut_repetitions, is_loop
+from maira.model.parser import cut_repetitions, is_loop, parse_report
 from maira.train.data.tokenizer import train_tokenizer
 
 BOX, OTHER_BOX = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"

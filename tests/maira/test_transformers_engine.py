@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from maira.model.config import MairaConfig
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task
 from maira.model.task_examples import make_example
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 
 Requests = list[GenerationRequest]
 Images = list[tuple[Path, ...]]
@@ -127,40 +127,6 @@ def test_responses_do_not_depend_on_a_static_cache(checkpoint: Path, requests: R
     assert _texts(_run(engine, requests)) == expected
 
 
-@pytest.mark.parametrize(
-    ("option", "device", "is_static"),
-    [("auto", "cuda", True), ("auto", "cpu", False), ("dynamic", "cuda", False), ("static", "cpu", True)],
-)
-def test_the_cache_is_static_on_a_gpu_by_default(
-    option: Literal["auto", "dynamic", "static"], device: str, is_static: bool
-) -> None:
-    assert transformers_engine.uses_static_cache(option, torch.device(device)) == is_static
-
-
-@pytest.mark.parametrize(
-    ("option", "compiled_from", "is_compiled"), [("auto", 1, True), ("auto", 1000, False), ("static", 1000, True)]
-)
-def test_the_decoding_step_is_compiled_for_many_requests(
-    option: Literal["auto", "static"],
-    compiled_from: int,
-    is_compiled: bool,
-    checkpoint: Path,
-    requests: Requests,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(transformers_engine, "_COMPILED_FROM", compiled_from)
-    engine = TransformersEngine(checkpoint, EngineOptions(cache=option))
-    generate, disabled = engine.language_model.generate, []
-
-    def record(*args: Any, disable_compile: bool, **options: Any) -> Any:
-        disabled.append(disable_compile)
-        return generate(*args, disable_compile=disable_compile, **options)
-
-    monkeypatch.setattr(engine.language_model, "generate", record)
-    _run(engine, requests[:1])
-    assert disabled == [not is_compiled]
-
-
 def test_responses_do_not_depend_on_chunked_prefill(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +197,7 @@ def test_a_request_too_large_for_memory_fails_alone(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
-    longest = max(engine._prompt_length(request) for request in requests)
+    longest = max(len(engine._encode_prompt(request)) for request in requests)
     prefilled, rows = engine._prefill, []
 
     def too_long(prompt: torch.Tensor, *arguments: Any) -> Any:
@@ -244,26 +210,12 @@ def test_a_request_too_large_for_memory_fails_alone(
     responses = _run(engine, requests)
     (index,) = (index for index, response in responses.items() if isinstance(response, FailedRequest))
     assert responses.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
-    assert engine._prompt_length(requests[index]) == longest
+    assert len(engine._encode_prompt(requests[index])) == longest
     answered = [responses[i] for i in sorted(responses)]
     assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == expected[:index] + expected[
         index + 1 :
     ]
     assert max(rows) == 4
-
-
-def test_boxes_are_completed_to_the_end_of_their_object(studies: list[Study], checkpoint: Path) -> None:
-    completions = [completion for study in studies for completion in box_completions(study)]
-    responses = _run(
-        TransformersEngine(checkpoint, EngineOptions()),
-        [GenerationRequest(completion.example, "boxes", 20) for completion in completions],
-    )
-    assert len(_texts(responses)) == len(completions) > 1
-    for completion, (text, _) in zip(completions, _texts(responses), strict=True):
-        assert text.endswith("</obj>")
-        boxes, kinds = completion.read(text)
-        assert boxes
-        assert kinds == ()
 
 
 @pytest.mark.parametrize("free", [False, True])
@@ -314,11 +266,6 @@ def test_loops_are_ended_unless_decoding_is_free(
 def test_a_device_that_does_not_exist_is_refused(checkpoint: Path, device: str, code: ErrorCode) -> None:
     with raises_code(code, field="device"):
         TransformersEngine(checkpoint, EngineOptions(device=device))
-
-
-def test_a_batch_size_of_zero_is_refused() -> None:
-    with pytest.raises(InputError, match="batch_size"):
-        EngineOptions(batch_size=0)
 
 
 def test_the_batch_size_follows_accelerator_memory() -> None:
@@ -374,30 +321,6 @@ def test_memory_for_encoded_images_is_bounded(
     pixels = {image: processor.image_processor([load_gray(image)])["pixel_values"] for row in shown for image in row}
     assert result == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
     assert encoded is None or encoder.seen == encoded
-
-
-def test_the_image_needed_last_is_evicted_first(shown: Images, processor: MairaProcessor) -> None:
-    encoder, token = OnePixel(), 4
-    with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=token) as bounded:
-        _tokens(bounded, shown, 1)
-    assert encoder.seen == 6  # one image is encoded twice, the first, whose next use is the last
-
-
-def test_images_no_longer_needed_are_dropped(shown: Images, processor: MairaProcessor) -> None:
-    with ImageFeatures(OnePixel(), processor.image_processor, shown) as remaining:
-        for place in range(len(shown)):
-            remaining.encode(place, place + 1)
-            still = {image for images in shown[place:] for image in images}
-            assert set(remaining._cache) <= still
-
-
-def test_a_split_batch_is_encoded_once(shown: Images, processor: MairaProcessor) -> None:
-    encoder = OnePixel()
-    with ImageFeatures(encoder, processor.image_processor, shown) as remaining:
-        remaining.encode(0, 8)
-        assert encoder.seen == 5
-        assert _tokens(remaining, shown, 4)
-    assert encoder.seen == 5
 
 
 def test_images_are_read_ahead_of_the_model_within_bounds(

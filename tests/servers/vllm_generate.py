@@ -86,9 +86,9 @@ def generate_with_nan(engine: Any, requests: dict[str, Any], name: str, *, free:
     """Return the responses when the embedded prompt of one request is NaN."""
     embed, target = engine._embedder.embed, requests[name].example
 
-    def embed_with_nan(examples: Any, window: int) -> Any:
-        for example, prompt in zip(examples, embed(examples, window), strict=True):
-            yield torch.full_like(prompt, torch.nan) if example is target else prompt
+    def embed_with_nan(requests: Any, window: int) -> Any:
+        for request, prompt in embed(requests, window):
+            yield request, torch.full_like(prompt, torch.nan) if request.example is target else prompt
 
     engine._embedder.embed = embed_with_nan
     responses = generate(engine, requests, free=free)

@@ -26,7 +26,7 @@ from maira.generate.constraints import forbidden_table
 from maira.generate.drafts import make_draft, without_references
 from maira.generate.engine import Engine, FailedRequest, GenerationRequest, Response, Sampling, report_request
 from maira.model.config import context_window
-from maira.model.grammar import Allow, Grammar, Vocabulary
+from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
@@ -373,7 +373,7 @@ def replay_grammar(grammar: Grammar, ids: Sequence[int], limit: int) -> tuple[li
 
     For each position a row of `Grammar.allowed`; and pairs of position and token id: tokens forbidden in addition.
     """
-    state, choices, banned = grammar.start(), list[int](), list[tuple[int, int]]()
+    state, choices, banned = ReportState(grammar), list[int](), list[tuple[int, int]]()
     for position, token in enumerate(ids):
         choice, forbidden = state.choices(limit - position)
         choices.append(int(choice))
