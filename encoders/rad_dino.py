@@ -67,7 +67,7 @@ class Encoder(nn.Module):
         frozen: whether the weights get no gradients and the encoder stays in evaluation mode.
 
     Attributes:
-        options: arguments of the constructor.
+        options: arguments of the constructor, without `frozen`.
 
     Raises:
         ValueError: the sizes do not divide each other.
@@ -96,7 +96,6 @@ class Encoder(nn.Module):
             "num_hidden_layers": num_hidden_layers,
             "num_attention_heads": num_attention_heads,
             "stem": stem,
-            "frozen": frozen,
         }
         self.patch_size = patch_size
         self.frozen = frozen

@@ -140,7 +140,7 @@ def options_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     last = f"stage{options['num_hidden_layers']}"
     if (stages := config.get("out_features")) and list(stages) != [last]:
         raise ValueError(f"out_features: expected {[last]}, found {list(stages)}")
-    return options
+    return options | {"stem": config.get("stem", "patch")}
 
 
 def config_of_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ COMMAND_EXTRAS: Mapping[str, str] = {
     "review export": "",
     "review": "review",
     **dict.fromkeys(("prepare", "train", "estimate", "ablate", "generate", "ground", "boxes"), "model"),
-    **dict.fromkeys(("convert", "assemble", "push", "judge-data", "judge-train", "evaluate inputs"), "model"),
+    **dict.fromkeys(("assemble", "push", "judge-data", "judge-train", "evaluate inputs"), "model"),
 }
 """As in `radfact.cli.doctor`."""
 _COMMANDS_WITH_CHECKPOINT = ("generate", "ground", "boxes", "evaluate inputs")
@@ -49,6 +49,8 @@ _WEIGHTS: Mapping[Kind, tuple[str, ...]] = {
     "other": _SAFETENSORS + _PICKLES,
 }
 """Weight files or indexes of weight files; the first that exists is loaded."""
+_CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+"""The first that exists is used, as in transformers."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
@@ -154,6 +156,9 @@ def _check_folder(model: ModelFolder) -> CheckResult:
     if model.problem is not None:
         return CheckResult(str(model.path), "wrong", model.problem)
     description = _DESCRIPTIONS[model.kind] or f"a model of the type '{model.model_type}'"
+    if model.kind == "checkpoint":
+        templates = (name for name in _CHAT_TEMPLATES if (model.path / name).is_file())
+        description += f"; prompts by {next(templates, 'the chat template of this package')}"
     return CheckResult(str(model.path), "ok", f"{description} ({model.size / 1e9:.2g} GB)")
 
 

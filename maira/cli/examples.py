@@ -27,7 +27,6 @@ preferences: maira preferences drafts-0.jsonl drafts-1.jsonl --manifest manifest
 ground: maira ground --checkpoint checkpoints/phantom --manifest phantoms/manifest.jsonl --out grounded.jsonl
 ground: maira ground --checkpoint maira-2 --manifest manifest.jsonl --phrases phrases.csv --out grounded.jsonl
 boxes: maira boxes --checkpoint checkpoints/phantom --manifest phantoms/manifest.jsonl --out boxes.jsonl
-convert: maira convert maira-2 --to own --out maira-2-own
 assemble: maira assemble --encoder rad-dino --language-model vicuna-7b-v1.5 --out fresh
 push: maira push runs/phantom/checkpoint ORG/NAME --license mit --results phantoms=results --dry-run
 push: maira push runs/phantom/checkpoint ORG/NAME --license mit --results phantoms=results

@@ -13,7 +13,7 @@ from maira.cli.examples import EXAMPLES
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.judge import judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
-from maira.cli.model import assemble, convert, train
+from maira.cli.model import assemble, train
 from maira.cli.preferences import preferences
 from maira.cli.prepare import app as prepare_app
 from maira.cli.push import push
@@ -73,7 +73,6 @@ app.command()(generate)
 app.command()(ground)
 app.command()(boxes)
 app.command()(preferences)
-app.command()(convert)
 app.command()(assemble)
 app.command()(push)
 app.command("judge-data")(judge_data)

@@ -1,4 +1,4 @@
-"""`maira train`, `maira convert` and `maira assemble`: the commands that write a checkpoint."""
+"""`maira train` and `maira assemble`: the commands that write a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import CheckpointFolder, Overwrite
-from maira.cli.show import print_line, show_progress
+from maira.cli.show import print_line
 from radfact.cli.command import with_options
-from radfact.io.hub import resolve_model
-
-
-class Layout(StrEnum):
-    """How the files of a checkpoint name its tensors."""
-
-    RELEASED = "released"
-    TRANSFORMERS5 = "transformers5"
-    OWN = "own"
 
 
 class Dtype(StrEnum):
@@ -49,25 +40,6 @@ def train(
     disable_progress_bar()
     console = Console()
     print_line(console, f"checkpoint: {run(read_train_config(config, overrides), console, overwrite=overwrite)}")
-
-
-@with_options
-def convert(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="MAIRA-2 checkpoint in any layout: a folder, or ORG/NAME[@REVISION].")
-    ],
-    out: CheckpointFolder,
-    to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.OWN,
-    shard_size: Annotated[str, typer.Option(help="Maximum size of a file.")] = "5GB",
-) -> None:
-    """Convert a checkpoint to another layout; tensors are not changed."""
-    from maira.model.convert import convert as run
-
-    with show_progress("writing files") as on_progress:
-        written = run(
-            resolve_model(checkpoint, field="checkpoint"), out, to.value, shard_size=shard_size, on_progress=on_progress
-        )
-    print_line(Console(), f"{written} tensors in the layout '{to.value}': {out}")
 
 
 @with_options

@@ -25,8 +25,8 @@ Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
 Checkpoint = Annotated[
     Path,
     typer.Option(
-        help="Checkpoint with model and processor, in any layout that 'maira convert' reads: a folder, or "
-        "ORG/NAME[@REVISION] on the Hugging Face Hub."
+        help="Checkpoint with model and processor, such as the released MAIRA-2: a folder, or ORG/NAME[@REVISION] on "
+        "the Hugging Face Hub."
     ),
 ]
 Overwrite = Annotated[

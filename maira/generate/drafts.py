@@ -68,7 +68,7 @@ class GenerationItem:
         """
         example = self.request.example
         boxes = None if self.reference is None else [box.model_dump() for box in self.reference]
-        content = [example.prompt, [image_hashes[image] for image in example.images], boxes]
+        content = [example.messages, example.answer_start, [image_hashes[image] for image in example.images], boxes]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 

@@ -121,7 +121,7 @@ def report_request(example: Example, max_new_tokens: int | None = None) -> Gener
 
 def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
     """Return a sort key by form, limit and approximate prompt length, which needs no tokenizer."""
-    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.prompt)
+    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.text)
 
 
 def fit_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest | FailedRequest:

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import GenerationConfig, PretrainedConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from maira.model.checkpoint import INDEX, PREFIXES, check_json, checkpoint_folder, fingerprint, read_headers
+from maira.model.checkpoint import INDEX, check_json, checkpoint_folder, fingerprint, read_headers
 from maira.model.config import read_config
 from maira.model.grammar import Vocabulary
-from maira.model.modeling import CheckpointWeights
+from maira.model.modeling import MODULES, CheckpointWeights
 from maira.model.processor import MairaProcessor
 from radfact.cache_folders import user_cache
 from radfact.errors import ErrorCode, InputError
@@ -70,12 +70,11 @@ def _check(folder: Path, origin: dict[str, str]) -> None:
 def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:
     config = read_config(checkpoint)
     weights = CheckpointWeights(checkpoint, config)
-    prefixes = (PREFIXES["own"]["language"], PREFIXES["own"]["head"])
-    names = {_plain(name): name for name in weights.shapes if name.startswith(prefixes)}
+    names = {plain_llama_name(name): name for name in weights.shapes if name.startswith(MODULES["language_model"])}
 
     def read(plain: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in weights.read((names[other] for other in plain), dtype):
-            yield _plain(name), tensor
+            yield plain_llama_name(name), tensor
 
     with checkpoint_folder(folder) as made:
         write_weights(made, {plain: weights.shapes[name] for plain, name in names.items()}, read, dtype)
@@ -119,8 +118,9 @@ def write_settings(
     ).save_pretrained(folder)
 
 
-def _plain(name: str) -> str:
-    return name.removeprefix("language_model.")
+def plain_llama_name(name: str) -> str:
+    """Return the name in a Llama of a parameter of the model's language model."""
+    return name.replace("model.language_model.", "model.", 1)
 
 
 def _vocabulary(checkpoint: Path, tokenizer: Any) -> Vocabulary:

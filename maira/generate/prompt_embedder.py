@@ -14,9 +14,8 @@ from torch import Tensor
 from maira.data.image_check import ImageCheck
 from maira.generate.engine import FailedRequest, GenerationRequest, fit_window
 from maira.generate.features import ImageFeatures
-from maira.model.checkpoint import PREFIXES
 from maira.model.config import read_config
-from maira.model.modeling import CheckpointWeights, MairaForConditionalGeneration
+from maira.model.modeling import MODULES, CheckpointWeights, MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from radfact.errors import InputError
 
@@ -33,9 +32,8 @@ class PromptEmbedder:
         config = read_config(checkpoint)
         weights = CheckpointWeights(checkpoint, config)
         self._model = _model_without_layers(config)
-        prefixes = (PREFIXES["own"]["encoder"], PREFIXES["own"]["adapter"])
+        prefixes = (*MODULES["encoder"], *MODULES["adapter"], "model.language_model.embed_tokens.")
         names = [name for name in weights.shapes if name.startswith(prefixes)]
-        names.append(f"{PREFIXES['own']['language']}embed_tokens.weight")
         self._model.load_state_dict(dict(weights.read(names, torch.float32)), assign=True, strict=False)
         self._device, self._dtype, self._autocast = torch.device("cpu"), torch.float32, False
 
@@ -61,7 +59,7 @@ class PromptEmbedder:
         `dtype` is the type of the embeddings, that of the language model.
         """
         self._device, self._dtype = torch.device(device), dtype
-        for module in (self._model.vision_tower, self._model.multi_modal_projector):
+        for module in (self._model.model.vision_tower, self._model.model.multi_modal_projector):
             module.to(self._device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._model.get_input_embeddings().to(self._device, dtype)
 
@@ -96,7 +94,7 @@ class PromptEmbedder:
     def _embed_prompt(
         self, request: GenerationRequest, encoded: Sequence[Tensor | InputError], window: int
     ) -> tuple[GenerationRequest, Tensor] | FailedRequest:
-        ids = self.processor.encode_prompt(request.example.prompt, len(encoded))
+        ids = self.processor.encode_example(request.example)
         fitting = fit_window(request, len(ids), window)
         if isinstance(fitting, FailedRequest):
             return fitting

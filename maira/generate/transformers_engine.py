@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StaticCache
+from transformers import DynamicCache, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList, StaticCache
 
 from maira.generate.constraints import FiniteCheck, GrammarProcessor, NarrativeGuard, Sampler
 from maira.generate.engine import NON_FINITE, FailedRequest, Form, GenerationRequest, Response, fit_window
@@ -89,8 +90,7 @@ class TransformersEngine:
             self.processor.tokenizer, ends if isinstance(ends, list) else [ends]
         )
         self.grammar = Grammar(self.vocabulary)
-        self.language_model: Any = self.model.language_model
-        self.language_model.generation_config = self.model.generation_config
+        self.language_model: Any = _language_model(self.model)
         self._window = context_window(self.model.config.text_config)
         self._batch_share = 1.0  # of the planned batch size; smaller after a batch did not fit
         # A static cache is allocated once, instead of copied for every token. Computed for 7B parameters and 32
@@ -149,7 +149,7 @@ class TransformersEngine:
         return patches
 
     def _encode_prompt(self, request: GenerationRequest) -> list[int]:
-        ids: list[int] = self.processor.encode_prompt(request.example.prompt, len(request.example.images))
+        ids: list[int] = self.processor.encode_example(request.example)
         return ids
 
     def _batch_size(self, length: int) -> int:
@@ -274,6 +274,17 @@ class TransformersEngine:
             self._static_cache, self._static_shape = StaticCache(config=config, max_cache_len=length), (rows, length)
         self._static_cache.reset()
         return self._static_cache
+
+
+def _language_model(model: Any) -> Any:
+    """Return the language model as a Llama of its own, which shares all modules; it never sees an image."""
+    config = copy.deepcopy(model.config.text_config)
+    config.num_hidden_layers = 0
+    with torch.device("meta"):
+        llama: Any = LlamaForCausalLM(config)
+    llama.model, llama.lm_head, llama.config = model.model.language_model, model.lm_head, model.config.text_config
+    llama.generation_config = model.generation_config
+    return llama.eval()
 
 
 def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> int:

@@ -114,7 +114,7 @@ def box_completions(study: Study, *, preset: Preset = "release") -> list[BoxComp
         rendered = render_report([sentence])
         if sentence.boxes:
             text, box, rest = rendered.partition(BOX)
-            completed = replace(example, prompt=example.prompt + build_target(preceding + text + box), target=rest)
+            completed = replace(example, answer_start=build_target(preceding + text + box), target=rest)
             completions.append(BoxCompletion(completed, index, sentence.text, sentence.boxes, index in clipped))
         preceding += rendered
     return completions

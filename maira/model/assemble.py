@@ -10,17 +10,20 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from maira.encoders import Encoder, load_encoder
-from maira.model.checkpoint import check_json, loading_mismatches, raise_mismatch
+from maira.model.checkpoint import check_json, checkpoint_folder, loading_mismatches, raise_mismatch
 from maira.model.config import MairaConfig
-from maira.model.convert import new_folder
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
+from radfact.io.outputs import Output, lock_output
 
 ROPE_FACTOR = 1.5
 """Linear scaling of the rotary embedding: extends the context window for the tokens of three images."""
+
+
+CHECKPOINT_FOLDER = Output("new folder", is_private=False)
 
 
 def assemble(
@@ -47,7 +50,7 @@ def assemble(
     Raises:
         InputError: a part cannot be read, the parts do not match, or `out` exists.
     """
-    with new_folder(out) as made, torch.random.fork_rng(devices=[]):
+    with lock_output(out, CHECKPOINT_FOLDER), checkpoint_folder(out) as made, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             vision = load_encoder(encoder)
@@ -148,7 +151,8 @@ def _join(config: MairaConfig, vision: Encoder, language: Any) -> Any:
     # The large parts exist, so the model is created without memory and only the adapter is initialized.
     with torch.device("meta"):
         model = MairaForConditionalGeneration(config)
-    model.vision_tower, model.language_model = vision, language
-    model.multi_modal_projector = Adapter(config)
-    model.multi_modal_projector.apply(model._init_weights)
+    body = model.model
+    body.vision_tower, body.language_model, model.lm_head = vision, language.model, language.lm_head
+    body.multi_modal_projector = Adapter(config)
+    body.multi_modal_projector.apply(model._init_weights)
     return model.eval()

@@ -1,7 +1,6 @@
-"""Parameter names of MAIRA-2 in each checkpoint layout, as tables, and the content of a checkpoint's files.
+"""Parameter names of MAIRA-2 on disk, as tables, and the content of a checkpoint's files.
 
-"own" is the layout of this package. "released" and "transformers5" differ in the prefixes of the four parts, and their
-encoder has the names of Hugging Face's `Dinov2Model` (`maira.encoders.weights`).
+Files have the names of the release, whose encoder is Hugging Face's `Dinov2Model`, or those of transformers 5.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -26,30 +25,16 @@ from radfact.io.hub import MODEL_FILES, resolve_model, snapshot_name
 from radfact.io.jsonl import read_json
 from radfact.io.outputs import replace_folder
 
-Layout = Literal["released", "transformers5", "own"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-
-PREFIXES: dict[Layout, dict[str, str]] = {
-    "own": {
-        "encoder": "vision_tower.vit.",
-        "adapter": "multi_modal_projector.",
-        "language": "language_model.model.",
-        "head": "language_model.lm_head.",
-    },
-    "released": {
-        "encoder": "vision_tower.",
-        "adapter": "multi_modal_projector.",
-        "language": "language_model.model.",
-        "head": "language_model.lm_head.",
-    },
-    "transformers5": {
-        "encoder": "model.vision_tower.",
-        "adapter": "model.multi_modal_projector.",
-        "language": "model.language_model.",
-        "head": "lm_head.",
-    },
-}
-"""Prefix of the names of each part."""
+ENCODER = "model.vision_tower.vit."
+RELEASE = (
+    ("vision_tower.", ENCODER),
+    ("multi_modal_projector.", "model.multi_modal_projector."),
+    ("language_model.model.", "model.language_model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+"""Prefixes of names: (in the release, in the model)."""
+TRANSFORMERS5 = ("model.vision_tower.", ENCODER)
+"""The only prefix of transformers 5's LLaVA that differs from that of the model."""
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -64,6 +49,7 @@ _FINGERPRINT_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "*.jinja",
+    "chat_template.json",
     "*.index.json",
     "*.safetensors",
     "*.bin",
@@ -84,57 +70,32 @@ class StoredTensor:
     dtype: str
 
 
-def own_name(name: str, layout: Layout) -> tuple[str, int | None]:
-    """Return our name for a parameter of a layout, and which third of own it is; unknown names are unchanged.
-
-    Args:
-        name: name in the layout.
-        layout: layout of the name.
-
-    Returns:
-        Our name, and 0, 1 or 2 for a part of a fused projection, None for a whole parameter.
-    """
-    for part, prefix in PREFIXES[layout].items():
+def model_name(name: str) -> tuple[str, int | None]:
+    """Return the model's name of a parameter on disk, and 0, 1 or 2 for a part of a fused projection, else None."""
+    for prefix, ours in (*RELEASE, TRANSFORMERS5):
         if name.startswith(prefix):
             rest, third = name.removeprefix(prefix), None
-            if part == "encoder" and layout != "own":
+            if ours == ENCODER:
                 rest, third = timm_name(rest)
-            return PREFIXES["own"][part] + rest, third
+            return ours + rest, third
     return name, None
 
 
-def names_for_layout(name: str, layout: Layout) -> tuple[str, ...]:
-    """Return the names of one of our parameters in a layout: one, or three for a fused projection.
-
-    Args:
-        name: our name.
-        layout: layout of the result.
-    """
-    for part, prefix in PREFIXES["own"].items():
-        if name.startswith(prefix):
-            rest = name.removeprefix(prefix)
-            split = part == "encoder" and layout != "own"
-            return tuple(PREFIXES[layout][part] + end for end in (hugging_face_names(rest) if split else (rest,)))
+def release_names(name: str) -> tuple[str, ...]:
+    """Return the names in the release of one of the model's parameters: one, or three for a fused projection."""
+    for prefix, ours in RELEASE:
+        if name.startswith(ours):
+            rest = name.removeprefix(ours)
+            return tuple(prefix + end for end in (hugging_face_names(rest) if ours == ENCODER else (rest,)))
     return (name,)
 
 
-def detect_layout(names: Iterable[str]) -> Layout:
-    """Return the layout of a checkpoint by its parameter names."""
-    names = list(names)
-    if any(name.startswith(PREFIXES["own"]["encoder"]) for name in names):
-        return "own"
-    foreign = PREFIXES["transformers5"]
-    prefixes = (foreign["encoder"], foreign["adapter"], foreign["language"], foreign["head"])
-    return "transformers5" if any(name.startswith(prefixes) for name in names) else "released"
-
-
 def weight_transforms() -> list[WeightRenaming | WeightConverter]:
-    """Return the tables as transformers' conversion rules, in the order in which it applies them to any layout."""
-    released, encoder = PREFIXES["released"], PREFIXES["own"]["encoder"]
-    pairs = [(prefix, released[part]) for part, prefix in PREFIXES["transformers5"].items()]
-    pairs += [(released["encoder"] + foreign, encoder + own) for foreign, own in STEMS]
-    renamings = [WeightRenaming(f"^{re.escape(foreign)}", own) for foreign, own in pairs]
-    renamings += [WeightRenaming(re.escape(foreign), own) for foreign, own in (*ALIASES, *LEAVES)]
+    """Return the tables as transformers' conversion rules, in the order in which it applies them to names on disk."""
+    tower = TRANSFORMERS5[0]
+    pairs = [(RELEASE[0][0], tower), *RELEASE[1:], *((tower + theirs, ENCODER + ours) for theirs, ours in STEMS)]
+    renamings = [WeightRenaming(f"^{re.escape(theirs)}", ours) for theirs, ours in pairs]
+    renamings += [WeightRenaming(re.escape(theirs), ours) for theirs, ours in (*ALIASES, *LEAVES)]
     fuse = WeightConverter([re.escape(part) for part in QKV], FUSED_QKV, [Concatenate(dim=0)])
     return [*renamings, fuse]
 
@@ -212,33 +173,32 @@ def read_headers(folder: Path) -> dict[str, StoredTensor]:
 def match_weights(
     stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], *, file: Path
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for each of our parameters, the names on disk that it consists of, in order.
+    """Return, for each of the model's parameters, the names on disk that it consists of, in order.
 
     Args:
-        stored: tensors of a checkpoint, in any layout.
-        expected: shapes of the model's parameters by our names.
+        stored: tensors of a checkpoint.
+        expected: shapes of the model's parameters.
         file: checkpoint, for the error.
 
     Raises:
         InputError: names are missing or unexpected, or shapes differ; lists the checkpoint's names.
     """
-    layout = detect_layout(stored)
     thirds: dict[str, dict[int, str]] = {}
     for name in stored:
-        own, third = own_name(name, layout)
-        thirds.setdefault(own, {})[third or 0] = name
-    plan = {own: tuple(parts[i] for i in sorted(parts)) for own, parts in thirds.items()}
-    known = {name: names_for_layout(name, layout) for name in expected}
+        ours, third = model_name(name)
+        thirds.setdefault(ours, {})[third or 0] = name
+    plan = {ours: tuple(parts[i] for i in sorted(parts)) for ours, parts in thirds.items()}
+    known = {ours: release_names(ours) for ours in expected}
     missing = [
-        name for own, names in known.items() for third, name in enumerate(names) if third not in thirds.get(own, {})
+        name for ours, names in known.items() for third, name in enumerate(names) if third not in thirds.get(ours, {})
     ]
-    unexpected = [name for own, names in plan.items() if own not in expected for name in names]
+    unexpected = [name for ours, names in plan.items() if ours not in expected for name in names]
     reshaped = []
-    for own in expected.keys() & plan.keys():
-        shapes = [stored[name].shape for name in plan[own]]
+    for ours in expected.keys() & plan.keys():
+        shapes = [stored[name].shape for name in plan[ours]]
         whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
-        if len(shapes) == len(known[own]) and whole != expected[own]:
-            reshaped.append(f"{' + '.join(plan[own])} (expected {list(expected[own])}, found {list(whole)})")
+        if len(shapes) == len(known[ours]) and whole != expected[ours]:
+            reshaped.append(f"{' + '.join(plan[ours])} (expected {list(expected[ours])}, found {list(whole)})")
     raise_mismatch(missing, unexpected, reshaped, file=file)
     return plan
 

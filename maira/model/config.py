@@ -1,11 +1,13 @@
-"""The configuration of a MAIRA-2 model, as a Hugging Face config."""
+"""The configuration of a MAIRA-2 model: transformers' LLaVA with RAD-DINO and a Llama."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, LlamaConfig
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, Dinov2Config, LlamaConfig, LlavaConfig
 from transformers.configuration_utils import PreTrainedConfig
 
 from maira.encoders.weights import options_of_config
@@ -18,8 +20,6 @@ RAD_DINO: dict[str, Any] = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
-    "stem": "patch",
-    "frozen": True,
 }
 VICUNA_7B: dict[str, Any] = {
     "vocab_size": 32207,
@@ -36,100 +36,97 @@ VICUNA_7B: dict[str, Any] = {
     "pad_token_id": 0,
     "tie_word_embeddings": False,
 }
-
-
-class VisionConfig(PreTrainedConfig):
-    """Configuration of `encoders.Encoder`; the defaults are RAD-DINO's."""
-
-    model_type = "maira2_vision"
-
-    image_size: int = 518
-    patch_size: int = 14
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    stem: str = "patch"
-    frozen: bool = True
-
-    def encoder_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `encoders.Encoder`."""
-        return {name: getattr(self, name) for name in RAD_DINO}
-
-
-FIXED: dict[str, Any] = {
+_FIXED: dict[str, Any] = {
     "vision_feature_layer": -1,
     "vision_feature_select_strategy": "default",
     "projector_hidden_act": "gelu",
+    "multimodal_projector_bias": True,
 }
 """Values of the released configuration that this model supports no alternative to."""
 
 
-class MairaConfig(PreTrainedConfig):
+class MairaConfig(LlavaConfig):
     """Configuration of encoder, adapter and language model; the defaults are the 7B model of the paper.
 
-    `config.json` of the released model and of transformers 5, whose encoder is a Hugging Face `Dinov2Config`, are read
-    as well.
-
     Attributes:
-        vision_config: configuration of the encoder.
-        text_config: configuration of the language model, a Llama.
+        vision_config: configuration of the encoder, a `Dinov2Config`; its further field `stem` is that of
+            `maira.encoders.Encoder`.
+        text_config: configuration of the language model, a `LlamaConfig`.
         image_token_index: id of `<image>`, the placeholder of an image token.
+        image_seq_length: number of image tokens of one image (1,369 for the 7B model), which follows from the encoder.
         projector_n_layers: number of linear layers of the adapter.
         image_merge: side of the square of neighboring patches that become one image token; 1 as in the paper, more
             for small models on small machines.
     """
 
     model_type = "maira2"
-    sub_configs = {"vision_config": VisionConfig, "text_config": LlamaConfig}  # noqa: RUF012
-    attribute_map = {"image_token_id": "image_token_index"}  # noqa: RUF012
+    sub_configs = {"vision_config": Dinov2Config, "text_config": LlamaConfig}  # noqa: RUF012
 
     vision_config: Any = None
     text_config: Any = None
     image_token_index: int = 32204
+    image_seq_length: int = 0
+    vision_feature_layer: int = -1
     projector_n_layers: int = 4
     image_merge: int = 1
-    tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         # Names the released code, which this package replaces.
         kwargs.pop("auto_map", None)
-        for name, value in FIXED.items():
-            if (actual := kwargs.pop(name, None)) not in (None, value):
+        for name, value in _FIXED.items():
+            if (actual := getattr(self, name)) != value:
                 raise ValueError(f"{name}: expected {value!r}, found {actual!r}")
-        if not isinstance(self.vision_config, VisionConfig):
-            self.vision_config = _vision_config(self.vision_config)
-        if not isinstance(self.text_config, LlamaConfig):
-            self.text_config = LlamaConfig(**_without_type(self.text_config or VICUNA_7B))
-        side = self.vision_config.image_size // self.vision_config.patch_size
+        self.vision_config = _sub_config(Dinov2Config, self.vision_config or RAD_DINO)
+        self.text_config = _sub_config(LlamaConfig, self.text_config or VICUNA_7B)
+        # The release's name of `rope_type`, which transformers 5 keeps as a second field.
+        (self.text_config.rope_parameters or {}).pop("type", None)
+        options = self.encoder_options()
+        side = options["image_size"] // options["patch_size"]
         if side % self.image_merge:
             raise ValueError(
                 f"image_merge: expected a divisor of the {side} patches per side, found {self.image_merge}"
             )
-        if (length := kwargs.pop("image_seq_length", None)) not in (None, self.image_seq_length):
-            raise ValueError(f"image_seq_length: expected {self.image_seq_length} as of the encoder, found {length}")
+        length = (side // self.image_merge) ** 2
+        if self.image_seq_length not in (0, length):
+            raise ValueError(f"image_seq_length: expected {length} as of the encoder, found {self.image_seq_length}")
+        self.image_seq_length = length
         super().__post_init__(**kwargs)
 
-    @property
-    def image_seq_length(self) -> int:
-        """Number of image tokens of one image (1,369 for the 7B model)."""
-        side = self.vision_config.image_size // self.vision_config.patch_size
-        return int((side // self.image_merge) ** 2)
+    def encoder_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `maira.encoders.Encoder`."""
+        return options_of_config(self.vision_config.to_dict())
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write `config.json` with the fields of the release.
+
+        It was made with transformers 4, whose keys of the rotary embedding and of the type transformers 5 reads too.
+        """
+        super().save_pretrained(save_directory, *args, **kwargs)
+        values: dict[str, Any] = json.loads(self.to_json_string(use_diff=False))
+        values["architectures"] = ["Maira2ForConditionalGeneration"]
+        language = values["text_config"]
+        rope = dict(language.pop("rope_parameters"))
+        language["rope_theta"] = rope.pop("rope_theta")
+        language["rope_scaling"] = rope | {"type": rope["rope_type"]} if rope["rope_type"] != "default" else None
+        for part in (values, language, values["vision_config"]):
+            part["torch_dtype"] = part.pop("dtype", None)
+            # The folder that it was read from, which is nobody else's business.
+            part.pop("_name_or_path", None)
+        text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+        (Path(save_directory) / "config.json").write_text(text, encoding="utf-8")
 
 
-def _vision_config(values: Any) -> VisionConfig:
-    if isinstance(values, PreTrainedConfig):
-        values = values.to_dict()
-    if values and values.get("model_type") == "dinov2":
-        values = options_of_config(values)
-    return VisionConfig(**_without_type(values or RAD_DINO))
-
-
-def _without_type(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != "model_type"}
+def _sub_config(kind: type[PreTrainedConfig], values: Any) -> PreTrainedConfig:
+    if isinstance(values, kind):
+        return values
+    values = values.to_dict() if isinstance(values, PreTrainedConfig) else dict(values)
+    if (found := values.pop("model_type", kind.model_type)) != kind.model_type:
+        raise ValueError(f"model_type: expected '{kind.model_type}', found {found!r}")
+    return kind(**values)
 
 
 def read_config(folder: Path) -> MairaConfig:
-    """Read the configuration of a checkpoint, of any layout.
+    """Read the configuration of a checkpoint.
 
     Raises:
         InputError: the folder has no valid configuration of MAIRA-2.
@@ -148,9 +145,11 @@ def read_config(folder: Path) -> MairaConfig:
         )
     try:
         config: MairaConfig = MairaConfig.from_pretrained(folder)
-    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, OSError, StrictDataclassError) as error:
         raise InputError(
-            f"invalid configuration: {str(error).splitlines()[-1].strip()}", code=ErrorCode.INVALID_FORMAT, file=path
+            f"invalid configuration: {str(error).splitlines()[-1].strip()[:200]}",
+            code=ErrorCode.INVALID_FORMAT,
+            file=path,
         ) from None
     return config
 
@@ -158,10 +157,7 @@ def read_config(folder: Path) -> MairaConfig:
 def context_window(config: Any) -> int:
     """Return how many tokens prompt and response may have together: 6,144 for MAIRA-2 (4,096 positions scaled by 1.5).
 
-    vLLM derives the same length from the same configuration.
-
-    Args:
-        config: configuration of the language model, a Llama.
+    vLLM derives the same length from the same configuration, that of the language model.
     """
     rope = config.rope_parameters or {}
     # The other kinds of scaling include their factor in the number of positions.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,13 +17,17 @@ from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, Batch
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.processing_utils import ProcessorMixin
 
-from maira.data.images import Gray, gray_levels, load_gray, prepare
+from maira.data.images import CropMap, Gray, gray_levels, load_gray, prepare
 from maira.model.checkpoint import check_json, resolve_pretrained
 from maira.model.config import MairaConfig
-from maira.model.prompts import PROMPT_END
+from maira.model.parser import parse_report
+from maira.model.prompts import TEMPLATE, Context, Messages, build_messages, render
+from maira.model.task_examples import PRIOR_REPORT_UNUSED, Example, UnusedInputWarning
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from radfact.errors import ErrorCode, InputError
 from radfact.io.hub import SETTINGS_FILES
+from radfact.io.jsonl import read_json
+from radfact.records import Box
 
 MEAN, DEVIATION = 0.5307, 0.2583
 """Mean and standard deviation of the gray levels of RAD-DINO's training images, on a [0, 1] scale."""
@@ -31,6 +38,10 @@ PATCH = 14
 ImageInput: TypeAlias = Path | str | Image.Image | Gray
 """A file, an open image, or gray levels (height, width) on any scale."""
 
+GroundedText: TypeAlias = tuple[str, list[tuple[float, float, float, float]] | None]
+"""A sentence and its boxes."""
+
+_BEFORE_TARGET = "ASSISTANT:"
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 # Settings of transformers' own image processors. The preparation here is always the same, so they are ignored.
@@ -144,7 +155,7 @@ def _check_processor(folder: Path) -> None:
         raise InputError(
             f"no processor here: expected {' or '.join(_PROCESSOR_FILES)}", code=ErrorCode.FILE_NOT_FOUND, file=folder
         )
-    check_json(folder, *_PROCESSOR_FILES)
+    check_json(folder, *_PROCESSOR_FILES, "chat_template.json")
 
 
 def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
@@ -170,27 +181,35 @@ def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
 class MairaProcessor(ProcessorMixin):
     """Prepares images and encodes prompts, with placeholders for image tokens.
 
+    It has the methods of the released processor under their names.
+
     Args:
         image_processor: image processor.
         tokenizer: tokenizer with MAIRA-2's tokens.
         image_seq_length: image tokens per image.
+        chat_template: template of the prompts (Jinja); None for `maira.model.prompts.TEMPLATE`.
 
     Raises:
         ValueError: the tokenizer has no image token.
     """
 
     def __init__(
-        self, image_processor: Any = None, tokenizer: Any = None, image_seq_length: int = 1369, **kwargs: Any
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        image_seq_length: int = 1369,
+        chat_template: str | None = None,
+        **kwargs: Any,
     ) -> None:
         self.image_seq_length = image_seq_length
         self.image_token_id = tokenizer.convert_tokens_to_ids(IMAGE)
         if self.image_token_id in (None, tokenizer.unk_token_id):
             raise ValueError(f"the tokenizer has no token {IMAGE}; add MAIRA-2's tokens to it")
-        super().__init__(image_processor, tokenizer, **kwargs)
+        super().__init__(image_processor, tokenizer, chat_template=chat_template or TEMPLATE, **kwargs)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> MairaProcessor:
-        """Read our own folder or the released one.
+        """Read the processor of a checkpoint.
 
         The released one names a standard image processor, without the min-max step: its statistics are used, not its
         code. Without `image_seq_length`, as there, the length follows from the sizes of image and patch.
@@ -200,7 +219,8 @@ class MairaProcessor(ProcessorMixin):
             kwargs: arguments of `from_pretrained`.
 
         Raises:
-            InputError: the folder lacks files of a processor, one cannot be read, or its tokenizer lacks tokens.
+            InputError: the folder lacks files of a processor, one cannot be read, its tokenizer lacks tokens, or its
+                chat template does not render a prompt.
             OSError: the folder does not exist.
         """
         # Passed on by AutoProcessor; code in the folder is never run.
@@ -218,7 +238,79 @@ class MairaProcessor(ProcessorMixin):
         tokenizer = load_tokenizer(folder, **kwargs)
         _check_tokens(tokenizer, folder)
         patches = image_processor.size // settings.get("patch_size", PATCH)
-        return MairaProcessor(image_processor, tokenizer, settings.get("image_seq_length", patches**2))
+        template = settings.get("chat_template")
+        if isinstance(template, dict):
+            template = template.get("default")
+        processor = MairaProcessor(
+            image_processor, tokenizer, settings.get("image_seq_length", patches**2), chat_template=template
+        )
+        _check_template(processor, folder)
+        return processor
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> list[str]:
+        """Write the processor's files as the release has them, so that transformers' own classes can read them.
+
+        Those are `BitImageProcessor` and `LlavaProcessor`; that the release names these is an assumption. They lack the
+        min-max step of the image preparation, so their pixels are equal only for images that span all gray levels.
+
+        Args:
+            save_directory: folder to write to.
+            kwargs: arguments of the tokenizer's `save_pretrained`.
+        """
+        folder = Path(save_directory)
+        files = list(self.tokenizer.save_pretrained(folder, **kwargs))
+        tokenizer = folder / "tokenizer_config.json"
+        settings = {name: value for name, value in read_json(tokenizer).items() if name != "chat_template"}
+        if settings.get("tokenizer_class") == "TokenizersBackend":
+            # The name of the class in transformers 4; transformers 5 knows both.
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        size = self.image_processor.size
+        name = {"processor_class": "Maira2Processor"}
+        images = {
+            "image_processor_type": "BitImageProcessor",
+            "do_resize": True,
+            "size": {"shortest_edge": size},
+            "resample": 3,
+            "do_center_crop": True,
+            "crop_size": {"height": size, "width": size},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": [self.image_processor.image_mean] * 3,
+            "image_std": [self.image_processor.image_std] * 3,
+            "do_convert_rgb": True,
+        }
+        processor = {
+            # A patch is what becomes one image token. The class token counts, which "default" removes again.
+            "patch_size": size // math.isqrt(self.image_seq_length),
+            "image_seq_length": self.image_seq_length,
+            "image_token": IMAGE,
+            "num_additional_image_tokens": 1,
+            "vision_feature_select_strategy": "default",
+        }
+        for file, values in (
+            (tokenizer, settings),
+            (folder / "preprocessor_config.json", images),
+            (folder / "processor_config.json", processor),
+        ):
+            file.write_text(json.dumps(values | name, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+        return files
+
+    def render(self, messages: Messages) -> str:
+        """Return the text of a prompt, up to where the response begins, by the chat template."""
+        text = render(messages, self.chat_template, **self.tokenizer.special_tokens_map)
+        # `encode_prompt` adds it.
+        return text.removeprefix(self.tokenizer.bos_token)
+
+    def encode_example(self, example: Example) -> list[int]:
+        """Return the token ids of the prompt of an example and of the start of its response.
+
+        Raises:
+            ValueError: the number of placeholders differs from the number of images.
+        """
+        ids = self.encode_prompt(self.render(example.messages), len(example.images))
+        return [*ids, *self.encode_target(example.answer_start)[:-1]] if example.answer_start else ids
 
     def encode_prompt(self, prompt: str, images: int) -> list[int]:
         """Return the token ids of a prompt, after `<s>`, with one placeholder per image token.
@@ -244,40 +336,179 @@ class MairaProcessor(ProcessorMixin):
         Raises:
             ValueError: the tokenizer would merge the start of the target with the end of the prompt.
         """
-        # Llama's tokenizer adds a space before a text of its own, so the target is encoded after the prompt's end.
-        before: list[int] = self.tokenizer(PROMPT_END, add_special_tokens=False)["input_ids"]
-        both: list[int] = self.tokenizer(PROMPT_END + target, add_special_tokens=False)["input_ids"]
+        # Llama's tokenizer adds a space before a text of its own, so the target is encoded after the end of a prompt.
+        before: list[int] = self.tokenizer(_BEFORE_TARGET, add_special_tokens=False)["input_ids"]
+        both: list[int] = self.tokenizer(_BEFORE_TARGET + target, add_special_tokens=False)["input_ids"]
         if both[: len(before)] != before:
             raise ValueError("expected a target that starts with a space; the tokenizer merges it with the prompt")
         return [*both[len(before) :], self.tokenizer.eos_token_id]
 
     def __call__(
-        self, images: Sequence[Sequence[ImageInput]], text: Sequence[str], *, return_tensors: str = "pt"
+        self,
+        images: ImageInput | Sequence[ImageInput] | Sequence[Sequence[ImageInput]] | None = None,
+        text: str | Sequence[str] = "",
+        *,
+        padding: bool | str = True,
+        return_tensors: str | None = "pt",
     ) -> BatchFeature:
         """Prepare a batch for `generate`, padded on the left.
 
         Args:
-            images: images of each prompt, in the order of the placeholders.
-            text: prompts.
-            return_tensors: "pt", the only choice.
+            images: images of all prompts in the order of their placeholders, or a list of images for each prompt.
+            text: prompt, or list of prompts, with one `<image>` per image.
+            padding: False only if all prompts have the same length.
+            return_tensors: "pt", or None for lists.
 
         Returns:
             `input_ids` and `attention_mask` (batch, length), `pixel_values` (images, 3, size, size).
 
         Raises:
-            ValueError: placeholders and images of a prompt do not match, or prompts and lists of images.
+            ValueError: placeholders and images of a prompt do not match, prompts and lists of images, or the lengths.
             InputError: a file cannot be read as an image, or an image is not a radiograph.
         """
-        if return_tensors != "pt":
-            raise ValueError(f"return_tensors: expected 'pt', found {return_tensors!r}")
-        if isinstance(text, str) or len(text) != len(images) or not text:
-            count = 1 if isinstance(text, str) else len(text)
-            raise ValueError(f"expected a list of images for each of {count} prompts, found {len(images)}")
-        ids = [self.encode_prompt(prompt, len(shown)) for prompt, shown in zip(text, images, strict=True)]
+        if return_tensors not in ("pt", None):
+            raise ValueError(f"return_tensors: expected 'pt' or None, found {return_tensors!r}")
+        prompts = [text] if isinstance(text, str) else list(text)
+        if not prompts:
+            raise ValueError("text: expected at least one prompt, found none")
+        shown = _images_by_prompt(images, prompts)
+        ids = [self.encode_prompt(prompt, len(own)) for prompt, own in zip(prompts, shown, strict=True)]
+        if not padding and len(set(map(len, ids))) > 1:
+            raise ValueError(f"padding: expected prompts of one length, found {sorted(set(map(len, ids)))}")
         tokens, mask = pad(ids, self.tokenizer.pad_token_id, left=True)
-        flat = [image for shown in images for image in shown]
-        pixels = self.image_processor(flat)["pixel_values"]
-        return BatchFeature({"input_ids": tokens, "attention_mask": mask, "pixel_values": pixels})
+        features: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
+        if return_tensors is None:
+            features = {name: tensor.tolist() for name, tensor in features.items()}
+        if flat := [image for own in shown for image in own]:
+            features |= self.image_processor(flat)
+        return BatchFeature(features)
+
+    def format_and_preprocess_reporting_input(
+        self,
+        current_frontal: ImageInput,
+        current_lateral: ImageInput | None = None,
+        prior_frontal: ImageInput | None = None,
+        indication: str | None = None,
+        technique: str | None = None,
+        comparison: str | None = None,
+        prior_report: str | None = None,
+        get_grounding: bool = False,
+        **kwargs: Any,
+    ) -> BatchFeature:
+        """Prepare the images and sections of a study for `generate`, as the released processor does.
+
+        Args:
+            current_frontal: current frontal image.
+            current_lateral: current lateral image.
+            prior_frontal: prior frontal image.
+            indication: section of the report, as the next two.
+            technique: section.
+            comparison: section.
+            prior_report: prior report; used only with `prior_frontal`.
+            get_grounding: whether to ask for a report with boxes.
+            kwargs: further arguments of the processor, such as `return_tensors`.
+
+        Returns:
+            `input_ids`, `attention_mask` (1, length) and `pixel_values` (images, 3, size, size).
+        """
+        if prior_report is not None and prior_frontal is None:
+            warnings.warn(PRIOR_REPORT_UNUSED, UnusedInputWarning, stacklevel=2)
+        context = Context(
+            has_lateral=current_lateral is not None,
+            has_prior=prior_frontal is not None,
+            prior_report=prior_report,
+            indication=indication,
+            technique=technique,
+            comparison=comparison,
+        )
+        messages = build_messages("grounded" if get_grounding else "findings", context)
+        images = [image for image in (current_frontal, current_lateral, prior_frontal) if image is not None]
+        return self([images], [self.render(messages)], **kwargs)
+
+    def format_and_preprocess_phrase_grounding_input(
+        self, frontal_image: ImageInput, phrase: str, **kwargs: Any
+    ) -> BatchFeature:
+        """Prepare an image and a phrase to ground in it for `generate`, as the released processor does.
+
+        Args:
+            frontal_image: frontal image.
+            phrase: finding to locate.
+            kwargs: further arguments of the processor, such as `return_tensors`.
+        """
+        return self([[frontal_image]], [self.render(build_messages("phrase", Context(phrase=phrase)))], **kwargs)
+
+    def convert_output_to_plaintext_or_grounded_sequence(self, text: str) -> str | list[GroundedText]:
+        """Return a response without grounding as it is, and a grounded one as its sentences with their boxes.
+
+        Where the released processor raises an error (nested, cut off or repeated tags), this keeps every sentence.
+
+        Args:
+            text: response, without spaces at its start.
+
+        Returns:
+            The text, or a list of (sentence, boxes or None); boxes are (x_min, y_min, x_max, y_max) in shares of the
+            model's square crop, see `adjust_box_for_original_image_size`.
+        """
+        if not any(token in text for token in ADDED_TOKENS):
+            return text
+        return [
+            (sentence.text, [_box_values(box) for box in sentence.boxes] if sentence.boxes else None)
+            for sentence in parse_report(text).sentences
+        ]
+
+    def adjust_box_for_original_image_size(
+        self, box: tuple[float, float, float, float], width: int, height: int
+    ) -> tuple[float, float, float, float]:
+        """Convert a box of the model's square crop to shares of the original image.
+
+        Args:
+            box: (x_min, y_min, x_max, y_max) in shares of the crop.
+            width: width of the original image in pixels.
+            height: its height.
+        """
+        x_min, y_min, x_max, y_max = box
+        crop_box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
+        return _box_values(CropMap(width, height).to_original(crop_box))
+
+
+def _box_values(box: Box) -> tuple[float, float, float, float]:
+    return box.x_min, box.y_min, box.x_max, box.y_max
+
+
+def _images_by_prompt(images: Any, prompts: Sequence[str]) -> list[list[ImageInput]]:
+    """Return the images of each prompt; a flat list is divided by the placeholders."""
+    if images is None:
+        return [[] for _ in prompts]
+    if isinstance(images, str | Path | Image.Image | np.ndarray):
+        images = [images]
+    if any(isinstance(image, list | tuple) for image in images):
+        if len(images) != len(prompts):
+            raise ValueError(f"expected a list of images for each of {len(prompts)} prompts, found {len(images)}")
+        return [list(own) for own in images]
+    flat, counts = list(images), [prompt.count(IMAGE) for prompt in prompts]
+    if sum(counts) != len(flat):
+        raise ValueError(f"expected images for {sum(counts)} image placeholders of the prompts, found {len(flat)}")
+    return [[flat.pop(0) for _ in range(count)] for count in counts]
+
+
+def _check_template(processor: MairaProcessor, folder: Path) -> None:
+    """Raise an InputError unless the chat template renders a prompt with its texts and images."""
+    messages = build_messages("findings", Context(has_lateral=True))
+    texts = [item["text"] for message in messages for item in message["content"] if item["type"] == "text"]
+    try:
+        text = processor.render(messages)
+    except Exception as error:  # a template may raise anything
+        raise InputError(
+            f"the chat template cannot be rendered: {error}", code=ErrorCode.INVALID_FORMAT, file=folder
+        ) from None
+    if text.count(IMAGE) != 2 or not all(part.strip() in text for part in texts):
+        raise InputError(
+            "expected a chat template of messages with items of text and image, which shows all texts and one "
+            f"{IMAGE} per image",
+            code=ErrorCode.INVALID_FORMAT,
+            file=folder,
+            field="chat_template",
+        )
 
 
 def pad(rows: Sequence[Sequence[int]], value: int, *, left: bool = False, multiple: int = 1) -> tuple[Tensor, Tensor]:

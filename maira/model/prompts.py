@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from maira.model.tokens import IMAGE
 
 Task = Literal["findings", "grounded", "phrase"]
 Preset = Literal["release", "paper"]
 
+Messages: TypeAlias = tuple[dict[str, Any], ...]
+"""A conversation in the form of transformers: roles, and contents of items of text and image."""
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role != 'system' %} {{ message.role | upper }}: {% endif %}"
+    "{% for item in message.content %}{{ '<image>' if item.type == 'image' else item.text }}{% endfor %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %} ASSISTANT:{% endif %}"
+)
+"""The chat template of checkpoints made here; a checkpoint with another one is prompted with that."""
+
 MISSING = "N/A"
-PROMPT_END = "ASSISTANT:"
 SYSTEM = "You are an expert radiology assistant tasked with interpreting a chest X-ray study."
 GROUNDING = (
     "Each finding should be described as a self-contained plain-text sentence. If the finding is groundable, locate "
@@ -50,8 +62,8 @@ class Context:
     phrase: str | None = None
 
 
-def build_prompt(task: Task, context: Context, preset: Preset = "release") -> str:
-    """Build the prompt up to and including "ASSISTANT:"; the target follows after one space.
+def build_messages(task: Task, context: Context, preset: Preset = "release") -> Messages:
+    """Build the messages of a prompt, which the chat template of a checkpoint turns into text.
 
     Phrase grounding shows the current frontal image only, whatever else the study has.
 
@@ -69,11 +81,34 @@ def build_prompt(task: Task, context: Context, preset: Preset = "release") -> st
         if not (context.phrase or "").strip():
             raise ValueError("phrase grounding needs a phrase")
         image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
-        items = f"Given the current frontal image{image} {instruction}{context.phrase}"
+        text = f"Given the current frontal image{image} {instruction}{context.phrase}"
     else:
         build = _release_items if preset == "release" else _paper_items
-        items = build(task, context)
-    return f"{SYSTEM} USER: {items} {PROMPT_END}"
+        text = build(task, context)
+    items = [
+        {"type": "image"} if part == IMAGE else {"type": "text", "text": part}
+        for part in re.split(f"({IMAGE})", text)
+        if part
+    ]
+    return (
+        {"role": "system", "content": [{"type": "text", "text": SYSTEM}]},
+        {"role": "user", "content": items},
+    )
+
+
+def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:
+    """Return the text of a prompt, up to where the response begins.
+
+    Args:
+        messages: messages of the prompt.
+        template: chat template.
+        tokens: special tokens by their names in the template, such as `bos_token`.
+    """
+    # Imported here, so that the prompts can be read without transformers.
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    (text,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, **tokens)
+    return str(text)
 
 
 def build_target(answer: str) -> str:

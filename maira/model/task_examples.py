@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from maira.data.images import CropMap, image_size
 from maira.data.study import Study
 from maira.model.parser import render_report
-from maira.model.prompts import Context, Preset, Task, build_prompt, build_target
+from maira.model.prompts import Context, Messages, Preset, Task, build_messages, build_target
 from maira.model.tokens import IMAGE, NO_TEXT
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Sentence
@@ -45,18 +45,26 @@ class Example:
     Attributes:
         sample_id: sample of the study.
         task: task of the model.
-        prompt: text of the prompt.
+        messages: messages of the prompt, for the processor's chat template.
         images: current frontal, current lateral, prior frontal, as far as present.
         target: text of the supervised target; None if the study has none for the task.
         notes: unused inputs of the study, each of which was a warning too.
+        answer_start: beginning of the response, which the model continues.
     """
 
     sample_id: str
     task: Task
-    prompt: str
+    messages: Messages
     images: tuple[Path, ...]
     target: str | None = None
     notes: tuple[str, ...] = ()
+    answer_start: str = ""
+
+    @property
+    def text(self) -> str:
+        """The user's message, without the words of the chat template, and the start of the response."""
+        items = self.messages[-1]["content"]
+        return "".join(item.get("text", IMAGE) for item in items) + self.answer_start
 
 
 def study_context(study: Study, phrase: str | None = None) -> Context:
@@ -105,7 +113,7 @@ def make_example(
         InputError: an image is missing, a text contains the image placeholder, or the target cannot be written in the
             model's format.
     """
-    prompt = build_prompt(task, study_context(study, phrase.text if phrase else None), preset)
+    messages = build_messages(task, study_context(study, phrase.text if phrase else None), preset)
     notes: list[str] = []
     if task == "phrase":
         images: tuple[Path, ...] = (study.frontal,)
@@ -118,11 +126,11 @@ def make_example(
         target = (
             _narrative_target(study) if task == "findings" else _grounded_target(study, sentences, frontal_size, notes)
         )
-    if prompt.count(IMAGE) != len(images):
+    if sum(item["type"] == "image" for item in messages[-1]["content"]) != len(images):
         raise InputError(f"sample '{study.sample_id}': a section contains the image placeholder {IMAGE}")
     for note in notes:
         warnings.warn(note, UnusedInputWarning, stacklevel=2)
-    return Example(study.sample_id, task, prompt, images, target, tuple(notes))
+    return Example(study.sample_id, task, messages, images, target, tuple(notes))
 
 
 def to_crop_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:

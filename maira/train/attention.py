@@ -67,7 +67,7 @@ def select_kernel(option: Literal["auto", "varlen", "samples"], device: torch.de
 def set_kernel(model: MairaForConditionalGeneration, name: str) -> None:
     """Set the kernel of a MAIRA-2's language model; without a `row` (in generation) it is transformers' SDPA."""
     register_kernels()
-    model.language_model.set_attn_implementation(name)
+    model.model.language_model.set_attn_implementation(name)
 
 
 def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:

@@ -11,11 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaConfig, PretrainedConfig
 
 from maira.model.config import MairaConfig, context_window, read_config
-from maira.model.modeling import CheckpointWeights, MairaForConditionalGeneration, expected_shapes
+from maira.model.modeling import (
+    MODULES,
+    CheckpointWeights,
+    MairaForConditionalGeneration,
+    expected_shapes,
+    modules_of,
+)
 from maira.model.processor import MairaImageProcessor, MairaProcessor
 from maira.model.tokens import IMAGE
 from maira.train import lora
@@ -26,12 +32,6 @@ from radfact.errors import ErrorCode, InputError
 
 TOKENIZER_STUDIES = 4000
 """Studies whose texts shape the vocabulary of a tokenizer trained from scratch."""
-MODULES: dict[Component, str] = {
-    "encoder": "vision_tower",
-    "adapter": "multi_modal_projector",
-    "language_model": "language_model",
-}
-"""Modules of a model by the names of its components in configurations."""
 
 
 def load_model(
@@ -40,8 +40,7 @@ def load_model(
     """Load or build the model and processor of a training configuration, with the weight types of the training."""
     if isinstance(config.model, FromScratch):
         model, processor = build_from_scratch(config.model, texts)
-        for part, name in MODULES.items():
-            getattr(model, name).to(weight_dtype(config, part))
+        _convert(model, config)
         return model, processor
     if not (config.model / "config.json").exists():
         raise InputError(
@@ -65,13 +64,14 @@ def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGenerat
     main_dtype = weight_dtype(config, "language_model")
     model: MairaForConditionalGeneration = MairaForConditionalGeneration.from_pretrained(folder, dtype=main_dtype)
     weights: CheckpointWeights | None = None
-    for part, name in MODULES.items():
+    for part, prefixes in MODULES.items():
         if (dtype := weight_dtype(config, part)) == main_dtype:
             continue
         # Read these weights again: converting rounded weights does not restore their precision.
         weights = weights or CheckpointWeights(folder, model.config)
-        getattr(model, name).to(dtype)
-        own = dict(weights.read([key for key in weights.shapes if key.startswith(f"{name}.")], dtype))
+        for module in modules_of(model, part):
+            module.to(dtype)
+        own = dict(weights.read([key for key in weights.shapes if key.startswith(prefixes)], dtype))
         model.load_state_dict(own, strict=False)
     return model
 
@@ -80,9 +80,14 @@ def _empty_model(config: TrainConfig, folder: Path) -> MairaForConditionalGenera
     model_config = read_config(folder)
     with torch.device("meta"):
         model = MairaForConditionalGeneration(model_config)
-    for part, name in MODULES.items():
-        getattr(model, name).to(weight_dtype(config, part))
+    _convert(model, config)
     return model
+
+
+def _convert(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
+    for part in MODULES:
+        for module in modules_of(model, part):
+            module.to(weight_dtype(config, part))
 
 
 def build_from_scratch(
@@ -103,7 +108,7 @@ def build_from_scratch(
     }
     try:
         model_config = MairaConfig(
-            vision_config=parts.vision_config.model_dump(exclude_unset=True),
+            vision_config=parts.vision_config.model_dump(),
             text_config=text_config,
             image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
             image_merge=parts.image_merge,
@@ -132,14 +137,6 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
     """Set which weights of a model are trained, and add low-rank adapters if the configuration has them."""
     if not config.trained:
         raise InputError("expected at least one of encoder, adapter and language_model", field="trained")
-    for part, name in MODULES.items():
-        module: nn.Module = getattr(model, name)
-        module.requires_grad_(part in config.trained)
-    tower = model.vision_tower
-    tower.frozen = tower.options["frozen"] = model.config.vision_config.frozen = "encoder" not in config.trained
-    if (unused := tower.vit.mask_token) is not None:
-        # The published weights contain it, but the model does not use it, so it never gets a gradient.
-        unused.requires_grad_(False)
     if config.lora:
         if config.lora.quantize and isinstance(config.model, FromScratch):
             raise InputError(
@@ -148,7 +145,16 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
                 field="lora.quantize",
             )
         dtype = torch.bfloat16 if config.weights == "bfloat16" else torch.float32
-        lora.add(model.language_model, config.lora, dtype, lora.added_rows(config.lora, model.config))
+        lora.add(model, config.lora, dtype, lora.added_rows(config.lora, model.config))
+    for part in MODULES:
+        for module in modules_of(model, part):
+            if part != "language_model" or not config.lora:
+                module.requires_grad_(part in config.trained)
+    tower = model.model.vision_tower
+    tower.frozen = "encoder" not in config.trained
+    if (unused := tower.vit.mask_token) is not None:
+        # The published weights contain it, but the model does not use it, so it never gets a gradient.
+        unused.requires_grad_(False)
 
 
 def export_weights(weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig) -> dict[str, Tensor]:
@@ -172,7 +178,8 @@ def _unmerged(
         plain = {lora.plain_name(name): tensor for name, tensor in weights.items()}
         yield from ((name, plain[name]) for name in expected_shapes(model_config))
         return
-    whole = tuple(f"{MODULES[part]}." for part in config.trained if not (part == "language_model" and config.lora))
+    parts = (part for part in config.trained if not (part == "language_model" and config.lora))
+    whole = tuple(prefix for part in parts for prefix in MODULES[part])
     base = CheckpointWeights(config.model, model_config)
     for name in base.shapes:
         if name in weights and name.startswith(whole):

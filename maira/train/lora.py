@@ -22,12 +22,11 @@ from radfact.errors import InputError
 _LOW_RANK = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.default\.weight")
 _ROWS = re.compile(r"(?P<layer>.+)\.token_adapter\.trainable_tokens_delta\.default")
 _WRAPPED = re.compile(r"(\.token_adapter)?\.base_layer(?=\.)")
-_WHERE = "language_model."
 _MISPLACED = f"the tokens from {ADDED_TOKENS[0]} to {ADDED_TOKENS[-1]} do not stand in order before {IMAGE}"
 _REMEDY = "add them so, as maira assemble does, or set it to false"
 
 
-def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
+def add(model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
     """Add adapters to a language model in place, and freeze its other weights except rows of tokens.
 
     Weights in 4 bits are quantized when the model is moved to its device.
@@ -36,17 +35,18 @@ def add(language_model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequen
     from peft import inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
 
-    names = {name.rpartition(".")[2] for name, part in language_model.base_model.named_modules() if _is_linear(part)}
+    blocks = getattr(model.base_model, "language_model", model.base_model)
+    names = {name.rpartition(".")[2] for name, part in blocks.named_modules() if _is_linear(part)}
     if unknown := [target for target in lora.targets if target not in names]:
         raise InputError(f"no layer '{unknown[0]}'; there are {', '.join(sorted(names))}", field="lora.targets")
     if lora.quantize is not None:
-        _quantize(language_model.base_model)
-    inject_adapter_in_model(_peft_config(lora, rows), language_model)
-    for part in language_model.modules():
+        _quantize(blocks)
+    inject_adapter_in_model(_peft_config(lora, rows), model)
+    for part in model.modules():
         if isinstance(part, LoraLayer):
             # Autocast and FSDP convert types; a copy of every input in the type of the adapters is not needed.
             part.cast_input_dtype_enabled = False
-    for name, parameter in language_model.named_parameters():
+    for name, parameter in model.named_parameters():
         if is_adapter(name):
             parameter.data = parameter.data.to(dtype)
 
@@ -111,11 +111,11 @@ def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path,
     """Write adapters and rows in peft's format for the language model (`PeftModel.from_pretrained`)."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        f"base_model.model.{layer.removeprefix(_WHERE)}.lora_{half}.weight": tensor.contiguous()
+        f"base_model.model.{layer}.lora_{half}.weight": tensor.contiguous()
         for layer, pair in low_rank(trained).items()
         for half, tensor in pair.items()
     } | {
-        f"base_model.model.{layer.removeprefix(_WHERE)}.token_adapter.trainable_tokens_delta": tensor.contiguous()
+        f"base_model.model.{layer}.token_adapter.trainable_tokens_delta": tensor.contiguous()
         for layer, tensor in token_rows(trained).items()
     }
     settings = _peft_config(lora, rows)

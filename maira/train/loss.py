@@ -112,7 +112,7 @@ class MairaLossModel(PackedLossModel):
         ).last_hidden_state
         is_supervised = batch.policy is None and batch.reference_log_probs is None
         losses_of = answer_losses if is_supervised or self.policy is None else self.policy
-        losses: Losses = losses_of(hidden, self.model.language_model.lm_head, batch)
+        losses: Losses = losses_of(hidden, self.model.lm_head, batch)
         return losses._replace(patches=self._patch_loss(patches, batch))
 
     def _patch_loss(self, patches: Tensor, batch: PackedBatch) -> Tensor:

@@ -213,7 +213,8 @@ def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
             body: Any = module.base_model
             if not module.config.tie_word_embeddings:
                 yield body.get_input_embeddings()
-                yield [body.norm, module.lm_head] if "norm" in body._modules else module.lm_head
+                blocks = getattr(body, "language_model", body)
+                yield [blocks.norm, module.lm_head] if "norm" in blocks._modules else module.lm_head
 
 
 def _fits_unsharded(model: nn.Module, context: DistributedContext) -> bool:

@@ -79,7 +79,7 @@ def alone(training: MairaLossModel, sample: Sample) -> tuple[Tensor, Tensor]:
     answer = F.cross_entropy(scores, torch.tensor(sample.ids[sample.prompt :]), reduction="sum")
     if training.patch_head is None:
         return answer, answer.new_zeros(())
-    found = training.patch_head(model.vision_tower(pixels[:1]))[0]
+    found = training.patch_head(model.model.vision_tower(pixels[:1]))[0]
     wrong = F.binary_cross_entropy_with_logits(found, sample.coverage, reduction="none")
     return answer, wrong.sum(1).mean()
 

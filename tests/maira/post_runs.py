@@ -31,7 +31,7 @@ def encode_prompt(study: Study, processor: MairaProcessor) -> tuple[list[int], A
     """The tokens and images, (images, size, size), of the prompt of a grounded report."""
     example = make_example(study, "grounded")
     images = processor.image_processor(list(example.images))["pixel_values"][:, 0].numpy()
-    return processor.encode_prompt(example.prompt, len(example.images)), images
+    return processor.encode_example(example), images
 
 
 def answer_scores(model: Any, ids: list[int], prompt: int, images: Any) -> torch.Tensor:

@@ -122,15 +122,15 @@ def test_encoder_and_language_model_weights_come_from_the_folders(parts: tuple[P
     language = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()
     for name in language:
         if "embed_tokens" not in name and "lm_head" not in name:
-            assert torch.equal(result[f"language_model.{name}"], language[name]), name
+            assert torch.equal(result[name.replace("model.", "model.language_model.")], language[name]), name
     encoder = Dinov2Model.from_pretrained(parts[0]).state_dict()
-    assert torch.equal(result["vision_tower.vit.pos_embed"], encoder["embeddings.position_embeddings"])
+    assert torch.equal(result["model.vision_tower.vit.pos_embed"], encoder["embeddings.position_embeddings"])
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
 def test_new_embeddings_are_the_mean_of_existing_ones(parts: tuple[Path, Path], assembled: Path, name: str) -> None:
     before = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()[name]
-    after = state(assembled)[f"language_model.{name}"]
+    after = state(assembled)[name.replace("model.", "model.language_model.")]
     known = len(LlamaTokenizer.from_pretrained(parts[1]))
     assert known < ROWS
     assert after.shape == (known + 207, 32)
@@ -144,7 +144,7 @@ def test_the_adapter_depends_on_the_seed(parts: tuple[Path, Path], assembled: Pa
     first, same, different = (state(folder) for folder in (assembled, tmp_path / "same", tmp_path / "other"))
     differs = {name for name in first if not torch.equal(first[name], different[name])}
     assert all(torch.equal(first[name], same[name]) for name in first)
-    assert differs == {f"multi_modal_projector.layers.{i}.weight" for i in (0, 2, 4, 6)}
+    assert differs == {f"model.multi_modal_projector.layers.{i}.weight" for i in (0, 2, 4, 6)}
 
 
 def test_the_global_random_state_is_unchanged(parts: tuple[Path, Path], tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_packed_rows_need_no_mask(config: MairaConfig) -> None:
     attention.set_kernel(model, attention.SAMPLES)
     row = torch.zeros(1, 64, 32)
     mask = create_causal_mask(
-        config=model.language_model.config,
+        config=model.model.language_model.config,
         inputs_embeds=row,
         attention_mask=None,
         past_key_values=None,

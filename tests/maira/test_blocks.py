@@ -133,7 +133,7 @@ def test_distributed_blocks_compile_to_one_graph_each(
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=record, fullgraph=True))
     monkeypatch.setattr(parallel, "sharding", lambda *_: kind)
     training = MairaLossModel(trainable(config, num_hidden_layers=3), KINDS, 0.5).train()
-    training.model.vision_tower.vit.mask_token.requires_grad_(False)
+    training.model.model.vision_tower.vit.mask_token.requires_grad_(False)
     recipe = make_recipe(checkpointing, compiled=True)
     prepare_blocks(training, recipe)
     torch._dynamo.reset()

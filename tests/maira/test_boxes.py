@@ -104,11 +104,11 @@ def make_study(tmp_path: Path) -> Any:
 
 def test_the_condition_ends_with_the_first_box_of_the_sentence(make_study: Any) -> None:
     study = make_study()
-    prompt = make_example(study, "grounded").prompt
+    prompt = make_example(study, "grounded").text
     first, second = box_completions(study)
-    assert first.example.prompt == f"{prompt} <obj>Clear right lung.</obj><obj>Left nodule.<box>"
+    assert first.example.text == f"{prompt} <obj>Clear right lung.</obj><obj>Left nodule.<box>"
     assert first.example.target == "<x50><y20><x75><y40></box><box><x50><y50><x70><y60></box></obj>"
-    assert second.example.prompt == first.example.prompt + first.example.target + "<obj>Opacity.<box>"
+    assert second.example.text == first.example.text + first.example.target + "<obj>Opacity.<box>"
     assert second.example.target == "<x10><y10><x30><y30></box></obj>"
     assert [item.index for item in (first, second)] == [1, 2]
 
@@ -117,7 +117,7 @@ def test_the_condition_is_a_prefix_of_the_training_answer(make_study: Any) -> No
     study = make_study()
     example = make_example(study, "grounded")
     for item in box_completions(study):
-        assert f"{example.prompt}{example.target}".startswith(f"{item.example.prompt}{item.example.target}")
+        assert f"{example.text}{example.target}".startswith(f"{item.example.text}{item.example.target}")
         assert item.example.images == example.images
 
 
@@ -140,7 +140,7 @@ def test_clipped_boxes_are_marked_and_hidden_boxes_not_requested(make_study: Any
         half, one = box_completions(make_study(sentences))
     assert (half.index, half.is_clipped, one.index, one.is_clipped) == (1, True, 2, True)
     assert [b.as_tuple() for b in half.reference] == [pytest.approx((0, 0, 0.5, 1))]
-    assert half.example.prompt.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
+    assert half.example.text.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
     assert half.example.notes == (BOX_OUTSIDE, BOX_CLIPPED, BOX_OUTSIDE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,12 +17,9 @@ from safetensors import safe_open
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
-from typer.testing import CliRunner, Result
 
-from maira.cli.main import app
-from maira.model.checkpoint import LAYOUTS, Layout, detect_layout, fold_layers, names_for_layout, own_name, read_headers
+from maira.model.checkpoint import fold_layers, model_name, read_headers, release_names
 from maira.model.config import MairaConfig
-from maira.model.convert import convert
 from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
 from maira.model.processor import pad
 from maira.model.tokens import add_tokens
@@ -49,18 +45,18 @@ def state(assembly: Assembly) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def folders(state: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same weights in the released layout, both ways of transformers 5's, and our own."""
+    """The same weights with the names of the release, both kinds of transformers 5's, and as we save them."""
     root = tmp_path_factory.mktemp("checkpoints")
     result = {
         "released": write_released(root / "released", state),
         "transformers5": write_released(root / "transformers5", in_transformers5(state)),
         "in memory": write_released(root / "in_memory", in_transformers5(state, in_memory_names=True)),
     }
-    convert(result["released"], root / "own", "own", shard_size="60KB")
-    return result | {"own": root / "own"}
+    load(result["released"]).save_pretrained(root / "saved", max_shard_size="60KB")
+    return result | {"saved": root / "saved"}
 
 
-KINDS = ("released", "transformers5", "in memory", "own")
+KINDS = ("released", "transformers5", "in memory", "saved")
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +123,15 @@ def test_released_tensor_names_match_the_specification(state: dict[str, Tensor])
 
 
 def test_the_release_has_522_tensors() -> None:
-    names = [name for ours in expected_shapes(MairaConfig()) for name in names_for_layout(ours, "released")]
+    names = [name for ours in expected_shapes(MairaConfig()) for name in release_names(ours)]
     assert len(names) == len(set(names)) == 522
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_name_mapping_round_trips(layout: Layout) -> None:
+def test_name_mapping_round_trips() -> None:
     for ours in expected_shapes(MairaConfig()):
-        names = names_for_layout(ours, layout)
+        names = release_names(ours)
         thirds = [None] if len(names) == 1 else [0, 1, 2]
-        assert [own_name(name, layout) for name in names] == [(ours, third) for third in thirds]
+        assert [model_name(name) for name in names] == [(ours, third) for third in thirds]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -158,14 +153,14 @@ def test_a_device_map_with_parts_on_disk_gives_the_same_logits(
     folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], tmp_path: Path
 ) -> None:
     places = {
-        "vision_tower": "disk",
-        "multi_modal_projector": "cpu",
-        "language_model.model.embed_tokens": "cpu",
-        "language_model.model.rotary_emb": "cpu",
-        "language_model.model.layers.0": "cpu",
-        "language_model.model.layers.1": "disk",
-        "language_model.model.norm": "cpu",
-        "language_model.lm_head": "disk",
+        "model.vision_tower": "disk",
+        "model.multi_modal_projector": "cpu",
+        "model.language_model.embed_tokens": "cpu",
+        "model.language_model.rotary_emb": "cpu",
+        "model.language_model.layers.0": "cpu",
+        "model.language_model.layers.1": "disk",
+        "model.language_model.norm": "cpu",
+        "lm_head": "disk",
     }
     model = load(folders["released"], device_map=places, offload_folder=tmp_path)
     result = model(input_ids=torch.tensor([TEXTS[2]]), pixel_values=pixels[2]).logits[0]
@@ -182,20 +177,37 @@ def test_device_map_auto_is_supported(
     torch.testing.assert_close(result, assembly.logits(TEXTS[2], pixels[2]), atol=1e-5, rtol=0)
 
 
-def test_a_model_read_in_another_layout_is_saved_in_ours(folders: dict[str, Path], tmp_path: Path) -> None:
-    load(folders["released"]).save_pretrained(tmp_path)
-    assert detect_layout(read_headers(tmp_path)) == "own"
-    assert content(tmp_path) == content(folders["own"])
-    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_is_saved_as_the_release(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    load(folders[kind]).save_pretrained(tmp_path)
+    assert content(tmp_path) == content(folders["released"])
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "auto_map" not in config
+    assert {
+        name: config["vision_config"][name] for name in VISION if name != "reshape_hidden_states"
+    }.items() <= VISION.items()
+    assert config["text_config"]["rope_scaling"]["factor"] == 1.5
+    same = ("architectures", "model_type", "image_seq_length", "vision_feature_layer", "torch_dtype")
+    assert [config[name] for name in same] == [CONFIG[name] for name in same]
 
 
-@pytest.mark.parametrize("kind", ["released", "transformers5", "own"])
+def test_vocabulary_and_head_are_resized_together(
+    folders: dict[str, Path], pixels: list[Tensor], tmp_path: Path
+) -> None:
+    model = load(folders["released"])
+    rows = model.get_input_embeddings().weight.shape[0]
+    model.resize_token_embeddings(rows + 3)
+    model.save_pretrained(tmp_path)
+    wider = load(tmp_path)
+    assert wider.config.text_config.vocab_size == rows + 3
+    assert wider(input_ids=torch.tensor([TEXTS[0]]), pixel_values=pixels[0]).logits.shape[-1] == rows + 3
+
+
+@pytest.mark.parametrize("kind", ["released", "transformers5"])
 def test_missing_unexpected_and_reshaped_tensors_are_errors(
     state: dict[str, Tensor], folders: dict[str, Path], tmp_path: Path, kind: str
 ) -> None:
-    tensors = {"released": state, "transformers5": in_transformers5(state)}.get(kind)
-    if tensors is None:
-        tensors = {name: tensor.clone() for name, tensor in load(folders["own"]).state_dict().items()}
+    tensors = {"released": state, "transformers5": in_transformers5(state)}[kind]
     wrong = dict(tensors)
     lost = next(name for name in tensors if name.endswith("layers.1.mlp.up_proj.weight"))
     del wrong[lost]
@@ -206,7 +218,7 @@ def test_missing_unexpected_and_reshaped_tensors_are_errors(
     with pytest.raises(InputError) as caught:
         load(folder)
     message = str(caught.value)
-    assert f"missing: {lost};" in message
+    assert "missing: language_model.model.layers.1.mlp.up_proj.weight;" in message
     assert "unexpected: vision_tower.pooler.weight;" in message
     assert message.endswith("layers.4.bias (expected [32], found [31])")
 
@@ -229,7 +241,7 @@ def test_loading_faults_reported_by_transformers_are_errors(
     monkeypatch.setattr(module, "match_weights", lambda *_, **__: {})
     config = MairaConfig.from_pretrained(folders["released"])
     config.projector_n_layers = 5
-    with pytest.raises(InputError, match=r"missing: multi_modal_projector\.layers\.8\.bias"):
+    with pytest.raises(InputError, match=r"missing: model\.multi_modal_projector\.layers\.8\.bias"):
         load(folders["released"], config=config)
 
 
@@ -253,86 +265,6 @@ def test_the_released_rotary_configuration_is_supported(folders: dict[str, Path]
     assert text.rope_parameters["rope_type"] == "linear"
 
 
-@pytest.mark.parametrize("source", KINDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_conversion_round_trip_keeps_every_byte(
-    folders: dict[str, Path], tmp_path: Path, source: str, layout: Layout
-) -> None:
-    written = convert(folders[source], tmp_path / "there", layout, shard_size="60KB")
-    there = content(tmp_path / "there")
-    assert written == len(there)
-    convert(tmp_path / "there", tmp_path / "back", "released")
-    assert content(tmp_path / "back") == content(folders["released"])
-    assert len(list((tmp_path / "there").glob("*.safetensors"))) > 2
-    assert len(list((tmp_path / "back").glob("*.safetensors"))) == 1
-    expected = {"released": folders["released"], "transformers5": folders["transformers5"], "own": folders["own"]}
-    assert there == content(expected[layout])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_converted_configuration_describes_the_same_model(
-    folders: dict[str, Path], tmp_path: Path, layout: Layout
-) -> None:
-    convert(folders["released"], tmp_path / "there", layout)
-    result, expected = (MairaConfig.from_pretrained(folder) for folder in (tmp_path / "there", folders["released"]))
-    assert result.text_config.to_dict() == expected.text_config.to_dict()
-    assert result.vision_config.encoder_options() == expected.vision_config.encoder_options()
-    assert result.image_token_index == IMAGE_TOKEN
-    assert result.dtype == expected.dtype
-
-
-def test_a_released_configuration_suits_the_code_of_the_release(folders: dict[str, Path], tmp_path: Path) -> None:
-    convert(folders["own"], tmp_path / "there", "released")
-    config = json.loads((tmp_path / "there" / "config.json").read_text())
-    assert {name: config["vision_config"][name] for name in VISION} == VISION
-    assert config["text_config"]["rope_scaling"]["factor"] == 1.5
-    same = ("architectures", "model_type", "image_seq_length", "vision_feature_layer", "torch_dtype")
-    assert [config[name] for name in same] == [CONFIG[name] for name in same]
-
-
-def test_a_model_that_a_layout_cannot_represent_is_refused(tmp_path: Path) -> None:
-    shipped = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
-    with raises_code(ErrorCode.CONFLICTING_OPTIONS, match="2 x 2 patches"):
-        convert(shipped, tmp_path / "out", "released")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_documents_are_copied_and_code_is_not(folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = shutil.copytree(folders["released"], tmp_path / "released")
-    texts = {name: f"{name}\n" for name in ("LICENSE", "LICENSE.md", "README.md", "NOTICE", "USE_POLICY.md")}
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    (folder / "processing_maira2.py").write_text("raise RuntimeError('was run')")
-    for name in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        (folder / name).write_text(json.dumps({"auto_map": {"AutoProcessor": "processing_maira2.P"}, "size": 56}))
-    convert(folder, tmp_path / "out", "released")
-    built = {path.name: path for path in (tmp_path / "out").iterdir()}
-    assert {name: built[name].read_text() for name in texts} == texts
-    assert [name for name, path in built.items() if path.suffix == ".py" or b"auto_map" in path.read_bytes()] == []
-    assert json.loads(built["processor_config.json"].read_text()) == {"size": 56}
-
-
-def test_a_folder_in_use_is_not_overwritten(folders: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    with raises_code(ErrorCode.OUTPUT_CONFLICT):
-        convert(folders["released"], tmp_path, "own")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize("size", ["much", "0GB", "5", "-1GB"])
-def test_an_invalid_shard_size_is_refused(folders: dict[str, Path], tmp_path: Path, size: str) -> None:
-    with raises_code(ErrorCode.INVALID_OPTION, field="shard_size"):
-        convert(folders["released"], tmp_path / "out", "own", shard_size=size)
-
-
-def test_an_unsupported_dtype_is_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
-    folder = write_released(
-        tmp_path / "in", state | {"language_model.model.norm.weight": torch.ones(32, dtype=torch.int8)}
-    )
-    with raises_code(ErrorCode.INVALID_FORMAT, match="I8", field="language_model.model.norm.weight"):
-        convert(folder, tmp_path / "out", "own")
-
-
 @pytest.mark.parametrize("size", [None, 100])
 def test_a_missing_or_damaged_shard_is_named(state: dict[str, Tensor], tmp_path: Path, size: int | None) -> None:
     folder = write_released(tmp_path / "in", state)
@@ -342,8 +274,7 @@ def test_a_missing_or_damaged_shard_is_named(state: dict[str, Tensor], tmp_path:
     if size is not None:
         shard.write_bytes(content[:size])
     with raises_code(ErrorCode.FILE_NOT_FOUND if size is None else ErrorCode.FILE_UNREADABLE, file=shard):
-        convert(folder, tmp_path / "out", "own")
-    assert not (tmp_path / "out").exists()
+        load(folder)
 
 
 def test_names_across_layers_are_grouped() -> None:
@@ -362,12 +293,18 @@ def test_the_auto_classes_read_a_registered_checkpoint(folders: dict[str, Path],
     (folder / "processor_config.json").write_text(json.dumps(auto))
     code = (
         "import sys, maira; maira.register()\n"
-        "from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor\n"
-        "for kind in (AutoConfig, AutoModelForImageTextToText, AutoProcessor):\n"
-        "    print(type(kind.from_pretrained(sys.argv[1])).__name__)"
+        "import transformers\n"
+        "for name in sys.argv[2:]:\n"
+        "    kind = getattr(transformers, name)\n"
+        "    print(type(kind.from_pretrained(sys.argv[1], trust_remote_code=True)).__name__)"
     )
-    process = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False)
-    assert process.stdout.split() == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"], process.stderr
+    kinds = ("AutoConfig", "AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoProcessor")
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(folder), *kinds], capture_output=True, text=True, check=False
+    )
+    assert process.stdout.split() == ["MairaConfig", *["MairaForConditionalGeneration"] * 2, "MairaProcessor"], (
+        process.stderr
+    )
 
 
 def llama_tokenizer(folder: Path) -> None:
@@ -377,32 +314,3 @@ def llama_tokenizer(folder: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocabulary, [])), **special)
     add_tokens(tokenizer)
     tokenizer.save_pretrained(folder)
-
-
-def maira(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
-def test_a_full_disk_is_one_error_and_leaves_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
-    """A limit of the size of files stands for the end of the disk: the weights reach it, the configuration does not."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            convert(folders["own"], tmp_path / "out", "transformers5")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert Path(caught.value.filename).is_relative_to(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_converts(folders: dict[str, Path], tmp_path: Path) -> None:
-    result = maira("convert", folders["own"], "--to", "transformers5", "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    assert content(tmp_path / "out") == content(folders["transformers5"])
-
-
-def test_the_command_refuses_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
-    error = maira("convert", tmp_path, "--out", tmp_path / "out").exception
-    assert isinstance(error, InputError)
-    assert (error.code, error.file) == (ErrorCode.FILE_NOT_FOUND, tmp_path)

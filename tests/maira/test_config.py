@@ -24,7 +24,7 @@ def test_the_defaults_are_those_of_the_release() -> None:
     assert config.text_config.vocab_size == 32207
     assert config.image_token_index == 32204
     assert config.text_config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
-    assert config.vision_config.encoder_options() == RAD_DINO
+    assert config.encoder_options() == RAD_DINO | {"stem": "patch"}
     assert not config.tie_word_embeddings
 
 

@@ -32,7 +32,7 @@ def _engine(model: Any, processor: MairaProcessor, room: int, monkeypatch: pytes
 
 
 def _length(processor: MairaProcessor, request: GenerationRequest) -> int:
-    return len(processor.encode_prompt(request.example.prompt, len(request.example.images)))
+    return len(processor.encode_example(request.example))
 
 
 def test_maira_2_has_a_context_window_of_6144_tokens() -> None:

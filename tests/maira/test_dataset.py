@@ -64,7 +64,7 @@ def test_the_table_holds_the_token_counts_of_all_answers(
             for phrase, sentence in enumerate(targets):
                 example = make_example(study, task, phrase=sentence)
                 assert example.target is not None
-                prompt = len(processor.encode_prompt(example.prompt, len(example.images)))
+                prompt = len(processor.encode_example(example))
                 answer = len(processor.encode_target(example.target))
                 expected.append((0, number, TASKS.index(task), phrase, len(example.images), prompt, answer))
     assert dataset.table.tolist() == expected

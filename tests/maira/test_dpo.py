@@ -329,7 +329,7 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     study, file = read_manifest(phantoms)[0], tmp_path / "both.jsonl"
     reports = ((VALID, "<obj>A mass.</obj>"), ("No effusion.", "A mass."))
     # Files of earlier versions have the prompt of other settings.
-    row = {"sample_id": study.sample_id, "prompt": make_example(study, "grounded").prompt}
+    row = {"sample_id": study.sample_id, "prompt": make_example(study, "grounded").text}
     write_jsonl(file, [{**row, "chosen": chosen, "rejected": rejected} for chosen, rejected in reports])
     changes = {"tasks": {"grounded": 1, "findings": 1}, "global_batch": 2, "passes": 2, "preset": "paper"}
     config = config_of(checkpoint, phantoms, file, tmp_path / "both", drop=["lateral"], **changes)
@@ -341,7 +341,7 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     processor = MairaProcessor.from_pretrained(checkpoint)
     sample = open_preferences(config, processor, 4096).encode(0)
     example = make_example(drop_inputs(study, ["lateral"]), "grounded", preset="paper")
-    prompt = processor.encode_prompt(example.prompt, len(example.images))
+    prompt = processor.encode_example(example)
     assert sample.input_ids[: sample.prompt_tokens] == prompt
 
 

@@ -51,7 +51,7 @@ def test_image_order_is_frontal_lateral_prior(make_study: Any, task: Task) -> No
     study = make_study("prior_frontal", "lateral")
     example = make_example(study, task)
     assert [image.stem for image in example.images] == ["frontal", "lateral", "prior_frontal"]
-    assert example.prompt.count("<image>") == 3
+    assert example.text.count("<image>") == 3
 
 
 def test_phrase_grounding_uses_the_frontal_only(make_study: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_prior_report_without_its_image_is_dropped_and_noted(make_study: Any, 
     with pytest.warns(UserWarning, match=PRIOR_REPORT_UNUSED):
         example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
     assert example.notes == (PRIOR_REPORT_UNUSED,)
-    assert "Clear lungs." not in example.prompt
+    assert "Clear lungs." not in example.text
 
 
 def test_a_prior_report_with_its_image_is_in_the_prompt(make_study: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_prior_report_with_its_image_is_in_the_prompt(make_study: Any) -> None
         warnings.simplefilter("error")
         example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), "findings")
     assert example.notes == ()
-    assert "PRIOR_REPORT: Clear lungs. " in example.prompt
+    assert "PRIOR_REPORT: Clear lungs. " in example.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from maira.model.config import VICUNA_7B, MairaConfig
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import Flops, make_rates, step_flops
 from maira.train.data.packing import SAMPLE_LENGTHS
@@ -42,11 +42,11 @@ def counted(model: MairaForConditionalGeneration, images: int, text: int, answer
     ids = torch.cat(
         [torch.full((images * config.image_seq_length,), config.image_token_index), torch.ones(text).long()]
     )
-    labels = torch.full((1, len(ids)), -100)
-    labels[0, -answers:] = 5
     pixels = torch.randn(images, 3, config.vision_config.image_size, config.vision_config.image_size)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(input_ids=ids[None], pixel_values=pixels, labels=labels, use_cache=False).loss.backward()
+        places = torch.arange(len(ids) - answers - 1, len(ids) - 1)
+        logits = model(input_ids=ids[None], pixel_values=pixels, use_cache=False, logits_to_keep=places).logits[0]
+        torch.nn.functional.cross_entropy(logits, torch.full((answers,), 5)).backward()
     return int(counter.get_total_flops())
 
 
@@ -62,17 +62,17 @@ def build(config: MairaConfig, train_config: TrainConfig) -> MairaForConditional
     torch.manual_seed(0)
     model = MairaForConditionalGeneration(config)
     model.set_attn_implementation("eager")
-    parts = {"encoder": "vision_tower", "adapter": "multi_modal_projector", "language_model": "language_model"}
-    for part, name in parts.items():
-        model.get_submodule(name).requires_grad_(
-            part in train_config.trained and (part != "language_model" or not train_config.lora)
-        )
+    model.model.vision_tower.frozen = "encoder" not in train_config.trained
+    for part in MODULES:
+        for module in modules_of(model, part):
+            module.requires_grad_(part in train_config.trained and (part != "language_model" or not train_config.lora))
     if train_config.lora is not None:
         from peft import LoraConfig, inject_adapter_in_model
 
         lora = train_config.lora
         inject_adapter_in_model(
-            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets)), model.language_model
+            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets)),
+            model.model.language_model,
         )
     return model
 

@@ -49,7 +49,7 @@ class Run:
         values |= {"precision": precision, "parallel": "fsdp", "weight_decay": 0.1, "learning_rate": 1e-3}
         recipe = TrainConfig.model_validate(values)
         model = trainable(config, frozen=True, tie_word_embeddings=True)
-        model.vision_tower.requires_grad_(False)
+        model.model.vision_tower.requires_grad_(False)
         self.config, self.context = config, context
         self.model: ParallelModel = parallelize(MairaLossModel(model, KINDS, 0.0).train(), recipe, context)
         self.optimizer = make_optimizer(self.model.training, recipe)

@@ -79,7 +79,7 @@ def test_free_decoding_equals_transformers_generate(
     _run(studies, checkpoint, out, engine=EngineOptions(free=True))
     for row, study in zip(read_rows(out), studies, strict=True):
         example = make_example(study, "grounded")
-        inputs = processor([example.images], [example.prompt])
+        inputs = processor([example.images], [processor.render(example.messages)])
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         assert row["raw"] == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
     with raises_code(ErrorCode.OUTPUT_CONFLICT, match="free", file=out):

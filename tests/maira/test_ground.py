@@ -126,7 +126,7 @@ def test_a_row_has_its_boxes_on_the_original_image(study: Study, folder: Path, e
     assert (sentence["text"], row["phrase"]) == ("Nodule.", "Left nodule.")
     assert list(sentence["boxes"][0].values()) == pytest.approx([0.2525, 0.205, 0.4975, 0.395])
     assert row["reference"] == [box(0.5, 0.2, 0.75, 0.4).model_dump()]
-    assert scripted.asked[0].example.prompt.endswith("Finding: Left nodule. ASSISTANT:")
+    assert scripted.asked[0].example.text.endswith("Finding: Left nodule.")
     assert (scripted.asked[0].form, scripted.asked[0].max_new_tokens) == ("report", 150)
 
 
@@ -237,7 +237,7 @@ def test_a_changed_phrase_is_located_again(study: Study, folder: Path, engine: I
 
 
 def test_failures_are_listed_and_the_run_continues(study: Study, folder: Path, engine: Install) -> None:
-    engine(lambda request: FailedRequest("too long") if "opacity" in request.example.prompt else WHOLE)
+    engine(lambda request: FailedRequest("too long") if "opacity" in request.example.text else WHOLE)
     gone = Study(sample_id="gone", frontal=folder / "none.png")
     phrases = [Phrase("gone", 0, LEFT), Phrase("gone", 1, CUT), Phrase("no radiograph", 0, LEFT), *_phrases(LEFT, CUT)]
     known = Failure(sample_id="no radiograph", stage="read", reason="no frontal")
@@ -261,7 +261,7 @@ def test_an_unrepresentable_phrase_is_a_failure(study: Study, folder: Path, engi
 def test_an_empty_response_to_a_phrase_is_a_failure_and_one_without_a_box_is_not(
     study: Study, folder: Path, engine: Install
 ) -> None:
-    engine(lambda request: "</obj>" if "opacity" in request.example.prompt else "<obj>Nodule.</obj>")
+    engine(lambda request: "</obj>" if "opacity" in request.example.text else "<obj>Nodule.</obj>")
     run = _ground(study, _phrases(LEFT, CUT), folder / "out.jsonl")
     assert (run.answered, run.compared, len(run.failures)) == (1, 1, 1)
     assert "'</obj>'" in run.failures[0].reason
@@ -311,7 +311,7 @@ def test_an_unrepresentable_reference_is_listed(study: Study, folder: Path, engi
 
 
 def test_an_unreadable_radiograph_is_listed_once(study: Study, folder: Path, engine: Install) -> None:
-    engine(lambda request: WHOLE if "Arm" in request.example.prompt else FailedRequest("the radiograph cannot be read"))
+    engine(lambda request: WHOLE if "Arm" in request.example.text else FailedRequest("the radiograph cannot be read"))
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN), folder / "out.jsonl")
     assert [failure.reason for failure in run.failures] == ["the radiograph cannot be read"]
     assert len(read_rows(folder / "failures.jsonl")) == 1

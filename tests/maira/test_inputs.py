@@ -26,7 +26,7 @@ from maira.evaluate.experiments import (
     without_inputs,
 )
 from maira.evaluate.scoring import Scoring
-from maira.model.prompts import build_prompt
+from maira.model.prompts import build_messages, render
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
 from radfact.api import evaluate
 from radfact.errors import ErrorCode
@@ -59,7 +59,7 @@ some_inputs = st.lists(st.sampled_from(INPUTS), unique=True)
 
 @given(dropped=some_inputs)
 def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> None:
-    prompt = build_prompt("findings", study_context(drop_inputs(FULL, dropped)))
+    prompt = render(build_messages("findings", study_context(drop_inputs(FULL, dropped))))
     for name, texts in SHOWN.items():
         for text in texts:
             assert (text in prompt) == (name not in dropped)

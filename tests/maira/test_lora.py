@@ -81,15 +81,15 @@ def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> No
     model, _ = load_model(train_config := make_recipe(), [])
     set_trainable(model, train_config)
     names = {name for name, p in model.named_parameters() if p.requires_grad}
-    language = {name for name in names if name.startswith("language_model.")}
+    language = {name for name in names if name.startswith(("model.language_model.", "lm_head."))}
     adapters = {name for name in language if ".lora_" in name}
     assert {name.split(".")[-4] for name in adapters} == {"q_proj", "down_proj"}
     assert len(adapters) == 2 * 2 * 2
-    assert {name.removeprefix("language_model.").split(".token_adapter.")[0] for name in language - adapters} == {
-        "model.embed_tokens",
+    assert {name.split(".token_adapter.")[0] for name in language - adapters} == {
+        "model.language_model.embed_tokens",
         "lm_head",
     }
-    assert {name.split(".")[0] for name in names - language} == {"multi_modal_projector"}
+    assert {name.split(".")[1] for name in names - language} == {"multi_modal_projector"}
 
 
 @pytest.mark.parametrize("quantize", [None, "nf4"])
@@ -109,7 +109,7 @@ def test_a_newly_assembled_model_learns_its_tokens(
     layers = "model.embed_tokens.weight", "lm_head.weight"
     with torch.no_grad():
         for layer in layers:
-            weight = fresh.language_model.get_parameter(layer)
+            weight = fresh.get_parameter(layer.replace("model.", "model.language_model."))
             weight[ids] = weight.mean(0)
     fresh.save_pretrained(tmp_path / "fresh")
     processor.save_pretrained(tmp_path / "fresh")
@@ -160,9 +160,9 @@ def test_an_engine_gets_the_language_model_in_training(
         llama = AutoModelForCausalLM.from_pretrained(tmp_path)
         with torch.no_grad():
             logits = llama(inputs_embeds=embeddings).logits
-            expected = trained_model.language_model(inputs_embeds=embeddings).logits
+            expected = trained_model(inputs_embeds=embeddings).logits
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-        assert torch.equal(llama.lm_head.weight, start.language_model.lm_head.weight) == (options is None)
+        assert torch.equal(llama.lm_head.weight, start.lm_head.weight) == (options is None)
 
 
 def test_peft_reads_the_adapters(
@@ -173,8 +173,10 @@ def test_peft_reads_the_adapters(
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
-    adapted = PeftModel.from_pretrained(start.language_model, tmp_path / "checkpoint" / "lora").merge_and_unload()
-    for name, weight in merged.language_model.state_dict().items():
+    adapted = PeftModel.from_pretrained(start, tmp_path / "checkpoint" / "lora").merge_and_unload()
+    for name, weight in merged.state_dict().items():
+        if "multi_modal_projector" in name:
+            continue
         torch.testing.assert_close(adapted.state_dict()[name], weight, atol=1e-5, rtol=1e-5)
     settings = json.loads((tmp_path / "checkpoint" / "lora" / "adapter_config.json").read_text(encoding="utf-8"))
     assert (settings["r"], settings["lora_alpha"]) == (4, 8)
@@ -187,7 +189,7 @@ def test_four_bit_adapters_are_merged_into_full_weights(
     pytest.importorskip("bitsandbytes")
     lora = {"rank": 4, "alpha": 8, "quantize": "nf4", "targets": ["q_proj"]}
     model, processor, loss = trained(train_config := make_recipe(lora=lora), config)
-    assert model.language_model.model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
+    assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -206,7 +208,7 @@ def test_four_bit_training_continues_after_evaluation(make_recipe: MakeRecipe, c
     model, _, _ = trained(make_recipe(lora={"rank": 4, "quantize": "nf4"}), config)
     row = pack([make_sample(config, 1, 5, 8, seed=0)])
     MairaLossModel(model.train(), 0, 0.0)(row).total(row.totals, 0).backward()
-    assert all(p.grad is not None and p.grad.any() for p in model.multi_modal_projector.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in model.model.multi_modal_projector.parameters())
 
 
 def test_an_unknown_target_layer_is_an_error(make_recipe: MakeRecipe) -> None:

@@ -111,7 +111,7 @@ def token_rows(out: Path) -> torch.Tensor:
     """MAIRA-2's own tokens in the embeddings of a run's checkpoint."""
     model = MairaForConditionalGeneration.from_pretrained(out / "checkpoint")
     ids = added_ids(model.config.image_token_index)
-    embeddings: torch.Tensor = model.language_model.get_input_embeddings().weight.detach()[ids.start : ids.stop]
+    embeddings: torch.Tensor = model.model.language_model.get_input_embeddings().weight.detach()[ids.start : ids.stop]
     return embeddings
 
 

@@ -19,8 +19,7 @@ from maira.generate import plain_llama as module
 from maira.generate.engine import FailedRequest, report_request
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
-from maira.model.checkpoint import LAYOUTS, Layout, fingerprint
-from maira.model.convert import convert
+from maira.model.checkpoint import fingerprint
 from maira.model.task_examples import make_example
 from maira.model.tokens import OBJECT
 from radfact.errors import ErrorCode
@@ -38,24 +37,20 @@ def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("images", [1, 2, 3])
 def test_encoder_and_language_model_together_equal_the_model(
-    model: Any, processor: Any, checkpoint: Path, study: Study, tmp_path: Path, layout: Layout, images: int
+    model: Any, processor: Any, checkpoint: Path, study: Study, tmp_path: Path, images: int
 ) -> None:
     missing = {"lateral": None, "prior_frontal": None} if images == 1 else {"prior_frontal": None}
     example = make_example(study if images == 3 else study.model_copy(update=missing), "grounded")
     assert len(example.images) == images
-    convert(checkpoint, tmp_path / "checkpoint", layout)
-    llama = AutoModelForCausalLM.from_pretrained(
-        export_plain_llama(tmp_path / "checkpoint", torch.float32, tmp_path / "llama")
-    )
-    (embedded,) = PromptEmbedder(tmp_path / "checkpoint").embed([report_request(example)], 1000)
+    llama = AutoModelForCausalLM.from_pretrained(export_plain_llama(checkpoint, torch.float32, tmp_path / "llama"))
+    (embedded,) = PromptEmbedder(checkpoint).embed([report_request(example)], 1000)
     assert isinstance(embedded, tuple)
     prompt = embedded[1]
     with torch.no_grad():
         logits = llama(inputs_embeds=prompt[None]).logits
-        expected = model(**processor([example.images], [example.prompt])).logits
+        expected = model(**processor([example.images], [processor.render(example.messages)])).logits
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -76,8 +71,9 @@ def test_shards_are_written_with_their_index(
     folder = export_plain_llama(checkpoint, torch.float32, tmp_path / "llama")
     assert len(list(folder.glob("model-*.safetensors"))) > 2
     state = AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    for name, tensor in model.language_model.state_dict().items():
-        assert torch.equal(state[name], tensor)
+    for name, tensor in model.model.language_model.state_dict().items():
+        assert torch.equal(state[f"model.{name}"], tensor)
+    assert torch.equal(state["lm_head.weight"], model.lm_head.weight)
     assert export_plain_llama(checkpoint, torch.float32, folder) == folder
     next(folder.glob("model-*.safetensors")).unlink()
     with raises_code(ErrorCode.FILE_NOT_FOUND):
@@ -148,7 +144,7 @@ def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, 
     example = make_example(study, "findings")
     bad = make_example(study.model_copy(update={"prior_frontal": broken}), "findings")
     embedder = PromptEmbedder(checkpoint)
-    length = len(embedder.processor.encode_prompt(example.prompt, 3))
+    length = len(embedder.processor.encode_example(example))
     unread, embedded = embedder.embed([report_request(bad), report_request(example)], length + 1)
     assert isinstance(unread, FailedRequest)
     assert "broken.png: " in unread.reason

@@ -16,11 +16,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
 from maira.data.images import Gray
-from maira.model.convert import convert, standard_processor
-from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.parser import render_report
 from maira.model.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
-from maira.model.prompts import Context, Preset, Task, build_prompt, build_target
+from maira.model.prompts import Context, Preset, Task, build_messages, build_target, render
+from maira.model.task_examples import UnusedInputWarning
 from maira.model.tokens import IMAGE, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
 from radfact.errors import ErrorCode, InputError
@@ -38,6 +37,11 @@ CONTEXTS = [
     Context(has_lateral=lateral, has_prior=prior, prior_report="Clear.", **SECTIONS)
     for lateral, prior in product((False, True), repeat=2)
 ]
+
+
+def build_prompt(task: Task, context: Context, preset: Preset = "release") -> str:
+    """The prompt as text, by our chat template."""
+    return render(build_messages(task, context, preset))
 
 
 def llama_tokenizer(*, legacy: bool) -> LlamaTokenizer:
@@ -350,35 +354,9 @@ def test_a_folder_without_a_processor_is_an_error(tmp_path: Path) -> None:
         MairaProcessor.from_pretrained(tmp_path)
 
 
-def test_a_released_folder_is_saved_in_our_layout(released: Path, tmp_path: Path) -> None:
-    AutoProcessor.from_pretrained(released).save_pretrained(tmp_path / "ours")
-    loaded = AutoProcessor.from_pretrained(tmp_path / "ours")
-    assert type(loaded) is MairaProcessor
-    assert loaded.image_processor.to_dict().keys().isdisjoint({"crop_size", "do_normalize", "resample"})
-
-
-@pytest.fixture
-def converted(processor: MairaProcessor, model: MairaForConditionalGeneration, tmp_path: Path) -> Path:
-    """Our own checkpoint, written as the release's."""
-    for part in (model, processor):
-        part.save_pretrained(tmp_path / "own")
-    convert(tmp_path / "own", tmp_path / "released", "released")
-    return tmp_path / "released"
-
-
-def test_a_converted_processor_gives_equal_tensors(
-    processor: MairaProcessor, converted: Path, radiographs: list[Gray]
-) -> None:
-    loaded = AutoProcessor.from_pretrained(converted)
-    assert type(loaded) is MairaProcessor
-    ours, theirs = processor([radiographs[:1]], ["a <image>"]), loaded([radiographs[:1]], ["a <image>"])
-    assert torch.equal(ours["input_ids"], theirs["input_ids"])
-    assert torch.equal(ours["pixel_values"], theirs["pixel_values"])
-
-
-def test_classes_of_transformers_read_a_converted_processor(processor: MairaProcessor, converted: Path) -> None:
+def test_classes_of_transformers_read_a_saved_processor(processor: MairaProcessor, checkpoint: Path) -> None:
     pytest.importorskip("torchvision")
-    theirs: Any = LlavaProcessor.from_pretrained(converted)
+    theirs: Any = LlavaProcessor.from_pretrained(checkpoint)
     assert type(theirs.image_processor).__name__ == "BitImageProcessor"
     # An image that spans all grey levels: the standard classes know no min-max step.
     radiograph = Image.fromarray(np.linspace(0, 255, 32 * 40).round().astype(np.uint8).reshape(40, 32))
@@ -386,12 +364,6 @@ def test_classes_of_transformers_read_a_converted_processor(processor: MairaProc
     expected = processor([[radiograph]], ["a <image> b"])
     assert result["input_ids"].tolist() == expected["input_ids"].tolist()
     torch.testing.assert_close(result["pixel_values"], expected["pixel_values"])
-
-
-def test_a_foreign_processor_is_converted_unchanged(released: Path) -> None:
-    before = {path.name: path.read_bytes() for path in released.iterdir()}
-    standard_processor(released, 14)
-    assert {path.name: path.read_bytes() for path in released.iterdir()} == before
 
 
 def test_an_image_processor_of_another_kind_is_refused() -> None:
@@ -412,3 +384,109 @@ def test_padding_keeps_every_row(rows: list[list[int]], left: bool) -> None:
         assert result[counted == 0].unique().tolist() in ([], [0])
         first, last = int(counted[0]), int(counted[-1])
         assert (last if left else first) == 1
+
+
+RELEASED_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'user' %}  USER:  {% endif %}"
+    "{% for item in message['content'] %}{% if item['type'] == 'image' %}<image>{% else %}{{ item['text'] }}{% endif %}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}  ASSISTANT: {% endif %}"
+)
+"""With the blanks of a public log of the released template."""
+
+
+@pytest.fixture
+def with_template(processor: MairaProcessor, tmp_path: Path) -> Path:
+    processor.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": RELEASED_TEMPLATE}))
+    return tmp_path
+
+
+def test_prompts_come_from_the_chat_template_of_the_folder(with_template: Path, processor: MairaProcessor) -> None:
+    loaded = MairaProcessor.from_pretrained(with_template)
+    messages = build_messages("findings", Context(indication="Cough."))
+    ours, theirs = processor.render(messages), loaded.render(messages)
+    assert " USER: Given" in ours
+    assert ours.endswith(" COMPARISON: N/A ASSISTANT:")
+    assert theirs == ours.replace(" USER: ", "  USER:  ").replace(" ASSISTANT:", "  ASSISTANT: ")
+    loaded.save_pretrained(with_template / "copy")
+    assert MairaProcessor.from_pretrained(with_template / "copy").render(messages) == theirs
+    assert processor.encode_target(" Clear.") == loaded.encode_target(" Clear.")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{% for", "{{ nothing.at.all }}", "{{ messages[1]['content'][0]['text'] }}", "{{ raise_exception('no') }}"],
+)
+def test_a_template_that_loses_parts_of_a_prompt_is_an_error(with_template: Path, template: str) -> None:
+    (with_template / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    with raises_code(ErrorCode.INVALID_FORMAT, file=with_template):
+        MairaProcessor.from_pretrained(with_template)
+
+
+@pytest.mark.parametrize(("prior", "grounded"), list(product((False, True), repeat=2)))
+def test_a_study_is_prepared_as_by_the_released_processor(
+    processor: MairaProcessor, radiographs: list[Gray], prior: bool, grounded: bool
+) -> None:
+    frontal, lateral, prior_frontal = radiographs
+    result = processor.format_and_preprocess_reporting_input(
+        current_frontal=frontal,
+        current_lateral=lateral,
+        prior_frontal=prior_frontal if prior else None,
+        indication="Cough.",
+        technique="PA view.",
+        comparison=None,
+        prior_report="Clear." if prior else None,
+        return_tensors="pt",
+        get_grounding=grounded,
+    )
+    context = Context(
+        has_lateral=True,
+        has_prior=prior,
+        prior_report="Clear." if prior else None,
+        indication="Cough.",
+        technique="PA view.",
+    )
+    prompt = build_prompt("grounded" if grounded else "findings", context)
+    expected = processor([radiographs[: 2 + prior]], [prompt])
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
+
+
+def test_a_prior_report_without_a_prior_image_is_a_warning(processor: MairaProcessor, radiographs: list[Gray]) -> None:
+    with pytest.warns(UnusedInputWarning):
+        processor.format_and_preprocess_reporting_input(radiographs[0], prior_report="Clear.")
+
+
+def test_a_phrase_is_prepared_as_by_the_released_processor(processor: MairaProcessor, radiographs: list[Gray]) -> None:
+    result = processor.format_and_preprocess_phrase_grounding_input(radiographs[0], "Nodule.", return_tensors="pt")
+    expected = processor([radiographs[:1]], [build_prompt("phrase", Context(phrase="Nodule."))])
+    assert torch.equal(result["input_ids"], expected["input_ids"])
+
+
+def test_responses_are_converted_as_by_the_released_processor(processor: MairaProcessor) -> None:
+    convert = processor.convert_output_to_plaintext_or_grounded_sequence
+    assert convert("The lungs are clear.") == "The lungs are clear."
+    text = "<obj>Nodule.<box><x10><y20><x30><y40></box><box><x0><y0><x1><y1></box></obj><obj>Clear.</obj>"
+    boxes = [pytest.approx((0.105, 0.205, 0.305, 0.405)), pytest.approx((0.005, 0.005, 0.015, 0.015))]
+    assert convert(text) == [("Nodule.", boxes), ("Clear.", None)]
+    assert convert("<obj>Nodule.<box><x10><y20>") == [("Nodule.", None)]
+
+
+def test_a_box_is_converted_to_the_original_image(processor: MairaProcessor) -> None:
+    """The crop of 200 x 100 pixels is the square from 50 to 150."""
+    box = processor.adjust_box_for_original_image_size((0.0, 0.5, 1.0, 1.0), 200, 100)
+    assert box == pytest.approx((0.25, 0.5, 0.75, 1.0))
+
+
+def test_texts_and_images_are_taken_in_every_form(processor: MairaProcessor, radiographs: list[Gray]) -> None:
+    expected = processor([radiographs[:1], radiographs[1:]], ["a <image>", "b <image> <image>"])
+    flat = processor(text=["a <image>", "b <image> <image>"], images=radiographs)
+    assert all(torch.equal(flat[name], expected[name]) for name in expected)
+    alone = processor(text="a <image>", images=radiographs[0])
+    assert torch.equal(alone["pixel_values"], expected["pixel_values"][:1])
+    assert "pixel_values" not in processor(text="no image")
+    assert isinstance(processor(text="a b", return_tensors=None)["input_ids"], list)
+    with pytest.raises(ValueError, match="padding: "):
+        processor(text=["a", "a b c d"], padding=False)
+    with pytest.raises(ValueError, match="3 image placeholders of the prompts, found 2"):
+        processor(text=["a <image>", "b <image> <image>"], images=radiographs[:2])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maira.model.prompts import NEW_TOKENS, Context, Preset, Task, build_prompt, build_target
+from maira.model.prompts import NEW_TOKENS, Context, Preset, Task, build_messages, build_target, render
 
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"
@@ -61,6 +61,11 @@ PHRASE = {
 PRESETS: tuple[Preset, ...] = ("release", "paper")
 TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
 BOTH = (False, True)
+
+
+def build_prompt(task: Task, context: Context, preset: Preset = "release") -> str:
+    """The prompt as text, by our chat template."""
+    return render(build_messages(task, context, preset))
 
 
 def context(lateral: bool, prior: bool, **changes: Any) -> Context:

@@ -136,14 +136,14 @@ def test_responses_do_not_depend_on_chunked_prefill(
 
 def test_images_are_encoded_once_per_run(checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
-    encoder, sizes = engine.model.vision_tower.forward, []
+    encoder, sizes = engine.model.model.vision_tower.forward, []
 
     def count(pixels: torch.Tensor) -> torch.Tensor:
         sizes.append(len(pixels))
         tokens: torch.Tensor = encoder(pixels)
         return tokens
 
-    monkeypatch.setattr(engine.model.vision_tower, "forward", count)
+    monkeypatch.setattr(engine.model.model.vision_tower, "forward", count)
     _run(engine, requests)
     assert sum(sizes) == len({image for request in requests for image in request.example.images})
 

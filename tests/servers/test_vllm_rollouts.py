@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in CHECKPOINTS[1:]:
         with torch.no_grad():
             for weight, parameter in model.named_parameters():
-                if parameter.ndim >= 2 and (name == "all" or "language_model.model.layers" in weight):
+                if parameter.ndim >= 2 and (name == "all" or "language_model.layers" in weight):
                     parameter.mul_(1 + 0.3 * torch.randn(parameter.shape, generator=generator))
         model.save_pretrained(root / name)
         processor.save_pretrained(root / name)

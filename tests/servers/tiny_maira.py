@@ -46,7 +46,7 @@ def write_checkpoint(folder: Path) -> Any:
         for parameter in model.parameters():
             if parameter.ndim >= 2:
                 parameter.mul_(10)
-        head = model.language_model.lm_head.weight
+        head = model.lm_head.weight
         head[tokenizer.eos_token_id] *= 0.5
         for token in (OBJECT, OBJECT_END, BOX, BOX_END):
             head[tokenizer.convert_tokens_to_ids(token)] *= 2

@@ -13,10 +13,11 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from maira.model.config import MairaConfig, context_window, read_config
+from maira.model.modeling import MODULES, modules_of
 from maira.model.tokens import ADDED_TOKENS
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
-from maira.train.components import MODULES, invalid_model_config
+from maira.train.components import invalid_model_config
 from maira.train.config.run_config import FromScratch, MairaLoraOptions, TrainConfig
 from maira.train.cost.accelerators import ACCELERATORS, Accelerator
 from maira.train.cost.flops import Flops, step_flops
@@ -436,8 +437,8 @@ def _kernel(config: TrainConfig, accelerator: Accelerator) -> str:
 def _parameters(config: TrainConfig, model_config: MairaConfig) -> dict[str, tuple[int, int]]:
     model = build_shapes(model_config, config)
     counts = {}
-    for part, name in MODULES.items():
-        parameters = list(model.get_submodule(name).parameters())
+    for part in MODULES:
+        parameters = [p for module in modules_of(model, part) for p in module.parameters()]
         trained = sum(p.numel() for p in parameters if p.requires_grad)
         counts[str(part)] = (sum(p.numel() for p in parameters), trained)
     return counts

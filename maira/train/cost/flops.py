@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maira.model.config import MairaConfig, VisionConfig
+from maira.model.config import MairaConfig
 from maira.model.tokens import ADDED_TOKENS
 from maira.train.config.run_config import BaseTrainConfig, LoraOptions, MairaLoraOptions
 
@@ -189,25 +189,25 @@ def _block(
     return _Block(token, pair, flows)
 
 
-def _encoder_image(vision: VisionConfig, is_trained: bool) -> float:
+def _encoder_image(vision: Any, is_trained: bool) -> float:
     """Return the operations of the vision transformer for one image."""
     width, grid = vision.hidden_size, vision.image_size // vision.patch_size
     tokens = grid**2 + 1
     passes = 3 if is_trained else 1
     blocks = vision.num_hidden_layers * (2 * 12 * width**2 * tokens + 4 * width * tokens**2) * passes
-    return blocks + _stem_image(vision, is_trained)
+    return float(blocks + _stem_image(vision, is_trained))
 
 
-def _stem_image(vision: VisionConfig, is_trained: bool) -> float:
+def _stem_image(vision: Any, is_trained: bool) -> float:
     """Return the operations of the patch embedding for one image; no gradient flows to the pixels."""
     width, side = vision.hidden_size, vision.image_size
-    if vision.stem == "patch":
-        return (side // vision.patch_size) ** 2 * _linear(3 * vision.patch_size**2 * width, is_trained, False)
+    if getattr(vision, "stem", "patch") == "patch":
+        return float((side // vision.patch_size) ** 2 * _linear(3 * vision.patch_size**2 * width, is_trained, False))
     total = 0.0
     for before, after in pairwise([3, width // 8, width // 4, width // 2, width]):
         side //= 2
         total += side**2 * _linear(9 * before * after, is_trained, is_trained and before != 3)
-    return total + side**2 * _linear(width**2, is_trained, is_trained)
+    return float(total + side**2 * _linear(width**2, is_trained, is_trained))
 
 
 def _adapter_image(model_config: MairaConfig, is_trained: bool, flows: bool) -> float:

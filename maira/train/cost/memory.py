@@ -28,10 +28,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from maira.model.config import MairaConfig
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
-from maira.train.components import MODULES, set_trainable, weight_dtype
+from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.parallel import UNSHARDED_GRADIENT_LIMIT
 
@@ -123,8 +123,9 @@ def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForCond
     unquantized = config.lora.model_copy(update={"quantize": None}) if config.lora else None
     with torch.device("meta"):
         model = MairaForConditionalGeneration(copy.deepcopy(model_config))
-        for part, name in MODULES.items():
-            model.get_submodule(name).to(weight_dtype(config, part))
+        for part in MODULES:
+            for module in modules_of(model, part):
+                module.to(weight_dtype(config, part))
         set_trainable(model, config.model_copy(update={"lora": unquantized}))
     return model
 
@@ -173,7 +174,7 @@ def is_quantized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
     """
     if config.lora is None or config.lora.quantize is None:
         return False
-    return name.startswith("language_model.model.layers.") and parameter.ndim == 2 and not parameter.requires_grad
+    return name.startswith("model.language_model.layers.") and parameter.ndim == 2 and not parameter.requires_grad
 
 
 def _state_bytes(count: int, itemsize: int, config: TrainConfig) -> int:
@@ -294,7 +295,7 @@ def _packed_row(row: RowShape, kernel: str) -> attention.PackedRow:
 
 def _inputs(model: MairaForConditionalGeneration, row: RowShape) -> SimpleNamespace:
     side, tokens = model.config.vision_config.image_size, sum(row.samples)
-    dtype = next(model.vision_tower.parameters()).dtype
+    dtype = next(model.model.vision_tower.parameters()).dtype
     return SimpleNamespace(
         pixels=torch.empty(row.images, 1, side, side, dtype=dtype),
         ids=torch.empty(1, tokens, dtype=torch.long),
@@ -314,6 +315,6 @@ def _forward(
     tracker.label = "activations"
     hidden = model.decode(embeddings, position_ids=inputs.positions, use_cache=False, row=row).last_hidden_state
     tracker.label = "logits"
-    scores = model.language_model.lm_head(hidden[0].index_select(0, inputs.answers)).float()
+    scores = model.lm_head(hidden[0].index_select(0, inputs.answers)).float()
     loss: Tensor = F.cross_entropy(scores, inputs.answers, reduction="none").sum()
     return loss

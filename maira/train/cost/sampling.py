@@ -169,7 +169,7 @@ def make_sampling_rates(model: MairaForConditionalGeneration, config: TrainConfi
     forward = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
     weights, adapters, quantized = 0, 0, 0
     for name, module in model.named_modules():
-        if not name.startswith("language_model.") or not isinstance(module, nn.Linear):
+        if not name.startswith(("model.language_model.", "lm_head")) or not isinstance(module, nn.Linear):
             continue
         if is_quantized(f"{name}.weight", module.weight, config):
             quantized += module.weight.numel()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maira.model.config import MairaConfig, context_window
-from maira.model.prompts import Task
+from maira.model.prompts import Task, render
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
 from maira.model.tokens import IMAGE
 from maira.train.config.run_config import DataSource, TrainConfig
@@ -252,7 +252,7 @@ def _read_lengths(
                         warnings.simplefilter("ignore", UnusedInputWarning)
                         example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
                     if example.target is not None:
-                        images, text = len(example.images), example.prompt.replace(IMAGE, "")
+                        images, text = len(example.images), render(example.messages).replace(IMAGE, "")
                         prompt = images * model_config.image_seq_length + count_tokens(text)
                         rows.append((0, number, TASKS.index(task), 0, images, prompt, count_tokens(example.target) + 1))
     return np.array(rows, SAMPLE_LENGTHS), studies.count / max(1, len(numbers)), len(numbers)

@@ -22,7 +22,7 @@ from maira.data.images import CropMap, Gray
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
-from maira.model.prompts import Task
+from maira.model.prompts import Task, render
 from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
@@ -228,7 +228,7 @@ def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
         for task in ("findings", "grounded"):
             with _locate_errors(opened, number):
                 example = study_example(drop_inputs(study, config.drop), task, 0, config, size)
-            yield example.prompt + (example.target or "")
+            yield render(example.messages) + (example.target or "")
 
 
 def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[int], int]:
@@ -238,7 +238,7 @@ def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[in
     """
     images = len(example.images)
     try:
-        prompt = processor.encode_prompt(example.prompt, images)
+        prompt = processor.encode_example(example)
         answer = processor.encode_target(example.target or "")
     except ValueError as error:
         raise InputError(f"sample '{example.sample_id}' (task {example.task}): {error}") from None

@@ -156,7 +156,7 @@ def _encode_pair(
     task = task if task in tasks else next(iter(tasks))
     study = without_references(drop_inputs(header.study, config.drop))
     example = study_example(study, task, 0, config, header.frontal_size)
-    prompt = processor.encode_prompt(example.prompt, len(example.images))
+    prompt = processor.encode_example(example)
     chosen, rejected = (
         _encode_report(processor, field, getattr(pair, field), task) for field in ("chosen", "rejected")
     )

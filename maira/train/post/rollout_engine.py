@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from maira.generate.options import EngineOptions
-from maira.generate.plain_llama import write_settings, write_weights
+from maira.generate.plain_llama import plain_llama_name, write_settings, write_weights
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.vllm_engine import VLLMEngine, check_colocated_arguments
 from maira.model.grammar import Vocabulary
@@ -88,7 +88,11 @@ def write_language_model(model: Any, options: MairaLoraOptions | None, folder: P
 
     Low-rank adapters with `options` are merged.
     """
-    weights = dict(model.language_model.named_parameters())
+    weights = {
+        plain_llama_name(name): weight
+        for name, weight in model.named_parameters()
+        if name.startswith(("model.language_model.", "lm_head."))
+    }
     plain = {lora.plain_name(name): weight for name, weight in weights.items() if not lora.is_adapter(name)}
 
     @torch.no_grad()

@@ -38,7 +38,7 @@ from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor
-from maira.model.prompts import Context, build_prompt
+from maira.model.prompts import Context, Messages, build_messages
 from maira.model.task_examples import Example
 from maira.model.tokens import IMAGE
 from maira.train.data.tokenizer import train_tokenizer
@@ -89,7 +89,7 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     timing = _time(runner, requests[:batch], requests[batch:], setup)
     peak = peak_memory(setup.device)
     close()
-    prompt = len(processor.encode_prompt(requests[0].example.prompt, IMAGES))
+    prompt = len(processor.encode_example(requests[0].example))
     lower_bound = sum(lower_bound_seconds(model, rates, prompt, requests[0].max_new_tokens, timing.batch_size))
     rate = timing.studies / timing.seconds
     has_target = batch >= TARGET_BATCH
@@ -121,13 +121,13 @@ def make_model(setup: Setup) -> tuple[MairaForConditionalGeneration, MairaProces
     tokenizer = train_tokenizer(SENTENCES, 400)
     config = make_config(setup, image_token=tokenizer.convert_tokens_to_ids(IMAGE))
     model = random_model(config, setup.device, compute_dtype(setup.device)).eval()
-    language: Any = model.language_model
+    language: Any = model.model.language_model
     with torch.no_grad():
-        language.model.embed_tokens.weight[:, 0] = 1
-        for layer in language.model.layers:
+        language.embed_tokens.weight[:, 0] = 1
+        for layer in language.layers:
             layer.self_attn.o_proj.weight[0] = 0
             layer.mlp.down_proj.weight[0] = 0
-        end = language.lm_head.weight[config.text_config.eos_token_id]
+        end = model.lm_head.weight[config.text_config.eos_token_id]
         end.zero_()
         end[0] = -1e4
     images = MairaImageProcessor(size=config.vision_config.image_size)
@@ -147,20 +147,23 @@ def make_requests(processor: MairaProcessor, images: Sequence[Path], setup: Setu
     """Make requests for grounded reports with three images each."""
     length, limit = (TINY_TEXT_TOKENS, TINY_NEW_TOKENS) if setup.is_tiny else (TEXT_TOKENS, NEW_TOKENS)
 
-    def prompt(sentences: int) -> str:
+    def prompt(sentences: int) -> Messages:
         prior = " ".join(SENTENCES[number % len(SENTENCES)] for number in range(sentences))
-        return build_prompt("grounded", Context(has_lateral=True, has_prior=True, prior_report=prior))
+        return build_messages("grounded", Context(has_lateral=True, has_prior=True, prior_report=prior))
 
     def text_tokens(sentences: int) -> int:
-        return len(processor.encode_prompt(prompt(sentences), IMAGES)) - IMAGES * processor.image_seq_length
+        return (
+            len(processor.encode_prompt(processor.render(prompt(sentences)), IMAGES))
+            - IMAGES * processor.image_seq_length
+        )
 
     sentences = 1
     while text_tokens(sentences) < length:
         sentences += 1
-    text = prompt(sentences)
+    messages = prompt(sentences)
     return [
         GenerationRequest(
-            Example(f"study-{start}", "grounded", text, tuple(images[start : start + IMAGES])), "report", limit
+            Example(f"study-{start}", "grounded", messages, tuple(images[start : start + IMAGES])), "report", limit
         )
         for start in range(0, len(images), IMAGES)
     ]
@@ -196,7 +199,7 @@ def _start(
 def _plain_runner(model: Any, processor: Any) -> GenerateFunction:
     def run(requests: Sequence[GenerationRequest]) -> int:
         for request in requests:
-            inputs = processor([request.example.images], [request.example.prompt]).to(model.device)
+            inputs = processor([request.example.images], [processor.render(request.example.messages)]).to(model.device)
             with torch.inference_mode():
                 ids = model.generate(**inputs, max_new_tokens=request.max_new_tokens, do_sample=False)
             if (count := ids.shape[1] - inputs["input_ids"].shape[1]) != request.max_new_tokens:
@@ -248,10 +251,10 @@ def lower_bound_seconds(
     """
     config, vision = model.config.text_config, model.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2 + 1
-    layers = sum(parameter.numel() for parameter in model.language_model.model.layers.parameters())
-    head = model.language_model.lm_head.weight.numel()
-    encoder = sum(parameter.numel() for parameter in model.vision_tower.parameters())
-    adapter = sum(parameter.numel() for parameter in model.multi_modal_projector.parameters())
+    layers = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
+    head = model.lm_head.weight.numel()
+    encoder = sum(parameter.numel() for parameter in model.model.vision_tower.parameters())
+    adapter = sum(parameter.numel() for parameter in model.model.multi_modal_projector.parameters())
     image = 2 * (encoder * patches + adapter * model.config.image_seq_length)
     image += 4 * vision.num_hidden_layers * vision.hidden_size * patches**2
     # A token attends to those before it: half of all pairs.

@@ -72,7 +72,7 @@ def random_model(
             else:
                 # Norms and scales stay near 1, as after training.
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-    rotary: Any = model.language_model.model.rotary_emb
+    rotary: Any = model.model.language_model.rotary_emb
     fresh = type(rotary)(config.text_config)
     rotary.inv_freq, rotary.original_inv_freq = fresh.inv_freq.to(device), fresh.inv_freq.to(device)
     return model

@@ -304,7 +304,7 @@ class AllLogits(nn.Module):
 
     def gradient_checkpointing_enable(self, **options: Any) -> None:
         """Recompute the blocks of the language model."""
-        self.model.language_model.gradient_checkpointing_enable(**options)
+        self.model.model.language_model.gradient_checkpointing_enable(**options)
 
     def forward(self, labels: torch.Tensor, num_items_in_batch: Any = None, **inputs: Any) -> dict[str, Any]:
         """Return the loss.
@@ -315,7 +315,7 @@ class AllLogits(nn.Module):
             **inputs: inputs of the model.
         """
         logits = self.model(**inputs, use_cache=False).logits
-        loss = self.model.language_model.loss_function(
+        loss = self.model.loss_function(
             logits=logits,
             labels=labels,
             vocab_size=self.config.text_config.vocab_size,
