@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,26 +12,14 @@ from rich.table import Table
 
 from maira.cli.show import print_line
 
-if TYPE_CHECKING:
-    from maira.train.cost.estimate import Estimate
-
 _GIB = 1 << 30
-_MEMORY_LABELS = {
-    "weights": "weights",
-    "gradients": "gradients",
+_LABELS = {
     "states": "optimizer states",
     "encoder": "activations of the encoder",
     "adapter": "activations of the adapter and embeddings",
     "activations": "activations of the language model",
     "logits": "logits of answers",
-    "gathered": "gathered by FSDP2: weights and gradients of the active blocks",
-    "temporary": "temporary tensors of the backward pass",
-}
-_SAMPLING_LABELS = {
-    "weights": "weights",
-    "gradients": "gradient buckets of DDP",
-    "states": "optimizer states",
-    "gathered": "gathered by FSDP2: all weights",
+    "gathered": "gathered by FSDP2",
     "copies": "bfloat16 copies of trained weights",
     "cache": "keys and values",
     "temporary": "temporary tensors",
@@ -69,103 +56,76 @@ def estimate(
             "cannot be combined with --mfu; use one of them", code=ErrorCode.CONFLICTING_OPTIONS, field="--mfu-from"
         )
     utilization = read_mfu(mfu_from) if mfu_from else MFU if mfu is None else mfu
-    train_config = read_train_config(config, overrides)
-    print_line(Console(stderr=True), f"estimating {config}: running a step on tensors without data")
-    result = run(train_config, gpu, gpus, utilization)
+    result = run(read_train_config(config, overrides), gpu, gpus, utilization)
     if json:
-        print(dumps(result.to_json()))
+        print(dumps(result))
         return
     console = Console()
-    for line in _introduction(result):
+    kind = {"none": "one process", "ddp": "DDP", "fsdp": "FSDP2"}[result["sharding"]]
+    for line in (f"model: {result['model']}", f"{gpus} x {gpu}, {kind}"):
         print_line(console, line)
-    console.print(_parameter_table(result))
-    console.print(_memory_table("peak memory of a GPU", vars(result.memory), _MEMORY_LABELS))
-    if result.sampling:
-        title = f"peak memory while sampling {result.sampling.batch_size} responses"
-        console.print(_memory_table(title, vars(result.sampling.memory), _SAMPLING_LABELS))
-    for line in _verdict(result):
-        print_line(console, line)
-    console.print(_time_table(result))
+    counts = {part.replace("_", " "): list(both.values()) for part, both in result["parameters"].items()}
+    counts["total"] = [sum(column) for column in zip(*counts.values(), strict=True)]
+    parameters = {part: [_format_count(number) for number in both] for part, both in counts.items()}
+    _print_table(console, ["parameters", "all", "trained"], parameters)
+    _print_memory(console, "peak memory of a GPU", result["memory"])
+    generation = result["generation"]
+    if generation:
+        _print_memory(console, f"peak memory while sampling {generation['batch_size']} responses", generation["memory"])
+    print_line(
+        console,
+        f"{'fits' if result['fits'] else 'does not fit'} in the {result['gpu_memory'] / _GIB:g} GiB of the GPU, with "
+        f"{result['reserved'] / _GIB:g} GiB reserved for CUDA",
+    )
+    _print_table(console, [f"at an MFU of {result['mfu']:.0%}", ""], _times(result))
     print_line(console, "computed, not measured. Assumptions:")
-    for topic, assumption in result.assumptions.items():
+    for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
-    if result.is_small and not result.is_mfu_measured:
+    if counts["total"][0] < 1e9 and not result["mfu_measured"]:
         print_line(
             console,
-            f"  A model of this size does not reach an MFU of {result.mfu:.0%}; train some steps and set --mfu-from to "
-            "their metrics.jsonl.",
+            f"  A model of this size does not reach an MFU of {result['mfu']:.0%}; train some steps and set --mfu-from "
+            "to their metrics.jsonl.",
         )
 
 
-def _introduction(result: Estimate) -> list[str]:
-    kind = {"none": "one process", "ddp": "DDP", "fsdp": "FSDP2"}[result.sharding]
-    return [f"model: {result.model}", f"{result.gpus} x {result.accelerator.name}, {kind}"]
-
-
-def _parameter_table(result: Estimate) -> Table:
-    table = _table("parameters", "all", "trained")
-    rows = [*result.parameters.items(), ("total", (_sum(result, 0), _sum(result, 1)))]
-    for part, (count, trained) in rows:
-        table.add_row(part.replace("_", " "), _format_count(count), _format_count(trained) if trained else "-")
-    return table
-
-
-def _sum(result: Estimate, index: int) -> int:
-    return sum(counts[index] for counts in result.parameters.values())
-
-
-def _memory_table(title: str, sizes: Mapping[str, int], labels: Mapping[str, str]) -> Table:
-    table = _table(title, "")
-    for part, size in sizes.items():
-        if size:
-            table.add_row(labels[part], _format_bytes(size))
-    table.add_row("total", _format_bytes(sum(sizes.values())))
-    return table
-
-
-def _verdict(result: Estimate) -> list[str]:
-    from maira.train.cost.estimate import RESERVED
-
-    limit = f"the {result.accelerator.memory:g} GiB of the GPU, with {RESERVED / _GIB:g} GiB reserved for CUDA"
-    if result.fits:
-        return [f"fits in {limit}"]
-    lines = [f"does not fit in {limit}"]
-    for remedy in result.remedies:
-        verdict = "fits" if remedy.fits else "does not fit"
-        lines.append(f"  with {remedy.overrides}: {remedy.total / _GIB:,.1f} GiB, {verdict}")
-    if result.sharding == "fsdp" or not any(remedy.fits for remedy in result.remedies):
-        lines.append("  with FSDP2 on more GPUs, each holds a smaller share of weights, gradients and optimizer states")
-    return lines
-
-
-def _time_table(result: Estimate) -> Table:
-    packing, flops = result.packing, result.flops
-    table = _table(f"at an MFU of {result.mfu:.0%}", "")
-    samples, tokens = result.steps * result.step_samples, result.steps * result.step_tokens
-    for name, value in {
-        "packed rows per step and GPU": f"{packing.rows:.1f}, {packing.filled:.0%} full",
-        "operations per step": f"{flops.total / 1e12:,.3g} TFLOP",
-        **{f"  {part.replace('_', ' ')}": f"{count / flops.total:.1%}" for part, count in flops.by_part().items()},
-        "time per step": _format_duration(result.step_seconds),
-        **_step_times(result),
-        "run": f"{result.steps:,} steps, {samples:,} samples, {_format_count(tokens)} tokens",
-        "total time": _format_duration(result.hours * 3600),
-        "GPU hours": f"{hours:,.1f}" if (hours := result.hours * result.gpus) >= 0.1 else f"{hours:.1g}",
-    }.items():
-        table.add_row(name, value)
-    return table
-
-
-def _step_times(result: Estimate) -> dict[str, str]:
-    if (sampling := result.sampling) is None:
-        return {}
-    return {
-        "  training": _format_duration(result.training_seconds),
-        "  generation: images and prefill": _format_duration(sampling.prompt_seconds),
-        "  generation: decoding": _format_duration(sampling.decoding_seconds),
-        "  generation share": f"{sampling.seconds / result.step_seconds:.0%}",
-        "responses per step and GPU": f"{sampling.responses:,}, at most {sampling.batch_size:,} per batch",
+def _times(result: dict[str, Any]) -> dict[str, list[str]]:
+    flops = dict(result["flops_per_step"])
+    total = flops.pop("total")
+    rows = {
+        "packed rows per step and GPU": f"{result['rows_per_step_and_gpu']:.1f}, {result['row_filled']:.0%} full",
+        "operations per step": f"{total / 1e12:,.3g} TFLOP",
+        **{f"  {part.replace('_', ' ')}": f"{count / total:.1%}" for part, count in flops.items()},
+        "time per step": _format_duration(result["seconds_per_step"]),
     }
+    if generation := result["generation"]:
+        share, batch_size = generation["share"], generation["batch_size"]
+        rows |= {
+            "  training": _format_duration(result["seconds_per_step"] * (1 - share)),
+            "  generation: images and prefill": _format_duration(generation["prompt_seconds_per_step"]),
+            "  generation: decoding": _format_duration(generation["decoding_seconds_per_step"]),
+            "  generation share": f"{share:.0%}",
+            "responses per step and GPU": f"{generation['responses_per_gpu']:,}, at most {batch_size:,} per batch",
+        }
+    rows |= {
+        "run": f"{result['steps']:,} steps, {result['samples']:,} samples, {_format_count(result['tokens'])} tokens",
+        "total time": _format_duration(result["hours"] * 3600),
+        "GPU hours": f"{hours:,.1f}" if (hours := result["gpu_hours"]) >= 0.1 else f"{hours:.1g}",
+    }
+    return {name: [value] for name, value in rows.items()}
+
+
+def _print_memory(console: Console, title: str, sizes: dict[str, int]) -> None:
+    _print_table(console, [title, ""], {_LABELS.get(p, p): [_format_bytes(n)] for p, n in sizes.items() if n})
+
+
+def _print_table(console: Console, heads: list[str], rows: dict[str, list[str]]) -> None:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    console.print(table)
 
 
 def _format_count(number: float) -> str:
@@ -189,12 +149,3 @@ def _format_duration(seconds: float) -> str:
     if minutes < 10:
         return f"{minutes:.1f} min"
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(title)
-    for column in columns:
-        options: dict[str, Any] = {"justify": "right"} if column else {}
-        table.add_column(column, **options)
-    return table

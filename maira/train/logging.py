@@ -156,7 +156,7 @@ class MetricsLogger:
         counts = self._counts
         counts.tokens += int(lengths.sum())
         counts.samples += len(lengths)
-        counts.flops += self._costs.of(lengths, batch.pixel_values.shape[0], batch.targets.shape[0]).total
+        counts.flops += sum(self._costs.of(lengths, batch.pixel_values.shape[0], batch.targets.shape[0]).values())
         counts.waited += waited
 
     @contextmanager

@@ -172,7 +172,7 @@ def test_counts_are_summed_over_processes(tmp_path: Path, config: MairaConfig, c
     log.log_step(1, 0, {"loss": 1.0})
     (row,) = rows_of(train_config)
     # Twice the tokens; the operations and the wait are a device's.
-    expected = make_rates(config, train_config).of([300, 100], 1, 3).total / 2e12
+    expected = sum(make_rates(config, train_config).of([300, 100], 1, 3).values()) / 2e12
     assert (row["tokens_per_second"], row["data_wait"]) == (400.0, 0.25)
     assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """One kind of GPU.
+class Accelerator(NamedTuple):
+    """One kind of GPU; for a card of two devices (MI250), one of them.
 
     Attributes:
         name: short name, as in `--gpu`.
         device: part of the device name that the driver reports; case does not matter.
         memory: approximate memory that is available to programs, in GiB.
-        peak: floating-point operations per second of dense bfloat16 matrix products with float32 sums. For a card of
-            two devices (MI250), that of one device; for the V100, which has no bfloat16, that of float16.
-        bandwidth: memory bandwidth, bytes per second; for a card of two devices, that of one device.
+        peak: dense bfloat16 operations per second with float32 sums; for the V100, which has no bfloat16, of float16.
+        bandwidth: memory bandwidth, bytes per second.
     """
 
     name: str

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from torch import nn
 
+from maira.generate.transformers_engine import batch_bytes, largest_batch_size
 from maira.model.config import MairaConfig, context_window, read_config
-from maira.model.modeling import MODULES, modules_of
+from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.model.tokens import ADDED_TOKENS
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
 from maira.train.components import invalid_model_config
-from maira.train.config.run_config import FromScratch, MairaLoraOptions, TrainConfig
+from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.cost.accelerators import ACCELERATORS, Accelerator
-from maira.train.cost.flops import Flops, step_flops
-from maira.train.cost.memory import Memory, ParallelSetup, RowShape, build_shapes, estimate_memory
-from maira.train.cost.sampling import SamplingCost, SamplingSetup, estimate_sampling
-from maira.train.cost.workload import Workload, measure_workload
-from maira.train.data.batches import LENGTH_MULTIPLE
+from maira.train.cost.flops import make_rates
+from maira.train.cost.memory import NF4, build_shapes, estimate_memory, is_quantized
+from maira.train.cost.workload import measure_workload
 from maira.train.data.packing import pack, prompt_table
 from maira.train.parallel import sharding
 from radfact.errors import ErrorCode, InputError
@@ -33,212 +32,48 @@ from radfact.io.jsonl import read_jsonl
 GIB = 1 << 30
 RESERVED = 2 * GIB
 """Bytes reserved for CUDA, its libraries, communication, and fragmentation; a guess."""
-SMALL = 1_000_000_000
-"""Number of parameters below which matrix products are too narrow to reach the usual MFU; a guess."""
 MFU = 0.45
 """Default MFU, typical of large models with packed rows on recent GPUs."""
-_STEPS = 20
-"""Number of optimizer steps to pack when the number and length of rows are estimated."""
+_DRAWS = 20
+"""Number of optimizer steps to pack, and of batches of prompts to sample."""
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How the samples of a step are packed into rows.
+def read_mfu(file: Path) -> tuple[float, str]:
+    """Read the median MFU of a training run from its `metrics.jsonl`, without the first line, which includes startup.
 
-    Attributes:
-        rows: rows per process.
-        filled: filled share of the rows.
-        fullest: the fullest row.
-    """
-
-    rows: float
-    filled: float
-    fullest: RowShape
-
-
-@dataclass(frozen=True)
-class MeasuredMfu:
-    """MFU of a training run.
-
-    Attributes:
-        value: median over the lines of the run's metrics, as a share of the peak.
-        lines: number of lines.
-        file: the metrics.
-    """
-
-    value: float
-    lines: int
-    file: Path
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """A change of the configuration that needs less memory.
-
-    Attributes:
-        overrides: the change, as arguments of the command line.
-        total: bytes on one GPU with the change.
-        fits: whether these fit.
-    """
-
-    overrides: str
-    total: int
-    fits: bool
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Estimated cost of a run.
-
-    Attributes:
-        model: description of where the model's shape comes from.
-        accelerator: kind of GPU.
-        gpus: number of GPUs.
-        mfu: model FLOPs utilization, as a share of the peak.
-        is_mfu_measured: whether a run has measured it.
-        assumptions: what the estimate assumes, by topic.
-        sharding: how the GPUs share the work ("none", "ddp" or "fsdp").
-        parameters: number of all and of trained parameters, by component.
-        memory: memory of one GPU.
-        sampling: cost of sampling responses on one GPU; None without `grpo`.
-        fits: whether the peak memory and `RESERVED` fit on the GPU.
-        remedies: changes that need less memory, if it does not fit.
-        packing: how samples are packed into rows.
-        workload: samples of an epoch.
-        steps: number of optimizer steps.
-        step_samples: samples per step, over all GPUs: responses with `grpo`, pairs with `dpo`.
-        step_tokens: average tokens per step, over all GPUs.
-        flops: operations per step, over all GPUs.
-    """
-
-    model: str
-    accelerator: Accelerator
-    gpus: int
-    mfu: float
-    is_mfu_measured: bool
-    assumptions: dict[str, str]
-    sharding: str
-    parameters: dict[str, tuple[int, int]]
-    memory: Memory
-    sampling: SamplingCost | None
-    fits: bool
-    remedies: list[Remedy]
-    packing: Packing
-    workload: Workload
-    steps: int
-    step_samples: int
-    step_tokens: float
-    flops: Flops
-
-    @property
-    def training_seconds(self) -> float:
-        """Seconds per step for the forward and backward passes over packed rows."""
-        return self.flops.total / (self.gpus * self.accelerator.peak * self.mfu)
-
-    @property
-    def step_seconds(self) -> float:
-        """Seconds per step."""
-        return self.training_seconds + (self.sampling.seconds if self.sampling else 0.0)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the model is too small to keep a GPU busy, so that its MFU cannot be predicted."""
-        return sum(count for count, _ in self.parameters.values()) < SMALL
-
-    @property
-    def hours(self) -> float:
-        """Hours of the run, without validation, drafts and saving."""
-        return self.steps * self.step_seconds / 3600
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the estimate as JSON values, in bytes, seconds and operations."""
-        return {
-            "model": self.model,
-            "gpu": self.accelerator.name,
-            "gpus": self.gpus,
-            "mfu": self.mfu,
-            "mfu_measured": self.is_mfu_measured,
-            "assumptions": self.assumptions,
-            "sharding": self.sharding,
-            "parameters": {part: {"all": a, "trained": t} for part, (a, t) in self.parameters.items()},
-            "memory": vars(self.memory) | {"total": self.memory.total},
-            "generation": _generation_json(self.sampling, self.step_seconds) if self.sampling else None,
-            "gpu_memory": round(self.accelerator.memory * GIB),
-            "reserved": RESERVED,
-            "fits": self.fits,
-            "remedies": [vars(remedy) for remedy in self.remedies],
-            "rows_per_step_and_gpu": self.packing.rows,
-            "row_filled": self.packing.filled,
-            "workload": self.workload.basis,
-            "steps": self.steps,
-            "samples": self.steps * self.step_samples,
-            "tokens": round(self.steps * self.step_tokens),
-            "flops_per_step": self.flops.by_part() | {"total": self.flops.total},
-            "seconds_per_step": self.step_seconds,
-            "hours": self.hours,
-            "gpu_hours": self.hours * self.gpus,
-        }
-
-
-def _generation_json(sampling: SamplingCost, step_seconds: float) -> dict[str, Any]:
-    return {
-        "responses_per_gpu": sampling.responses,
-        "batch_size": sampling.batch_size,
-        "decoding_steps": sampling.decoding_steps,
-        "prompt_seconds_per_step": sampling.prompt_seconds,
-        "decoding_seconds_per_step": sampling.decoding_seconds,
-        "share": sampling.seconds / step_seconds,
-        "memory": vars(sampling.memory) | {"total": sampling.memory.total},
-    }
-
-
-def read_mfu(file: Path) -> MeasuredMfu:
-    """Read the MFU of a training run from its `metrics.jsonl`.
-
-    Skips the first line, which includes startup, unless it is the only one.
+    Returns: the MFU, and where it comes from.
 
     Raises:
-        InputError: the file cannot be read, has no MFU or one that is not between 0 and 1, or belongs to a run with
-            `grpo`.
+        InputError: the file cannot be read, has no valid MFU, or belongs to a run with `grpo`.
     """
     values = []
     for line, row in read_jsonl(file):
-        if "mfu" not in row:
-            continue
-        if "generation_seconds" in row:
-            raise InputError(
-                "expected the metrics of a run without grpo, found one with grpo, whose MFU includes the time of "
-                "generation",
-                file=file,
-                line=line,
-                field="generation_seconds",
-            )
-        value = row["mfu"]
+        value = row.get("mfu", 1.0)
+        if "mfu" in row and "generation_seconds" in row:
+            message = "expected a run without grpo, found one with grpo, whose MFU includes the time of generation"
+            raise InputError(message, file=file, line=line, field="generation_seconds")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-            raise InputError(
-                f"expected a number above 0 and at most 1, found {value!r:.80}", file=file, line=line, field="mfu"
-            )
-        values.append(value)
+            message = f"expected a number above 0 and at most 1, found {value!r:.80}"
+            raise InputError(message, file=file, line=line, field="mfu")
+        values += [value] if "mfu" in row else []
     if not values:
-        raise InputError(
-            "expected the metrics of a run on a GPU, found no line with an mfu; runs on CPUs and on GPUs that "
-            "maira estimate does not know have none",
-            code=ErrorCode.MISSING_FIELD,
-            file=file,
-            field="mfu",
-        )
+        message = "expected the metrics of a run on a GPU that maira estimate knows, found no line with an mfu"
+        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=file, field="mfu")
     counted = values[1:] or values
-    return MeasuredMfu(median(counted), len(counted), file)
+    lines = "1 line" if len(counted) == 1 else f"the median of {len(counted):,} lines"
+    return median(counted), f"measured: {lines} of {file}; used even if that run had another GPU or run config"
 
 
-def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | MeasuredMfu = MFU) -> Estimate:
+def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[float, str] = MFU) -> dict[str, Any]:
     """Estimate the cost of a training configuration, without reading weights or allocating memory for them.
 
     Args:
         config: of the training. If its model does not exist, the model of the paper is assumed.
         gpu: name in `ACCELERATORS`.
         gpus: number of GPUs, with one process each.
-        mfu: model FLOPs utilization, as a share of the GPU's peak; assumed, or measured by a run.
+        mfu: model FLOPs utilization, as a share of the GPU's peak; assumed, or measured (`read_mfu`).
+
+    Returns: bytes, seconds and operations, as JSON values.
 
     Raises:
         InputError: the GPU is unknown, the configuration is inconsistent or samples with vLLM, or its data cannot be
@@ -247,18 +82,17 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | Measured
     accelerators = {accelerator.name: accelerator for accelerator in ACCELERATORS}
     if gpu not in accelerators:
         raise InputError(f"expected one of {', '.join(accelerators)}, found '{gpu}'", field="--gpu")
-    accelerator = accelerators[gpu]
     if config.grpo is not None and config.grpo.engine == "vllm":
-        raise InputError(
-            "the memory and time of vLLM cannot be estimated; set grpo.engine=transformers",
-            code=ErrorCode.INVALID_OPTION,
-            field="grpo.engine",
-        )
-    model_config, model = resolve_model_config(config)
+        message = "the memory and time of vLLM cannot be estimated; set grpo.engine=transformers"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="grpo.engine")
+    accelerator = accelerators[gpu]
+    available = accelerator.memory * GIB
+    model_config, model_name = resolve_model_config(config)
     workload = measure_workload(config, model_config)
+    limited = workload.rows
     if config.grpo is not None:
-        limits = prompt_table(workload.rows, config.grpo, context_window(model_config.text_config))["answer"]
-        workload.rows["answer"] = np.minimum(workload.rows["answer"], limits)
+        limited = prompt_table(workload.rows, config.grpo, context_window(model_config.text_config))
+        workload.rows["answer"] = np.minimum(workload.rows["answer"], limited["answer"])
     per_epoch = workload.answers // config.samples_per_draw * config.steps_per_draw
     if not per_epoch:
         raise InputError(f"expected at most the {workload.answers} answers of an epoch", field="global_batch")
@@ -267,68 +101,87 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | Measured
         if config.passes
         else max(1, round((config.epochs or 0) * per_epoch))
     )
-    answers = config.global_batch * _answers_per_sample(config)
-    mfu_value = mfu.value if isinstance(mfu, MeasuredMfu) else mfu
-    run = _estimate_gpu(config, model_config, workload, accelerator, gpus, mfu_value)
-    limit = accelerator.memory * GIB - RESERVED
-    remedies = [] if run.peak <= limit else list(_remedies(config, model_config, workload, accelerator, gpus))
-    return Estimate(
-        model=model,
-        accelerator=accelerator,
-        gpus=gpus,
-        mfu=mfu_value,
-        is_mfu_measured=isinstance(mfu, MeasuredMfu),
-        assumptions=_assumptions(config, accelerator, gpus, workload, mfu),
-        sharding=run.sharding,
-        parameters=_parameters(config, model_config),
-        memory=run.memory,
-        sampling=run.sampling,
-        fits=run.peak <= limit,
-        remedies=remedies,
-        packing=run.packing,
-        workload=workload,
-        steps=steps,
-        step_samples=config.global_batch,
-        step_tokens=answers * float(workload.tokens.mean()),
-        flops=step_flops(model_config, config, workload.rows).scaled(answers / len(workload.rows)),
-    )
-
-
-def _assumptions(
-    config: TrainConfig, accelerator: Accelerator, gpus: int, workload: Workload, mfu: float | MeasuredMfu
-) -> dict[str, str]:
-    if isinstance(mfu, MeasuredMfu):
-        lines = "1 line" if mfu.lines == 1 else f"the median of {mfu.lines:,} lines"
-        utilization = (
-            f"{mfu.value:.1%}, measured: {lines} of {mfu.file}; used even if that run had another GPU or run config"
-        )
-    else:
-        utilization = f"{mfu:.1%}, assumed and not measured"
-    kernel = _kernel(config, accelerator).removeprefix("maira_")
-    compiled = "; torch.compile needs less, by an unknown amount" if config.compile else ""
+    answers_per_sample = 1 if config.dpo is None else 2
+    answers = config.global_batch * answers_per_sample
+    tokens = workload.tokens
+    images = int(workload.rows["images"].sum())
+    flops = make_rates(model_config, config).of(tokens, images, int(workload.rows["answer"].sum()))
+    flops = {part: count * answers / len(tokens) for part, count in flops.items()}
+    rows, filled, _ = _pack_steps(config, workload.rows, gpus, answers_per_sample)
+    fullest = _pack_steps(config, limited, gpus, answers_per_sample)[2]
+    kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
+    # FlashAttention needs Ampere or later.
+    is_varlen = config.attention != "samples" and config.precision == "bf16" and not gpu.startswith("v100")
+    kernel = attention.VARLEN if is_varlen else attention.SAMPLES
+    model = build_shapes(model_config, config)
+    parallel: dict[str, Any] = {
+        "processes": gpus,
+        "sharding": kind,
+        "kernel": kernel,
+        "accumulates": rows > 1,
+        "memory": available,
+    }
+    memory = estimate_memory(model, config, *fullest, **parallel)
+    utilization, source = mfu if isinstance(mfu, tuple) else (mfu, "assumed and not measured")
+    training = sum(flops.values()) / (gpus * accelerator.peak * utilization)
+    seconds, generation = training, None
+    if config.grpo is not None:
+        sampler = _Sampler(model, config, memory, kind, accelerator, utilization)
+        generation = sampler.estimate(workload.rows, limited["answer"], gpus)
+        seconds += generation["seconds"]
+        generation["share"] = generation.pop("seconds") / seconds
+    peak = max(sum(memory.values()), generation["memory"]["total"] if generation else 0)
+    parameters = {}
+    for part in MODULES:
+        counts = [(p.numel(), p.requires_grad) for module in modules_of(model, part) for p in module.parameters()]
+        parameters[str(part)] = {"all": sum(n for n, _ in counts), "trained": sum(n for n, trains in counts if trains)}
     assumptions = {
-        "MFU": utilization + ("; it includes communication between GPUs" if gpus > 1 else ""),
+        "MFU": f"{utilization:.1%}, {source}" + ("; it includes communication between GPUs" if gpus > 1 else ""),
         "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16",
         "operations": "matrix products of the model, without recomputation "
         f"(activation_checkpointing={config.activation_checkpointing})",
-        "memory": f"tensors of the fullest of the packed rows of {_STEPS} steps, with the attention kernel {kernel}"
-        f"{compiled}; {RESERVED / GIB:g} GiB more are reserved for CUDA and fragmentation",
+        "memory": f"by formula for the fullest of the packed rows of {_DRAWS} steps, with the attention kernel "
+        f"{kernel.removeprefix('maira_')}{'; torch.compile needs less' if config.compile else ''}; "
+        f"{RESERVED / GIB:g} GiB more are reserved for CUDA and fragmentation",
         "time": "steps only, without start, validation, drafts, saving and waiting for data",
         "samples": workload.basis,
     }
     if config.dpo is not None:
-        assumptions["reference model"] = (
-            "the time does not include computing its log-probabilities before the first step"
+        assumptions["reference model"] = "the time does not include its log-probabilities before the first step"
+    if config.grpo is not None:
+        assumptions["training"] = "on all responses; groups whose rewards are all equal take no time in a run"
+        assumptions["responses"] = "as long as the report of their study; memory is that of responses at the limit"
+        assumptions["generation"] = (
+            "a lower bound: prefill at the MFU, padded to the longest prompt of a batch; each decoding step reads the "
+            "weights once and moves keys and values three times (the dynamic cache copies them) at the data sheet's "
+            f"{accelerator.bandwidth / 1e12:g} TB/s per GPU, or computes at the MFU if that takes longer; excludes "
+            "kernel launches, the grammar, gathering weights and the reward"
         )
-    if config.grpo is None:
-        return assumptions
-    return assumptions | {
-        "training": "on all responses; groups whose rewards are all equal take no time in a run",
-        "responses": "as long as the report of their study; memory is that of responses at the token limit",
-        "generation": "a lower bound: prefill at the MFU, padded to the longest prompt of a batch; each decoding step "
-        "reads the weights once and moves keys and values three times (the dynamic cache copies them) at the data "
-        f"sheet's {accelerator.bandwidth / 1e12:g} TB/s per GPU, or computes at the MFU if that takes longer; excludes "
-        "kernel launches, the grammar, gathering weights and the reward",
+    hours = steps * seconds / 3600
+    return {
+        "model": model_name,
+        "gpu": accelerator.name,
+        "gpus": gpus,
+        "mfu": utilization,
+        "mfu_measured": isinstance(mfu, tuple),
+        "assumptions": assumptions,
+        "sharding": kind,
+        "parameters": parameters,
+        "memory": memory | {"total": sum(memory.values())},
+        "generation": generation,
+        "gpu_memory": round(available),
+        "reserved": RESERVED,
+        "fits": peak <= available - RESERVED,
+        "rows_per_step_and_gpu": rows,
+        "row_filled": filled,
+        "workload": workload.basis,
+        "steps": steps,
+        "samples": steps * config.global_batch,
+        "tokens": round(steps * answers * float(tokens.mean())),
+        "flops_per_step": flops | {"total": sum(flops.values())},
+        "seconds_per_step": seconds,
+        "hours": hours,
+        "gpu_hours": hours * gpus,
     }
 
 
@@ -338,17 +191,14 @@ def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
     Raises:
         InputError: the model configuration is invalid.
     """
-    if isinstance(config.model, Path):
-        if not config.model.exists():
-            return MairaConfig(), f"the paper's 7B model, since {config.model} does not exist"
-        return read_config(config.model), f"{config.model / 'model_config.json'}"
-    return _fresh_config(config.model), "a new model, as configured"
-
-
-def _fresh_config(parts: FromScratch) -> MairaConfig:
+    parts = config.model
+    if isinstance(parts, Path):
+        if not parts.exists():
+            return MairaConfig(), f"the paper's 7B model, since {parts} does not exist"
+        return read_config(parts), str(parts / "config.json")
     image = parts.vocab_size + len(ADDED_TOKENS)
     try:
-        return MairaConfig(
+        made = MairaConfig(
             vision_config=parts.vision_config.model_dump(exclude_unset=True),
             text_config=parts.text_config | {"vocab_size": image + 1, "pad_token_id": 0},
             image_token_index=image,
@@ -357,130 +207,135 @@ def _fresh_config(parts: FromScratch) -> MairaConfig:
         )
     except (ValueError, StrictDataclassError) as error:
         raise invalid_model_config(error) from None
+    return made, "a new model, as configured"
 
 
-def _answers_per_sample(config: TrainConfig) -> int:
-    """Return the number of answers per sample, each with its prompt: two with `dpo`."""
-    return 1 if config.dpo is None else 2
-
-
-def _pack_steps(config: TrainConfig, workload: Workload, processes: int) -> Packing:
+def _pack_steps(
+    config: TrainConfig, lengths: npt.NDArray[Any], processes: int, answers: int
+) -> tuple[float, float, tuple[list[int], int, int]]:
     """Pack the samples of some steps as a run would.
+
+    Returns: rows per process, the filled share of the rows, and the fullest row: tokens of its samples, its images and
+    answer tokens.
 
     Raises:
         InputError: a sample is longer than a row, or a step has too few samples for the number of processes.
     """
-    rng, answers = np.random.default_rng(0), _answers_per_sample(config)
-    tokens = answers * workload.tokens
-    counts, filled, fullest, max_tokens = [], [], RowShape((1,), 1, 1), 0
-    for _ in range(_STEPS):
+    rng, tokens = np.random.default_rng(0), lengths["prompt"].astype(np.int64) + lengths["answer"]
+    counts, filled, fullest = [], [], np.array([], np.int64)
+    for _ in range(_DRAWS):
         drawn = rng.integers(len(tokens), size=config.samples_per_draw)
         drawn = np.repeat(drawn, config.global_batch // len(drawn))
-        packed = pack(tokens[drawn].tolist(), config.token_budget, processes)
+        packed = pack((answers * tokens[drawn]).tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
-        filled.append(tokens[drawn].sum() / (len(packed) * config.token_budget))
+        filled.append(answers * tokens[drawn].sum() / (len(packed) * config.token_budget))
         # `pack` returns the fullest row first.
-        picked = drawn[packed[0]]
-        if (total := int(tokens[picked].sum())) > max_tokens:
-            samples = np.repeat(picked, answers)
-            sums = (int(workload.rows[name][samples].sum()) for name in ("images", "answer"))
-            max_tokens, fullest = total, RowShape(tuple(workload.tokens[samples].tolist()), *sums)
-    return Packing(float(np.mean(counts)), float(np.mean(filled)), fullest)
+        fullest = max(fullest, drawn[packed[0]], key=lambda row: tokens[row].sum())
+    samples = np.repeat(fullest, answers)
+    images, answer_tokens = (int(lengths[name][samples].sum()) for name in ("images", "answer"))
+    return float(np.mean(counts)), float(np.mean(filled)), (tokens[samples].tolist(), images, answer_tokens)
 
 
-@dataclass(frozen=True)
-class _GpuEstimate:
-    """Memory and work of one GPU."""
+class _Sampler:
+    """Time and memory of sampling the responses of a step on one GPU, batched as `TransformersEngine` does.
 
-    memory: Memory
-    sampling: SamplingCost | None
-    packing: Packing
-    sharding: str
+    The longest prompts come first, as many as fit into the memory that training leaves. Prefill is compute-bound; a
+    decoding step takes the time of its operations or of its memory traffic (weights, keys and values).
+    """
 
-    @property
-    def peak(self) -> int:
-        """Peak memory of training and sampling, in bytes."""
-        return max(self.memory.total, self.sampling.memory.total if self.sampling else 0)
+    def __init__(
+        self,
+        model: MairaForConditionalGeneration,
+        config: TrainConfig,
+        training: dict[str, int],
+        kind: str,
+        accelerator: Accelerator,
+        mfu: float,
+    ) -> None:
+        self._samples, self._grpo, self._text = (
+            config.samples_per_draw,
+            config.grpo or GrpoConfig(),
+            model.config.text_config,
+        )
+        self._size, self._free = 2 if config.precision == "bf16" else 4, accelerator.memory * GIB - RESERVED
+        self._operations, self._bandwidth = mfu * accelerator.peak, accelerator.bandwidth
+        self._rates = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
+        layers = [(name, m.weight) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+        layers = [(name, weight) for name, weight in layers if "language_model" in name or "lm_head" in name]
+        quantized = [weight for name, weight in layers if is_quantized(name, weight, config)]
+        self._quantized = sum(weight.numel() for weight in quantized)
+        self._weights = self._size * (sum(weight.numel() for _, weight in layers) - self._quantized)
+        self._token = self._rates.token + 2 * sum(weight.numel() for name, weight in layers if ".lora_" in name)
+        head = self._text.head_dim or self._text.hidden_size // self._text.num_attention_heads
+        self._cache = 2 * self._text.num_hidden_layers * self._text.num_key_value_heads * head * self._size
+        trained = [p for p in model.parameters() if p.requires_grad]
+        is_sharded = kind == "fsdp"
+        copied = sum(p.numel() for p in trained if p.itemsize > self._size)
+        self._states = {
+            "weights": training["weights"],
+            "gradients": sum(p.nbytes for p in trained) if kind == "ddp" else 0,
+            "states": training["states"],
+            "gathered": self._size * sum(p.numel() for p in model.parameters()) if is_sharded else 0,
+            "copies": 0 if is_sharded else self._size * copied,
+        }
+        # The engine plans with the type of the model's first weight.
+        self._planned_size = self._size if is_sharded else model.dtype.itemsize
 
+    def estimate(self, lengths: npt.NDArray[Any], limits: npt.NDArray[Any], gpus: int) -> dict[str, Any]:
+        """Return the cost of a step on the slowest GPU; responses are as long as the report of their study."""
+        rng, copies, draw = np.random.default_rng(0), self._grpo.num_generations, self._samples
+        times, sizes, decoded, peaks = [], [], [], []
+        for _ in range(_DRAWS):
+            prompts = rng.integers(len(lengths), size=draw)
+            own_times = []
+            for rank in range(min(gpus, draw)):
+                own = prompts[rank::gpus]
+                images = int(lengths["images"][own].sum())
+                prompt = (images * (self._rates.encoder + copies * self._rates.adapter)) / self._operations
+                decoding, order = 0.0, np.repeat(own[np.argsort(-lengths["prompt"][own], kind="stable")], copies)
+                while len(order):
+                    longest = int(lengths["prompt"][order[0]])
+                    limit = int(limits[order].max())
+                    rows, order = np.split(order, [self._batch_size(longest + limit)])
+                    tokens = int(lengths["answer"][rows].max())
+                    pairs = longest * (longest + 1) / 2 * self._rates.pair
+                    prompt += len(rows) * (longest * self._token + pairs) / self._operations
+                    decoding += self._decoding_seconds(len(rows), longest, tokens)
+                    sizes.append(len(rows))
+                    decoded.append(tokens)
+                    peaks.append(self._memory(len(rows), longest + limit))
+                own_times.append((prompt, decoding))
+            times.append(max(own_times, key=sum))
+        prompt, decoding = np.mean(times, axis=0) / self._grpo.num_iterations
+        memory = max(peaks, key=lambda peak: sum(peak.values()))
+        return {
+            "responses_per_gpu": -(-draw // gpus) * copies,
+            "batch_size": max(sizes),
+            "decoding_steps": float(np.mean(decoded)),
+            "prompt_seconds_per_step": float(prompt),
+            "decoding_seconds_per_step": float(decoding),
+            "seconds": float(prompt + decoding),
+            "memory": memory | {"total": sum(memory.values())},
+        }
 
-def _estimate_gpu(
-    config: TrainConfig,
-    model_config: MairaConfig,
-    workload: Workload,
-    accelerator: Accelerator,
-    gpus: int,
-    mfu: float = MFU,
-) -> _GpuEstimate:
-    packing = _pack_steps(config, workload, gpus)
-    if config.grpo is not None:
-        limits = prompt_table(workload.rows, config.grpo, context_window(model_config.text_config))
-        packing = replace(packing, fullest=_pack_steps(config, replace(workload, rows=limits), gpus).fullest)
-    kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
-    kernel = _kernel(config, accelerator)
-    available = round(accelerator.memory * GIB)
-    setting = ParallelSetup(gpus, kind, kernel, accumulates=packing.rows > 1, memory=available)
-    model, sampling = build_shapes(model_config, config), None
-    memory = estimate_memory(model, config, packing.fullest, setting)
-    if config.grpo is not None:
-        rates = mfu * accelerator.peak, accelerator.bandwidth
-        setup = SamplingSetup(gpus, kind, available - RESERVED, *rates)
-        sampling = estimate_sampling(model, config, workload.rows, memory, setup)
-    return _GpuEstimate(memory, sampling, packing, kind)
+    def _decoding_seconds(self, rows: int, longest: int, tokens: int) -> float:
+        context = longest + np.arange(tokens)
+        needed = rows * (self._token + self._rates.answer + context * self._rates.pair)
+        # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly.
+        weights = self._weights + self._quantized * (NF4 + (4 if rows > 4 else 0))
+        # The dynamic cache is read and copied.
+        moved = weights + 3 * rows * context * self._cache
+        return float(np.maximum(needed / self._operations, moved / self._bandwidth).sum())
 
+    def _batch_size(self, longest: int) -> int:
+        # Autocast has not copied the weights yet.
+        free = self._free - (sum(self._states.values()) - self._states["copies"])
+        rows = largest_batch_size(round(free), longest, self._text, self._planned_size)
+        while rows > 1 and sum(self._memory(rows, longest).values()) > self._free:
+            rows //= 2
+        return rows
 
-def _kernel(config: TrainConfig, accelerator: Accelerator) -> str:
-    """Return the attention kernel that a run selects; that of FlashAttention needs Ampere or later."""
-    is_varlen = config.attention != "samples" and config.precision == "bf16" and not accelerator.name.startswith("v100")
-    return attention.VARLEN if is_varlen else attention.SAMPLES
-
-
-def _parameters(config: TrainConfig, model_config: MairaConfig) -> dict[str, tuple[int, int]]:
-    model = build_shapes(model_config, config)
-    counts = {}
-    for part in MODULES:
-        parameters = [p for module in modules_of(model, part) for p in module.parameters()]
-        trained = sum(p.numel() for p in parameters if p.requires_grad)
-        counts[str(part)] = (sum(p.numel() for p in parameters), trained)
-    return counts
-
-
-def _remedies(
-    config: TrainConfig, model_config: MairaConfig, workload: Workload, accelerator: Accelerator, gpus: int
-) -> Iterator[Remedy]:
-    """Yield changes that need less memory, the smallest first; with shorter rows only if a change does not suffice."""
-    shortest = -(-int(workload.tokens.max()) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    full, short = {"activation_checkpointing": "full"}, {"token_budget": min(shortest, config.token_budget)}
-    options: list[dict[str, Any]] = [full]
-    if gpus > 1 and config.parallel == "ddp":
-        options.append({"parallel": "fsdp"})
-    if config.optimizer != "adamw_8bit":
-        options.append(full | {"optimizer": "adamw_8bit", "weights": "bfloat16"})
-    if "language_model" in config.trained:
-        lora = config.lora or MairaLoraOptions()
-        options += [full | {"lora": lora}, full | {"lora": lora.model_copy(update={"quantize": "nf4"})}]
-    for option in options:
-        for changes in (option, option | short):
-            overrides = _format_overrides(config, changes)
-            if not overrides:
-                continue
-            try:
-                peak = _estimate_gpu(config.model_copy(update=changes), model_config, workload, accelerator, gpus).peak
-            except InputError:
-                continue
-            fits = peak <= accelerator.memory * GIB - RESERVED
-            yield Remedy(overrides, peak, fits)
-            if fits:
-                break
-
-
-def _format_overrides(config: TrainConfig, changes: dict[str, Any]) -> str:
-    """Format changes as overrides of the command line, without those that the configuration already has."""
-    overrides = []
-    for key, value in changes.items():
-        if value == getattr(config, key):
-            continue
-        if isinstance(value, MairaLoraOptions):
-            overrides.append("lora.quantize=nf4" if value.quantize else f"lora.rank={value.rank}")
-        else:
-            overrides.append(f"{key}={value}")
-    return " ".join(overrides)
+    def _memory(self, rows: int, longest: int) -> dict[str, int]:
+        row, chunk = batch_bytes(longest, self._text, self._size)
+        cache = rows * longest * self._cache
+        return self._states | {"cache": cache, "temporary": rows * row + chunk - cache}

@@ -1,125 +1,33 @@
-"""Estimate the memory of training on one GPU by running a step on fake tensors.
+"""Peak memory of a training step on one GPU: weights and states by count, activations by a formula.
 
-The model is built from the real modules of the configuration, with its adapters, activation checkpointing and
-attention, on PyTorch's fake tensors, which have a shape and a type but no data. A forward and a backward pass over a
-row show how many bytes are allocated at any time. The sizes of weights, gradients, optimizer states and FSDP2's
-gathered parameters are computed from the same model. With `torch.compile` training needs less memory, because it
-recomputes cheap operations.
+The factors are the tensors that PyTorch keeps for the backward pass of a block, and those of the first block that the
+backward pass reaches.
 """
 
 from __future__ import annotations
 
 import copy
-import weakref
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import ceil
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
-from torch.utils.weak import WeakIdKeyDictionary
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from torch import Tensor
 
 from maira.model.config import MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.train import attention
-from maira.train.blocks import prepare_blocks
 from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.parallel import UNSHARDED_GRADIENT_LIMIT
 
-_BLOCK_SIZE = 256
-"""Elements that share a scale in the 8-bit states of torchao."""
-_MIN_8BIT_SIZE = 4096
-"""Minimum number of elements of a weight with 8-bit states."""
 NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes per 4-bit weight, with a scale per 64 weights and a second scale per 256 of these."""
-PASSES = ("encoder", "adapter", "activations", "logits")
-
-
-@dataclass(frozen=True)
-class RowShape:
-    """Size of a packed row.
-
-    Attributes:
-        samples: number of tokens of each sample.
-        images: number of images of all samples.
-        answers: number of answer tokens of all samples.
-    """
-
-    samples: tuple[int, ...]
-    images: int
-    answers: int
-
-
-@dataclass(frozen=True)
-class ParallelSetup:
-    """How training is distributed.
-
-    Attributes:
-        processes: number of processes.
-        sharding: "none", "ddp" or "fsdp" (`maira.train.parallel.sharding`).
-        kernel: attention kernel, `attention.VARLEN` or `attention.SAMPLES`.
-        accumulates: whether a process computes several rows per step, so that gradients are accumulated.
-        memory: memory of the GPU in bytes. With FSDP, gradients are accumulated unsharded if they fit.
-    """
-
-    processes: int = 1
-    sharding: str = "none"
-    kernel: str = attention.SAMPLES
-    accumulates: bool = True
-    memory: int = 0
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Peak memory of a training step on one GPU, in bytes, by use.
-
-    The activations include the bfloat16 copies of weights that autocast makes.
-
-    Attributes:
-        weights: weights, with FSDP the shard of this GPU.
-        gradients: gradients, with FSDP the shard of this GPU.
-        states: optimizer states, with FSDP the shard of this GPU.
-        encoder: activations of the encoder.
-        adapter: activations of the adapter and the token embeddings.
-        activations: activations of the blocks of the language model.
-        logits: logits of the answers, and the loss.
-        gathered: unsharded weights and gradients of the active blocks, with FSDP.
-        temporary: tensors of the backward pass, with recomputed activations.
-    """
-
-    weights: int
-    gradients: int
-    states: int
-    encoder: int
-    adapter: int
-    activations: int
-    logits: int
-    gathered: int
-    temporary: int
-
-    @property
-    def total(self) -> int:
-        """Sum of all uses."""
-        return sum(vars(self).values())
 
 
 def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForConditionalGeneration:
-    """Build the model of a configuration on the meta device, with its adapters and the types of its weights.
-
-    Args:
-        model_config: of the model.
-        config: of the training.
-    """
-    # `estimate_memory` accounts for 4-bit weights. Their layers have the same shapes.
+    """Build the model of a configuration on the meta device, with its adapters and the types of its weights."""
+    # 4-bit weights have the same shapes; `estimate_memory` counts their bytes.
     unquantized = config.lora.model_copy(update={"quantize": None}) if config.lora else None
     with torch.device("meta"):
         model = MairaForConditionalGeneration(copy.deepcopy(model_config))
@@ -131,190 +39,143 @@ def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForCond
 
 
 def estimate_memory(
-    model: MairaForConditionalGeneration, config: TrainConfig, row: RowShape, setting: ParallelSetup
-) -> Memory:
-    """Estimate the peak memory of a training step on one GPU.
+    model: MairaForConditionalGeneration,
+    config: TrainConfig,
+    samples: Sequence[int],
+    images: int,
+    answers: int,
+    *,
+    processes: int = 1,
+    sharding: str = "none",
+    kernel: str = attention.SAMPLES,
+    accumulates: bool = True,
+    memory: float = 0,
+) -> dict[str, int]:
+    """Estimate the peak memory of a training step on one GPU, in bytes by use.
 
     Args:
-        model: with adapters and with `requires_grad` set, on any device; not changed.
+        model: as of `build_shapes`.
         config: of the training.
-        row: the largest row of a process.
-        setting: how training is distributed.
+        samples: tokens of each sample of the largest row.
+        images: number of images of the row.
+        answers: number of answer tokens of the row.
+        processes: number of processes.
+        sharding: "none", "ddp" or "fsdp".
+        kernel: attention kernel, `attention.VARLEN` or `attention.SAMPLES`.
+        accumulates: whether a step has several rows, so that gradients exist before the last one.
+        memory: of the GPU. With FSDP, gradients are accumulated unsharded if they fit.
     """
-    is_sharded = setting.sharding == "fsdp"
-    share = setting.processes if is_sharded else 1
+    is_sharded, is_half, checkpointing = sharding == "fsdp", config.precision == "bf16", config.activation_checkpointing
+    share, size = processes if is_sharded else 1, 2 if is_half else 4
+    text, vision, tokens = model.config.text_config, model.config.vision_config, sum(samples)
     parameters = dict(model.named_parameters())
     trained = [p for p in parameters.values() if p.requires_grad]
-    quantized = {name for name in parameters if is_quantized(name, parameters[name], config)}
-    weights = sum(NF4 * p.numel() if name in quantized else p.nbytes for name, p in parameters.items())
-    weights += sum(buffer.nbytes for buffer in model.buffers())
+    quantized = [p for name, p in parameters.items() if is_quantized(name, p, config)]
+    weights = sum(p.nbytes for p in parameters.values()) + sum(buffer.nbytes for buffer in model.buffers())
+    weights -= sum(p.nbytes - ceil(NF4 * p.numel()) for p in quantized)
     gradients = sum(p.nbytes for p in trained)
-    allocated = _run_passes(model, config, row, setting)
-    temporary = allocated["temporary"]
-    if quantized:
-        # One layer at a time is dequantized.
-        temporary += 2 * max(parameters[name].numel() for name in quantized)
-    return Memory(
-        weights=ceil(weights / share),
-        gradients=ceil(gradients / share) if setting.accumulates or is_sharded else allocated["gradients"],
-        states=sum(_state_bytes(ceil(p.numel() / share), p.itemsize, config) for p in trained),
-        gathered=_gathered_bytes(model, config, setting) if is_sharded else 0,
-        temporary=temporary,
-        **{part: allocated[part] for part in PASSES},
+    block = [p for name, p in parameters.items() if "language_model" in name and ".layers.0." in name]
+    # With trained float32 weights, autocast keeps the residual stream in float32 and casts the weights.
+    is_cast = is_half and not is_sharded and config.weights != "bfloat16"
+    is_mixed = is_cast and "language_model" in config.trained and config.lora is None
+    copies = 2 * text.num_hidden_layers * sum(p.numel() for p in block) if is_mixed else 0
+    kept, temporary = _token_bytes(text, config, is_mixed=is_mixed)
+    if kernel == attention.SAMPLES and checkpointing != "full":
+        # As a padded batch: queries, keys, values and outputs, or only outputs if the others are computed again.
+        padded = len(samples) * max(samples) / tokens - 1
+        kept += size * text.hidden_size * (4 * padded + 1 if checkpointing == "none" else padded)
+    activations = tokens * text.num_hidden_layers * kept
+    # The peak is the end of the forward pass, or the beginning of the backward pass; the former has all casts.
+    logits = answers * (8 * text.vocab_size + size * text.hidden_size)
+    logits += 2 * text.vocab_size * text.hidden_size if is_mixed else 0
+    forward = copies + (10 if is_mixed else 2.5 * size) * text.hidden_size * tokens
+    backward = tokens * temporary + 2 * max((p.numel() for p in quantized), default=0)
+    held = copies if checkpointing == "none" else 0
+    if forward + logits > held + backward:
+        activations, backward = activations + forward, 0
+    else:
+        activations, logits = activations + held, 0
+    if not accumulates and not is_sharded:
+        # The backward pass frees activations while it makes gradients.
+        gradients = max(0, gradients - round(activations + logits + backward))
+    image_tokens, adapter = (
+        images * model.config.image_seq_length,
+        (4 if is_mixed else size) * text.hidden_size * tokens,
     )
+    if "adapter" in config.trained:
+        # Inputs and outputs of GELU between the layers.
+        adapter += image_tokens * size * (2 * (model.config.projector_n_layers - 1) * text.hidden_size)
+        adapter += image_tokens * size * model.config.image_merge**2 * vision.hidden_size
+        if is_cast:
+            adapter += 2 * sum(p.numel() for name, p in parameters.items() if "multi_modal_projector" in name)
+    return {
+        "weights": ceil(weights / share),
+        "gradients": ceil(gradients / share),
+        "states": sum(_state_bytes(ceil(p.numel() / share), p.itemsize, config) for p in trained),
+        "encoder": round(images * _image_bytes(vision, config, size)),
+        "adapter": round(adapter),
+        "activations": round(activations),
+        "logits": round(logits),
+        "gathered": _gathered_bytes(block, trained, size, memory if accumulates else 0) if is_sharded else 0,
+        "temporary": round(backward),
+    }
 
 
 def is_quantized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
-    """Return whether a weight is stored in 4 bits.
-
-    Args:
-        name: name of the weight in the model.
-        parameter: the weight.
-        config: run config.
-    """
+    """Return whether a weight of the model is stored in 4 bits."""
     if config.lora is None or config.lora.quantize is None:
         return False
-    return name.startswith("model.language_model.layers.") and parameter.ndim == 2 and not parameter.requires_grad
+    return "language_model" in name and ".layers." in name and parameter.ndim == 2 and not parameter.requires_grad
+
+
+def _token_bytes(text: Any, config: TrainConfig, *, is_mixed: bool) -> tuple[float, float]:
+    """Return the bytes per token that a block keeps, and those of the first backward pass of a block."""
+    width, inner, size = text.hidden_size, text.intermediate_size, 2 if config.precision == "bf16" else 4
+    residual = 4 if is_mixed else size
+    # Gradients of weights need the inputs of their layers at once.
+    trained = 0.0 if "language_model" not in config.trained else 4.0 if config.lora is None else 2.4
+    if config.activation_checkpointing == "full":
+        return residual * width, size * ((8.6 + trained) * width + 6 * inner) + 7 * is_mixed * width
+    if config.activation_checkpointing == "none":
+        inputs = {0.0: 4, 2.4: 1.5, 4.0: 0}[trained]
+        kept = size * (4 if trained else 3) * inner + ((24 if size == 2 else 40) - size * inputs) * width
+        return kept + 10 * is_mixed * width, 25 * width
+    # Outputs of the linear layers (with low-rank adapters twice) and of the attention.
+    head = text.head_dim or width // text.num_attention_heads
+    linear = (text.num_attention_heads + 2 * text.num_key_value_heads) * head + 2 * width + 2 * inner
+    attended = text.num_attention_heads * head
+    products = linear + attended if config.lora is None else 2 * linear + attended + 7 * config.lora.rank
+    return size * products + residual * width, size * ((3.5 + trained) * width + 4 * inner) + 7 * is_mixed * width
+
+
+def _image_bytes(vision: Any, config: TrainConfig, size: int) -> float:
+    """Return the bytes of an image and of what a trained encoder keeps of it."""
+    pixels, width, patches = vision.image_size**2, vision.hidden_size, (vision.image_size // vision.patch_size) ** 2
+    if "encoder" not in config.trained:
+        return float(size * pixels)
+    kept = {"none": (46, 72), "selective": (24, 44), "full": (4, 4)}[config.activation_checkpointing][size // 4]
+    stem = 4 * pixels + 4 * patches * width
+    if getattr(vision, "stem", "patch") == "conv":
+        stem += 3 * size * pixels * width * (1 / 32 + 1 / 64 + 1 / 128 + 1 / 256)
+    return float(stem + vision.num_hidden_layers * (patches + 1) * width * kept)
 
 
 def _state_bytes(count: int, itemsize: int, config: TrainConfig) -> int:
     """Return the bytes of the two optimizer states of a weight with `count` elements."""
-    if config.optimizer == "adamw_8bit" and count >= _MIN_8BIT_SIZE and count % _BLOCK_SIZE == 0:
-        return 2 * (count + 4 * count // _BLOCK_SIZE + 4 * 256)
+    # torchao: a scale for 256 elements, and two tables of codes; small weights have states of their own type.
+    if config.optimizer == "adamw_8bit" and count >= 4096 and count % 256 == 0:
+        return 2 * (count + 4 * count // 256 + 4 * 256)
     return 2 * itemsize * count
 
 
-def _gathered_bytes(model: nn.Module, config: TrainConfig, setting: ParallelSetup) -> int:
+def _gathered_bytes(block: Sequence[Tensor], trained: Sequence[Tensor], size: int, memory: float) -> int:
     """Return the bytes that FSDP2 needs in addition to its shards during the backward pass of a block.
 
     These are the gathered weights of the current block and of the prefetched block, the buffer that receives the
     latter, and the float32 gradients of the block; or all gradients, if they are accumulated unsharded.
     """
-    size = 2 if config.precision == "bf16" else 4
-    blocks = [module for module in model.modules() if isinstance(module, LlamaDecoderLayer)]
-    whole = max(sum(p.numel() for p in block.parameters()) for block in blocks)
-    reduced = max(sum(p.numel() for p in block.parameters() if p.requires_grad) for block in blocks)
-    accumulated = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if not setting.accumulates or accumulated > UNSHARDED_GRADIENT_LIMIT * setting.memory:
+    accumulated = 4 * sum(p.numel() for p in trained)
+    if accumulated > UNSHARDED_GRADIENT_LIMIT * memory:
         accumulated = 0
-    return int(3 * size * whole + 4 * reduced) + accumulated
-
-
-class _MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all allocated tensors by label, and records the peak."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.label = "temporary"
-        self._allocated: Counter[str] = Counter()
-        self._labels: Any = WeakIdKeyDictionary()
-        self._max_total = 0
-        self.peak: Counter[str] = Counter()
-
-    def ignore(self, tensors: Iterable[Tensor]) -> None:
-        """Do not count these tensors."""
-        for tensor in tensors:
-            self._labels[tensor.untyped_storage()] = None
-
-    def relabel(self, tensor: Tensor, label: str) -> None:
-        """Count a tensor under another label from now on."""
-        storage = tensor.untyped_storage()
-        if (entry := self._labels.get(storage)) is not None:
-            self._allocated[entry[0]] -= storage.nbytes()
-            entry[0] = label
-            self._allocated[label] += storage.nbytes()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        tree_map_only(Tensor, self._add, result)
-        if (total := self._allocated.total()) > self._max_total:
-            self._max_total, self.peak = total, self._allocated.copy()
-        return result
-
-    def _add(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage not in self._labels:
-            entry = [self.label]
-            self._labels[storage] = entry
-            self._allocated[self.label] += storage.nbytes()
-            weakref.finalize(storage, self._free, entry, storage.nbytes())
-
-    def _free(self, entry: list[str], size: int) -> None:
-        self._allocated[entry[0]] -= size
-
-
-def _run_passes(
-    model: MairaForConditionalGeneration, config: TrainConfig, row: RowShape, setting: ParallelSetup
-) -> Counter[str]:
-    """Return the peak bytes of a forward and backward pass by label; gradients only if none are accumulated."""
-    is_sharded = setting.sharding == "fsdp"
-    half = config.precision == "bf16"
-    packed = _packed_row(row, setting.kernel)
-    with torch.device("meta"):
-        shapes = copy.deepcopy(model).to("meta")
-    attention.set_kernel(shapes, setting.kernel)
-    prepare_blocks(shapes, config.model_copy(update={"compile": False}))
-    if is_sharded and half:
-        shapes.to(torch.bfloat16)
-    tracker = _MemoryTracker()
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        shapes.to_empty(device="cpu")
-        shapes.train()
-        trained = [p for p in shapes.parameters() if p.requires_grad]
-        tracker.ignore([*shapes.parameters(), *shapes.buffers()])
-        for parameter in trained:
-            if setting.accumulates or is_sharded:
-                parameter.grad = torch.empty_like(parameter)
-                tracker.ignore([parameter.grad])
-            else:
-                parameter.register_post_accumulate_grad_hook(lambda p: tracker.relabel(p.grad, "gradients"))
-        inputs = _inputs(shapes, row)
-        fake_row = attention.PackedRow(
-            mode.from_tensor(packed.starts),
-            packed.longest,
-            mode.from_tensor(packed.places),
-            mode.from_tensor(packed.back),
-        )
-        with tracker:
-            with torch.autocast("cpu", torch.bfloat16, enabled=half and not is_sharded):
-                loss = _forward(shapes, inputs, fake_row, tracker)
-            tracker.label = "temporary"
-            torch.autograd.backward(loss)
-    return tracker.peak
-
-
-def _packed_row(row: RowShape, kernel: str) -> attention.PackedRow:
-    """Return the positions of the samples of a row, on the CPU because shapes depend on their values."""
-    starts = torch.tensor([0, *row.samples]).cumsum(0).int()
-    tokens = sum(row.samples)
-    batch: Any = SimpleNamespace(
-        input_ids=torch.empty(1, tokens, device="meta"), starts=starts, used_tokens=tokens, longest=max(row.samples)
-    )
-    return attention.packed_kwargs(kernel, batch)["row"]
-
-
-def _inputs(model: MairaForConditionalGeneration, row: RowShape) -> SimpleNamespace:
-    side, tokens = model.config.vision_config.image_size, sum(row.samples)
-    dtype = next(model.model.vision_tower.parameters()).dtype
-    return SimpleNamespace(
-        pixels=torch.empty(row.images, 1, side, side, dtype=dtype),
-        ids=torch.empty(1, tokens, dtype=torch.long),
-        positions=torch.empty(1, tokens, dtype=torch.long),
-        answers=torch.empty(row.answers, dtype=torch.long),
-    )
-
-
-def _forward(
-    model: MairaForConditionalGeneration, inputs: SimpleNamespace, row: attention.PackedRow, tracker: _MemoryTracker
-) -> Tensor:
-    """Compute the loss as `MairaLossModel` does, without operations that depend on values."""
-    tracker.label = "encoder"
-    patches = model.encode_patches(inputs.pixels)
-    tracker.label = "adapter"
-    embeddings = model.embed(inputs.ids, model.project(patches), check=False)
-    tracker.label = "activations"
-    hidden = model.decode(embeddings, position_ids=inputs.positions, use_cache=False, row=row).last_hidden_state
-    tracker.label = "logits"
-    scores = model.lm_head(hidden[0].index_select(0, inputs.answers)).float()
-    loss: Tensor = F.cross_entropy(scores, inputs.answers, reduction="none").sum()
-    return loss
+    reduced = sum(p.numel() for p in block if p.requires_grad)
+    return 3 * size * sum(p.numel() for p in block) + 4 * reduced + accumulated

@@ -86,8 +86,9 @@ def _measure_grpo(setup: Setup) -> Iterator[Measurement]:
     name = torch.cuda.get_device_name() if setup.device.type == "cuda" else "CPU"
     if (accelerator := find_accelerator(name)) is None:
         yield Measurement("generation / maira estimate", None, reason=f"the rates of '{name}' are unknown")
-    elif sampling := estimate(config, accelerator.name).sampling:
-        yield Measurement("generation / maira estimate", generation / sampling.seconds, at_least=1.0)
+    elif sampling := estimate(config, accelerator.name)["generation"]:
+        estimated = sampling["prompt_seconds_per_step"] + sampling["decoding_seconds_per_step"]
+        yield Measurement("generation / maira estimate", generation / estimated, at_least=1.0)
     yield _memory(rows)
 
 

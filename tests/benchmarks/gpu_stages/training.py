@@ -31,7 +31,7 @@ from maira.train.components import MODULES, set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
-from maira.train.cost.memory import ParallelSetup, RowShape, build_shapes, estimate_memory
+from maira.train.cost.memory import build_shapes, estimate_memory
 from maira.train.cost.workload import paper_workload
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate, pack
 from maira.train.loss import MairaLossModel
@@ -104,7 +104,7 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     timed = samples[plan.samples :]
     tokens, answers = (sum(map(count, timed)) for count in (lambda s: len(s.input_ids), _answer_tokens))
     rates = make_rates(config, train_config)
-    flops = rates.of([len(s.input_ids) for s in timed], sum(len(s.images) for s in timed), answers).total
+    flops = sum(rates.of([len(s.input_ids) for s in timed], sum(len(s.images) for s in timed), answers).values())
     yield Measurement("tokens per second", tokens / run.seconds, "tokens/s")
     yield Measurement("samples per second", len(timed) / run.seconds, "samples/s")
     yield Measurement("model FLOP/s", flops / run.seconds / 1e12, "TFLOP/s")
@@ -260,9 +260,12 @@ def train_packed(
 def _estimate(config: Any, train_config: TrainConfig, steps: list[list[PackedBatch]], kernel: str) -> int:
     """Return the estimated peak memory for the longest row, in bytes."""
     longest = max((batch for rows in steps for batch in rows), key=lambda batch: batch.input_ids.shape[1])
-    row = RowShape(tuple(longest.starts.diff().tolist()), len(longest.pixel_values), len(longest.targets))
-    parallel = ParallelSetup(kernel=kernel, accumulates=max(map(len, steps)) > 1)
-    return estimate_memory(build_shapes(config, train_config), train_config, row, parallel).total
+    row = longest.starts.diff().tolist(), len(longest.pixel_values), len(longest.targets)
+    accumulates = max(map(len, steps)) > 1
+    parts = estimate_memory(
+        build_shapes(config, train_config), train_config, *row, kernel=kernel, accumulates=accumulates
+    )
+    return sum(parts.values())
 
 
 class PaddedSamples(torch.utils.data.Dataset[dict[str, Any]]):
