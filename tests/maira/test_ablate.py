@@ -52,6 +52,13 @@ def test_shipped_configs_are_valid_and_have_unique_folders() -> None:
     assert len(set(folders)) == len(folders)
 
 
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("**/*.yaml")), ids=lambda path: path.stem)
+def test_configs_of_the_paper_train_with_its_prompts(path: Path) -> None:
+    if path.parent.name != "judges":
+        is_phantom = path.stem.startswith("phantom") or path.parent.name == "phantom"
+        assert read_train_config(path).preset == ("release" if is_phantom else "paper")
+
+
 def write_recipe(folder: Path, name: str, **values: object) -> Path:
     path = folder / f"{name}.yaml"
     out = f"{folder}/runs/{name}"

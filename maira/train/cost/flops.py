@@ -108,7 +108,7 @@ def _linear(weights: float, is_trained: bool, flows: bool) -> float:
 def _encoder_image(vision: Any, is_trained: bool) -> float:
     """Return the operations of the vision transformer for one image; no gradient flows to the pixels."""
     width, side = int(vision.hidden_size), int(vision.image_size)
-    patches = (side // vision.patch_size) ** 2
+    patches = (side // int(vision.patch_size)) ** 2
     blocks = 24 * width**2 * (patches + 1) + 4 * width * (patches + 1) ** 2
     total: float = vision.num_hidden_layers * blocks * (3 if is_trained else 1)
     if getattr(vision, "stem", "patch") == "patch":
@@ -116,7 +116,8 @@ def _encoder_image(vision: Any, is_trained: bool) -> float:
     for before, after in pairwise([3, width // 8, width // 4, width // 2, width]):
         side //= 2
         total += side**2 * _linear(9 * before * after, is_trained, is_trained and before != 3)
-    return total + side**2 * _linear(width**2, is_trained, is_trained)
+    total += side**2 * _linear(width**2, is_trained, is_trained)
+    return total
 
 
 def _adapter_image(model_config: Any, is_trained: bool, flows: bool) -> float:
