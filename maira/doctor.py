@@ -78,13 +78,7 @@ def diagnose(
     folders: Sequence[Path] = (),
     weights: Mapping[str, Path] | Sequence[Path] = (),
 ) -> dict[str, list[CheckResult]]:
-    """Check what the model and the evaluation of reports require; return the results by section.
-
-    Args:
-        commands: full name of each command of `maira` and of `radfact`.
-        folders: folders of models, instead of the usual places.
-        weights: weights of metrics, as in `radfact metrics --weights`.
-    """
+    """Check what the model and the evaluation of reports require; return the results by section."""
     models: list[ModelFolder] = []
 
     def check_models() -> Sequence[CheckResult]:

@@ -71,15 +71,7 @@ class ComparisonOptions(Options):
 
 
 def read_studies(manifest: Path, split: str | None = None) -> tuple[list[Study], list[Failure]]:
-    """Read the studies of a manifest, and the samples that are skipped because they have no frontal image.
-
-    Args:
-        manifest: file to read.
-        split: only the studies of this split; samples without a frontal image are not attributed to a split.
-
-    Raises:
-        InputError: the manifest cannot be read, is empty, or has no study of the split.
-    """
+    """Read the studies of a manifest, and the samples that are skipped because they have no frontal image."""
     from maira.data.manifest import check_has_samples, read_manifest
 
     skipped: list[Failure] = []

@@ -48,15 +48,7 @@ class Config:
 
 
 def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config]:
-    """Read the training configurations of an ablation.
-
-    Args:
-        paths: files; the first is the baseline.
-        overrides: `key=value` for all of them; `{name}` is replaced by the name of the configuration.
-
-    Raises:
-        InputError: there is no file, a file cannot be read, or two have the same name or folder.
-    """
+    """Read the training configurations of an ablation."""
     if not paths:
         raise InputError("expected at least one configuration", code=ErrorCode.MISSING_OPTION)
     configs: list[Config] = []
@@ -90,16 +82,7 @@ class Trial:
 
 
 def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) -> list[Trial]:
-    """Return the rows of the table, in the order of the paper.
-
-    Args:
-        configs: configurations; the first is the baseline.
-        out: folder of the experiments.
-        infer: before each configuration that drops inputs, add the baseline without these inputs.
-
-    Raises:
-        InputError: `infer` is set, and no configuration drops more inputs than the baseline.
-    """
+    """Return the rows of the table, in the order of the paper."""
     baseline = configs[0]
     trials = {baseline.name: Trial(baseline, Experiment(out / baseline.name, baseline.train.drop))}
     for config in configs[1:]:
@@ -120,10 +103,6 @@ def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
 
     A checkpoint without saved states is accepted, since states are large and no longer needed after training. So is
     one whose last state, start or data cannot be read any more, with a message.
-
-    Args:
-        config: training configuration.
-        say: prints a message.
     """
     from maira.train.checkpointing import read_record, resume_fields
     from maira.train.data.dataset import data_fingerprints
@@ -244,11 +223,6 @@ def compare_trials(
 ) -> tuple[ExperimentComparison, dict[str, dict[str, Any]]]:
     """Compare trials with the baseline, if that succeeded.
 
-    Args:
-        ablation: the ablation that ran.
-        trials: trials that succeeded.
-        selection: studies of the test.
-
     Returns:
         The comparison, and details by experiment.
     """
@@ -269,12 +243,7 @@ def compare_trials(
 
 
 def differences_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
-    """Return the values of a configuration that differ from another one (except the folder), nested keys with dots.
-
-    Args:
-        config: a configuration.
-        baseline: the baseline.
-    """
+    """Return the values of a configuration that differ from another one (except the folder), nested keys with dots."""
     values, baseline_values = (
         dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, baseline)
     )

@@ -55,13 +55,7 @@ class ExperimentComparison:
 def compare(
     experiments: Sequence[Experiment], notes: Sequence[str] = (), baseline: Experiment | None = None
 ) -> ExperimentComparison:
-    """Compare scored experiments by all scores of their results folders and of box completion.
-
-    Args:
-        experiments: at least one.
-        notes: remarks about the studies.
-        baseline: experiment that the others are compared with, if any.
-    """
+    """Compare scored experiments by all scores of their results folders and of box completion."""
     ordered = sorted(experiments, key=lambda experiment: baseline is not None and experiment.name != baseline.name)
     options = read_json(ordered[0].results / "run.json")["options"]
     functions = pooled_functions([name for name in options.get("metrics", "").split(",") if ":" in name])
@@ -148,16 +142,7 @@ def write_comparison(
     settings: Mapping[str, Any],
     details: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write STEM.json, STEM.csv (one row per score and experiment) and STEM.md, each atomically.
-
-    Args:
-        experiments: comparison to write.
-        folder: folder to write.
-        stem: name of the files.
-        title: title of the page.
-        settings: settings of all experiments, for the JSON file.
-        details: settings by experiment, for the JSON file.
-    """
+    """Write STEM.json, STEM.csv (one row per score and experiment) and STEM.md, each atomically."""
     comparison = experiments.comparison
     by_name = {
         experiment.name: {

@@ -98,15 +98,7 @@ class Experiment:
 
 
 def without_inputs(out: Path, drops: Sequence[str]) -> list[Experiment]:
-    """Return the experiment with all inputs, and one for each of `drops`.
-
-    Args:
-        out: folder of the experiments.
-        drops: inputs to drop, such as "prior+comparison".
-
-    Raises:
-        InputError: there is nothing to drop, or an input is unknown.
-    """
+    """Return the experiment with all inputs, and one for each of `drops`."""
     dropped = dict.fromkeys(map(parse_inputs, drops))
     if not dropped:
         message = f"expected inputs to drop: some of {', '.join(INPUTS)}, joined by +"
@@ -139,18 +131,7 @@ class Selection:
 def select_studies(
     studies: Sequence[Study], task: ReportTask, subset: str, experiments: Sequence[Experiment]
 ) -> Selection:
-    """Select the studies that can be scored.
-
-    Args:
-        studies: samples of a manifest.
-        task: task whose reference report is required.
-        subset: `all`; `with-input` for studies with every input that any experiment drops; or input names as in
-            `--drop` (MAIRA-2, tables D.9 and D.10, are over studies with a prior and with a lateral).
-        experiments: experiments of the evaluation.
-
-    Raises:
-        InputError: the subset is unknown, or no study remains.
-    """
+    """Select the studies that can be scored."""
     if subset == "all":
         required: tuple[Input, ...] = ()
     elif subset == "with-input":

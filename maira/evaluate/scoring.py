@@ -67,17 +67,6 @@ class Scoring:
         """Combine a configuration file with options that override it.
 
         RadFact and the lateral mentions are always among the metrics.
-
-        Args:
-            references: manifest with the reference reports.
-            cache: folder of the response cache.
-            judge: name of the judge; None for that of the configuration or the environment.
-            config: YAML file with options of `radfact evaluate`.
-            metrics: names of metrics; None for those of the configuration, or else those of the paper's tables.
-            weights: folders of weights.
-
-        Raises:
-            InputError: no judge is named, or an option is unknown or invalid.
         """
         groups = (JudgeOptions, MetricOptions, ScoringOptions, BootstrapOptions, InputOptions)
         values = {group: dict[str, Any]() for group in groups}
@@ -116,11 +105,7 @@ class Scoring:
         )
 
     def check(self) -> None:
-        """Check that judge and metrics can be loaded, before anything is drafted.
-
-        Raises:
-            InputError: no judge is named, a metric or a variant is unknown, or a judge cannot be loaded.
-        """
+        """Check that judge and metrics can be loaded, before anything is drafted."""
         self.judge.required_judge  # noqa: B018 - raises an error
         self.judge.load_splitter(self.judge.load())
         select_metrics(self.metrics.metrics, self.metrics.compat)
@@ -141,16 +126,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def score_experiment(experiment: Experiment, scoring: Scoring) -> list[tuple[str, str]]:
     """Score the drafts of an experiment and write its results folder; progress is shown on standard error.
 
-    Args:
-        experiment: experiment with drafts.
-        scoring: how to score.
-
     Returns:
         Samples that could not be scored and named metrics that are unavailable, each with the reason.
-
-    Raises:
-        InputError: the drafts do not fit the references, or an option is invalid.
-        RunError: RadFact could not be computed.
     """
     inputs = InputOptions(
         candidates=experiment.drafts,

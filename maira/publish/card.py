@@ -67,11 +67,7 @@ class CheckpointFacts:
 
 
 def read_checkpoint(folder: Path) -> CheckpointFacts:
-    """Read what the files of a checkpoint say.
-
-    Raises:
-        InputError: the folder is no checkpoint, or a file cannot be read.
-    """
+    """Read what the files of a checkpoint say."""
     if not (folder / "config.json").is_file():
         inner = folder / "checkpoint"
         hint = f"; did you mean {inner}?" if (inner / "config.json").is_file() else ""
@@ -112,12 +108,6 @@ def make_card(
     options: CardOptions | None = None,
 ) -> ModelCard:
     """Make the model card of a checkpoint. It has no path of this machine, no sample and no text of a report.
-
-    Args:
-        repository: ORG/NAME of the model.
-        facts: what the files of the checkpoint say.
-        tests: scores on test sets.
-        options: what the author states.
 
     Returns:
         The card, with its metadata as YAML in front.

@@ -66,11 +66,7 @@ class Upload:
 
 
 def select_files(facts: CheckpointFacts) -> Upload:
-    """Select the files of a checkpoint to upload.
-
-    Raises:
-        InputError: a file of settings contains an absolute path.
-    """
+    """Select the files of a checkpoint to upload."""
     weights = {tensor.file.name for tensor in facts.tensors.values()}
     files, skipped = {}, []
     for path in sorted(path for path in facts.folder.rglob("*") if path.is_file()):
@@ -113,18 +109,6 @@ def push(repository: str, upload: Upload, card: str, *, public: bool = False, me
     Large files are sent before the commit; those that the Hub already has are not sent again, so that a repeated call
     resumes an interrupted one. Until the commit, the repository stays as it was. Files of a checkpoint that it has from
     an earlier push, and this one lacks, are removed.
-
-    Args:
-        repository: ORG/NAME; created if it does not exist.
-        upload: the files.
-        card: text of the model card.
-        public: whether everyone may read the repository. The visibility of an existing one is never changed.
-        message: of the commit.
-
-    Raises:
-        InputError: the name is invalid, there is no token, it has no permission, or an existing repository is public
-            without `public` or private with it.
-        RunError: the Hub cannot be reached or fails.
     """
     api = HfApi()
     with hub_errors(repository, field="repository"), progress_on_terminals():

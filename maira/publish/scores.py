@@ -61,16 +61,7 @@ class TestScores:
 
 
 def read_test_scores(text: str, fingerprint: str) -> TestScores:
-    """Read the scores of a model.
-
-    Args:
-        text: `[NAME=]PATH`: the name of the test set, and a results folder of `radfact score` or `radfact evaluate`, or
-            the file of `radfact judge-check`.
-        fingerprint: of the checkpoint, which the drafts of the results must name.
-
-    Raises:
-        InputError: the scores cannot be read, or belong to another model.
-    """
+    """Read the scores of a model."""
     name, _, path = text.rpartition("=")
     source = Path(path)
     if source.is_file():
