@@ -208,7 +208,7 @@ def test_the_policy_learns_what_is_rewarded(checkpoint: Path, phantoms: Path, tm
     train(config_of(checkpoint, phantoms, tmp_path, grpo, **changes), quiet())
     reward = [row["reward"] for row in rows(tmp_path)]
     assert len(reward) == 20
-    assert np.mean(reward[:2]) < 0.6
+    assert np.mean(reward[:2]) < 0.7
     assert np.mean(reward[-4:]) > 0.9
 
 
