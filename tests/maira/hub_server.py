@@ -169,7 +169,7 @@ class HubServer:
         if kind in ("", "revision"):
             return self._info(name, repository, tail or "main")
         if kind == "tree":
-            return self._tree(repository, tail.partition("/")[0])
+            return self._tree(repository, *tail.partition("/")[::2])
         if kind == "resolve":
             return self._resolve(repository, *tail.split("/", 1))
         if token is None:
@@ -197,11 +197,13 @@ class HubServer:
         facts = {"_id": name, "id": name, "modelId": name, "private": repository.is_private, "tags": []}
         return _json({**facts, "downloads": 0, "likes": 0, "sha": sha, "siblings": siblings})
 
-    def _tree(self, repository: Repository, revision: str) -> _Reply:
+    def _tree(self, repository: Repository, revision: str, folder: str) -> _Reply:
         if (sha := repository.resolve(revision)) is None:
             return _error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         entries = []
         for path, content in repository.commits[sha].items():
+            if not path.startswith(folder):
+                continue
             entry = {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
             if _is_large(path, len(content)):
                 digest = hashlib.sha256(content).hexdigest()

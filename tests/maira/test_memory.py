@@ -11,9 +11,9 @@ import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from maira.model.config import VICUNA_7B, MairaConfig
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.train.blocks import prepare_blocks
-from maira.train.components import MODULES, set_trainable, weight_dtype
+from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.memory import build_shapes, estimate_memory
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
@@ -45,8 +45,9 @@ def make_config() -> MairaConfig:
 
 def make_model(train_config: TrainConfig) -> MairaForConditionalGeneration:
     model = MairaForConditionalGeneration(make_config())
-    for part, name in MODULES.items():
-        model.get_submodule(name).to(weight_dtype(train_config, part))
+    for part in MODULES:
+        for module in modules_of(model, part):
+            module.to(weight_dtype(train_config, part))
     set_trainable(model, train_config)
     return model
 
