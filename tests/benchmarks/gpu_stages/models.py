@@ -15,8 +15,7 @@ from maira.data.manifest import read_manifest
 from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
-from maira.model.modeling import MairaForConditionalGeneration
-from maira.train.components import MODULES
+from maira.model.modeling import MODULES, MairaForConditionalGeneration, Part, modules_of
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "checkpoints" / "phantom"
 GIB = 1 << 30
@@ -50,20 +49,21 @@ def make_config(setup: Setup, layers: int | None = None, image_token: int | None
 
 
 def random_model(
-    config: MairaConfig, device: torch.device, dtypes: Mapping[str, torch.dtype] | torch.dtype
+    config: MairaConfig, device: torch.device, dtypes: Mapping[Part, torch.dtype] | torch.dtype
 ) -> MairaForConditionalGeneration:
     """Make a model with random weights on its device.
 
     Args:
         config: configuration of the model.
         device: device of the model.
-        dtypes: dtype of the weights, or dtypes by name of the module.
+        dtypes: dtype of the weights, or dtypes by part.
     """
     torch.manual_seed(0)
     with torch.device("meta"):
         model: MairaForConditionalGeneration = MairaForConditionalGeneration(copy.deepcopy(config))
-    for name in MODULES.values():
-        model.get_submodule(name).to(dtypes if isinstance(dtypes, torch.dtype) else dtypes[name])
+    for part in MODULES:
+        for module in modules_of(model, part):
+            module.to(dtypes if isinstance(dtypes, torch.dtype) else dtypes[part])
     model.to_empty(device=device)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -24,10 +24,10 @@ from torch import nn
 from gpu_stages.cases import Measurement, Setup, parse_case
 from gpu_stages.models import GIB, make_config, peak_memory, random_model, reset_peak_memory, synchronized_time
 from maira.model.config import MairaConfig
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import MODULES, MairaForConditionalGeneration
 from maira.train import attention
 from maira.train.blocks import prepare_blocks
-from maira.train.components import MODULES, set_trainable, weight_dtype
+from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
@@ -176,7 +176,7 @@ def trainable_model(
         train_config: run config.
         device: device of the model.
     """
-    dtypes = {name: weight_dtype(train_config, part) for part, name in MODULES.items()}
+    dtypes = {part: weight_dtype(train_config, part) for part in MODULES}
     model = random_model(config, device, dtypes)
     set_trainable(model, train_config)
     # Weights in 4 bits are quantized by the move.
