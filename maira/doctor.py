@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -49,8 +50,8 @@ _WEIGHTS: Mapping[Kind, tuple[str, ...]] = {
     "other": _SAFETENSORS + _PICKLES,
 }
 """Weight files or indexes of weight files; the first that exists is loaded."""
-_CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
-"""The first that exists is used, as in transformers."""
+_CHAT_TEMPLATES = ("chat_template.json", "processor_config.json", "tokenizer_config.json")
+"""Files that may have a field `chat_template`; `chat_template.jinja` takes precedence over them."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
@@ -151,9 +152,19 @@ def _check_folder(model: ModelFolder) -> CheckResult:
         return CheckResult(str(model.path), "wrong", model.problem)
     description = _DESCRIPTIONS[model.kind] or f"a model of the type '{model.model_type}'"
     if model.kind == "checkpoint":
-        templates = (name for name in _CHAT_TEMPLATES if (model.path / name).is_file())
-        description += f"; prompts by {next(templates, 'the chat template of this package')}"
+        description += f"; prompts by {_chat_template(model.path)}"
     return CheckResult(str(model.path), "ok", f"{description} ({model.size / 1e9:.2g} GB)")
+
+
+def _chat_template(folder: Path) -> str:
+    """Return which file the prompts of a checkpoint come from."""
+    if (folder / "chat_template.jinja").is_file():
+        return "chat_template.jinja"
+    for name in _CHAT_TEMPLATES:
+        with suppress(OSError, ValueError, AttributeError):
+            if json.loads((folder / name).read_text("utf-8")).get("chat_template"):
+                return name
+    return "the chat template of this package"
 
 
 def _check_browser() -> Sequence[CheckResult]:

@@ -225,6 +225,7 @@ class MairaProcessor(ProcessorMixin):
         """
         # Passed on by AutoProcessor; code in the folder is never run.
         kwargs.pop("trust_remote_code", None)
+        template = kwargs.pop("chat_template", None)
         folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs, SETTINGS_FILES)
         if folder.is_dir():
             _check_processor(folder)
@@ -238,9 +239,15 @@ class MairaProcessor(ProcessorMixin):
         tokenizer = load_tokenizer(folder, **kwargs)
         _check_tokens(tokenizer, folder)
         patches = image_processor.size // settings.get("patch_size", PATCH)
-        template = settings.get("chat_template")
+        # transformers 4 may have saved it with the tokenizer.
+        template = template or settings.get("chat_template") or tokenizer.chat_template
+        if isinstance(template, list):
+            template = {named["name"]: named["template"] for named in template}
         if isinstance(template, dict):
-            template = template.get("default")
+            if "default" not in template:
+                message = f"expected a chat template named 'default', found {', '.join(template)}"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder, field="chat_template")
+            template = template["default"]
         processor = MairaProcessor(
             image_processor, tokenizer, settings.get("image_seq_length", patches**2), chat_template=template
         )
@@ -350,6 +357,7 @@ class MairaProcessor(ProcessorMixin):
         *,
         padding: bool | str = True,
         return_tensors: str | None = "pt",
+        **unknown: Any,
     ) -> BatchFeature:
         """Prepare a batch for `generate`, padded on the left.
 
@@ -358,6 +366,7 @@ class MairaProcessor(ProcessorMixin):
             text: prompt, or list of prompts, with one `<image>` per image.
             padding: False only if all prompts have the same length.
             return_tensors: "pt", or None for lists.
+            unknown: further arguments of processors, which must be None.
 
         Returns:
             `input_ids` and `attention_mask` (batch, length), `pixel_values` (images, 3, size, size).
@@ -366,6 +375,8 @@ class MairaProcessor(ProcessorMixin):
             ValueError: placeholders and images of a prompt do not match, prompts and lists of images, or the lengths.
             InputError: a file cannot be read as an image, or an image is not a radiograph.
         """
+        if given := [name for name, value in unknown.items() if value is not None]:
+            raise ValueError(f"unknown arguments: {', '.join(given)}")
         if return_tensors not in ("pt", None):
             raise ValueError(f"return_tensors: expected 'pt' or None, found {return_tensors!r}")
         prompts = [text] if isinstance(text, str) else list(text)
@@ -377,10 +388,10 @@ class MairaProcessor(ProcessorMixin):
             raise ValueError(f"padding: expected prompts of one length, found {sorted(set(map(len, ids)))}")
         tokens, mask = pad(ids, self.tokenizer.pad_token_id, left=True)
         features: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
-        if return_tensors is None:
-            features = {name: tensor.tolist() for name, tensor in features.items()}
         if flat := [image for own in shown for image in own]:
             features |= self.image_processor(flat)
+        if return_tensors is None:
+            features = {name: tensor.tolist() for name, tensor in features.items()}
         return BatchFeature(features)
 
     def format_and_preprocess_reporting_input(
@@ -393,6 +404,7 @@ class MairaProcessor(ProcessorMixin):
         comparison: str | None = None,
         prior_report: str | None = None,
         get_grounding: bool = False,
+        assistant_text: str | None = None,
         **kwargs: Any,
     ) -> BatchFeature:
         """Prepare the images and sections of a study for `generate`, as the released processor does.
@@ -406,6 +418,7 @@ class MairaProcessor(ProcessorMixin):
             comparison: section.
             prior_report: prior report; used only with `prior_frontal`.
             get_grounding: whether to ask for a report with boxes.
+            assistant_text: response that the text ends with; None for a prompt.
             kwargs: further arguments of the processor, such as `return_tensors`.
 
         Returns:
@@ -423,19 +436,21 @@ class MairaProcessor(ProcessorMixin):
         )
         messages = build_messages("grounded" if get_grounding else "findings", context)
         images = [image for image in (current_frontal, current_lateral, prior_frontal) if image is not None]
-        return self([images], [self.render(messages)], **kwargs)
+        return self([images], [self.render(_with_response(messages, assistant_text))], **kwargs)
 
     def format_and_preprocess_phrase_grounding_input(
-        self, frontal_image: ImageInput, phrase: str, **kwargs: Any
+        self, frontal_image: ImageInput, phrase: str, assistant_text: str | None = None, **kwargs: Any
     ) -> BatchFeature:
         """Prepare an image and a phrase to ground in it for `generate`, as the released processor does.
 
         Args:
             frontal_image: frontal image.
             phrase: finding to locate.
+            assistant_text: response that the text ends with; None for a prompt.
             kwargs: further arguments of the processor, such as `return_tensors`.
         """
-        return self([[frontal_image]], [self.render(build_messages("phrase", Context(phrase=phrase)))], **kwargs)
+        messages = build_messages("phrase", Context(phrase=phrase))
+        return self([[frontal_image]], [self.render(_with_response(messages, assistant_text))], **kwargs)
 
     def convert_output_to_plaintext_or_grounded_sequence(self, text: str) -> str | list[GroundedText]:
         """Return a response without grounding as it is, and a grounded one as its sentences with their boxes.
@@ -462,17 +477,22 @@ class MairaProcessor(ProcessorMixin):
         """Convert a box of the model's square crop to shares of the original image.
 
         Args:
-            box: (x_min, y_min, x_max, y_max) in shares of the crop.
+            box: (x_min, y_min, x_max, y_max) in shares of the crop; swapped corners are put in order.
             width: width of the original image in pixels.
             height: its height.
         """
-        x_min, y_min, x_max, y_max = box
+        (x_min, x_max), (y_min, y_max) = sorted(box[::2]), sorted(box[1::2])
         crop_box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
         return _box_values(CropMap(width, height).to_original(crop_box))
 
 
 def _box_values(box: Box) -> tuple[float, float, float, float]:
     return box.x_min, box.y_min, box.x_max, box.y_max
+
+
+def _with_response(messages: Messages, text: str | None) -> Messages:
+    response = {"role": "assistant", "content": [{"type": "text", "text": text}]}
+    return messages if text is None else (*messages, response)
 
 
 def _images_by_prompt(images: Any, prompts: Sequence[str]) -> list[list[ImageInput]]:

@@ -97,7 +97,7 @@ def build_messages(task: Task, context: Context, preset: Preset = "release") -> 
 
 
 def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:
-    """Return the text of a prompt, up to where the response begins.
+    """Return the text of a prompt, up to where the response begins unless the messages have one.
 
     Args:
         messages: messages of the prompt.
@@ -107,7 +107,8 @@ def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:
     # Imported here, so that the prompts can be read without transformers.
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    (text,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, **tokens)
+    is_open = messages[-1]["role"] != "assistant"
+    (text,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=is_open, **tokens)
     return str(text)
 
 

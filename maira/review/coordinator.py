@@ -12,7 +12,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from maira.review.adjudication import AdjudicationItem, collect_adjudication_items, correction_severity
-from maira.review.campaign import Action, Assign, Campaign, Configure, Decide, action_adapter, read_campaign
+from maira.review.campaign import (
+    Action,
+    Assign,
+    Campaign,
+    Configure,
+    Decide,
+    Merge,
+    Rename,
+    action_adapter,
+    read_campaign,
+)
 from maira.review.changes import Snapshot
 from maira.review.export import decisions_csv, describe_reading
 from maira.review.images import describe_images
@@ -205,6 +215,10 @@ class Coordinator:
                 )
             case Decide():
                 return f"decided study {action.study}"
+            case Rename():
+                return f"renamed {action.reader} to {action.name}"
+            case Merge():
+                return f"merged {name(action.reader)} into {name(action.into)}"
             case _:
                 fields = action.model_dump(exclude={"kind"}, exclude_none=True)
                 values = [name(value) if key in ("reader", "into") else value for key, value in fields.items()]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,11 +110,11 @@ def _intervals(
     model = fit_mixed_model(rated, arms)
     results: dict[tuple[str, ...], _Interval] = {}
     if not isinstance(model, str):
-        effects, fitted, scale = model
+        effects, estimates, covariance = model
+        quantile = NormalDist().inv_cdf(1 - significance_level / 2)
         for key, contrast in contrasts.items():
-            test = fitted.t_test(contrast[None])
-            low, high = (scale * test.conf_int(significance_level)[0]).tolist()
-            results[key] = (float(scale * test.effect[0]), low, high, f"mixed model ({', '.join(effects)})")
+            value, half = float(contrast @ estimates), quantile * math.sqrt(contrast @ covariance @ contrast)
+            results[key] = (value, value - half, value + half, f"mixed model ({', '.join(effects)})")
         return results
     columns = {
         arm: [v if arm == each else math.nan for v, each in zip(values, rated.arms, strict=True)] for arm in arms
@@ -137,11 +137,11 @@ def _intervals(
     return results
 
 
-def fit_mixed_model(rated: OutcomeValues, arms: Sequence[str]) -> tuple[list[str], Any, float] | str:
+def fit_mixed_model(rated: OutcomeValues, arms: Sequence[str]) -> tuple[list[str], _Values, _Values] | str:
     """Fit a linear mixed model by restricted maximum likelihood to readings without missing values.
 
     Returns:
-        The names of the random effects, the results of statsmodels, and their unit; or why there is no model.
+        The names of the random effects, the means of the arms, and their covariance; or why there is no model.
     """
     if len(rated.values) > MAX_READINGS:
         return f"more than {MAX_READINGS:,} readings"
@@ -167,9 +167,13 @@ def fit_mixed_model(rated: OutcomeValues, arms: Sequence[str]) -> tuple[list[str
             fitted = model.fit(reml=True, method="powell", maxiter=200)
         except (np.linalg.LinAlgError, ValueError):
             return "the mixed model did not converge"
-    if not (fitted.converged and np.isfinite(fitted.bse_fe).all()):
+    if not (fitted.converged and np.isfinite([fitted.scale, *fitted.vcomp]).all()):
         return "the mixed model did not converge"
-    return list(groups), fitted, scale
+    # statsmodels inverts a numerical Hessian of all parameters, which is off where a variance is about 0.
+    variance = fitted.scale * np.eye(len(design))
+    variance += sum(component * matrix @ matrix.T for component, (matrix,) in zip(fitted.vcomp, matrices, strict=True))
+    covariance = np.linalg.inv(design.T @ np.linalg.solve(variance, design))
+    return list(groups), scale * fitted.fe_params, scale**2 * covariance
 
 
 def _random_effects(rated: OutcomeValues, arms: int) -> dict[str, tuple[NDArray[np.int64], int]]:

@@ -237,6 +237,9 @@ class CheckpointManager:
             folder.mkdir(parents=True, exist_ok=True)
             tensors = {name: part.tensor for name, part in parts.items()}
             save_file(tensors, file, metadata={"offsets": offsets, "random": random_state})
+            # Renamed only when it is on the disk: a file cut short by a power failure may have its size and header.
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
             own = {file.name: file.stat().st_size}
         except Exception as error:  # sent to the other processes, which would wait
             own = _write_failure(error, self.folder, sum(part.tensor.nbytes for part in parts.values()))

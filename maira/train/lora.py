@@ -108,7 +108,7 @@ def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:
-    """Write adapters and rows in peft's format for the language model (`PeftModel.from_pretrained`)."""
+    """Write adapters and rows in peft's format for the model (`PeftModel.from_pretrained`)."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         f"base_model.model.{layer}.lora_{half}.weight": tensor.contiguous()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from error_checks import raises_code
+from peft import LoraConfig
 from released import CONFIG, IMAGE_TOKEN, TEXT, VISION, Assembly, in_transformers5, write_released
 from safetensors import safe_open
 from tokenizers import Tokenizer, models
@@ -189,6 +190,23 @@ def test_a_model_is_saved_as_the_release(folders: dict[str, Path], tmp_path: Pat
     assert config["text_config"]["rope_scaling"]["factor"] == 1.5
     same = ("architectures", "model_type", "image_seq_length", "vision_feature_layer", "torch_dtype")
     assert [config[name] for name in same] == [CONFIG[name] for name in same]
+
+
+def test_an_offloaded_model_is_saved_whole(folders: dict[str, Path], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"device_map": "auto", "max_memory": {"cpu": 200_000}, "offload_folder": tmp_path / "off"}
+    load(folders["released"], **options).save_pretrained(tmp_path / "saved")
+    assert content(tmp_path / "saved") == content(folders["released"])
+
+
+def test_adapters_are_saved_and_read_as_by_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
+    model = load(folders["released"])
+    model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    model.save_pretrained(tmp_path)
+    again = load(folders["released"])
+    again.load_adapter(tmp_path)
+    expected = {name: tensor for name, tensor in model.state_dict().items() if ".lora_" in name}
+    assert len(expected) == 4
+    assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in expected.items())
 
 
 def test_vocabulary_and_head_are_resized_together(

@@ -18,7 +18,7 @@ from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 from maira.data.images import Gray
 from maira.model.parser import render_report
 from maira.model.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
-from maira.model.prompts import Context, Preset, Task, build_messages, build_target, render
+from maira.model.prompts import TEMPLATE, Context, Preset, Task, build_messages, build_target, render
 from maira.model.task_examples import UnusedInputWarning
 from maira.model.tokens import IMAGE, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
@@ -414,6 +414,14 @@ def test_prompts_come_from_the_chat_template_of_the_folder(with_template: Path, 
     assert processor.encode_target(" Clear.") == loaded.encode_target(" Clear.")
 
 
+def test_a_template_of_the_tokenizer_is_used_too(with_template: Path) -> None:
+    (with_template / "chat_template.json").unlink()
+    settings = json.loads((with_template / "tokenizer_config.json").read_text())
+    (with_template / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": RELEASED_TEMPLATE}))
+    assert MairaProcessor.from_pretrained(with_template).chat_template == RELEASED_TEMPLATE
+    assert MairaProcessor.from_pretrained(with_template, chat_template=TEMPLATE).chat_template == TEMPLATE
+
+
 @pytest.mark.parametrize(
     "template",
     ["{% for", "{{ nothing.at.all }}", "{{ messages[1]['content'][0]['text'] }}", "{{ raise_exception('no') }}"],
@@ -452,6 +460,12 @@ def test_a_study_is_prepared_as_by_the_released_processor(
     assert all(torch.equal(result[name], expected[name]) for name in expected)
 
 
+def test_a_response_may_follow_the_prompt(processor: MairaProcessor, radiographs: list[Gray]) -> None:
+    result = processor.format_and_preprocess_reporting_input(radiographs[0], assistant_text="Clear.")
+    prompt = build_prompt("findings", Context())
+    assert result["input_ids"][0].tolist() == processor.encode_prompt(f"{prompt} Clear.", 1)
+
+
 def test_a_prior_report_without_a_prior_image_is_a_warning(processor: MairaProcessor, radiographs: list[Gray]) -> None:
     with pytest.warns(UnusedInputWarning):
         processor.format_and_preprocess_reporting_input(radiographs[0], prior_report="Clear.")
@@ -486,6 +500,9 @@ def test_texts_and_images_are_taken_in_every_form(processor: MairaProcessor, rad
     assert torch.equal(alone["pixel_values"], expected["pixel_values"][:1])
     assert "pixel_values" not in processor(text="no image")
     assert isinstance(processor(text="a b", return_tensors=None)["input_ids"], list)
+    assert "pixel_values" not in processor(text="no image", videos=None)
+    with pytest.raises(ValueError, match="unknown arguments: max_length"):
+        processor(text="a", max_length=8)
     with pytest.raises(ValueError, match="padding: "):
         processor(text=["a", "a b c d"], padding=False)
     with pytest.raises(ValueError, match="3 image placeholders of the prompts, found 2"):

@@ -176,7 +176,7 @@ class Review {
   showList(shown) {
     byId("studies").hidden = !shown;
     byId("toggle-studies").setAttribute("aria-expanded", String(shown));
-    if (shown) this.list.mark(this.list.current ?? 1);
+    if (shown && this.list.current) this.list.mark(this.list.current);
   }
 
   toggleList() {

@@ -129,7 +129,7 @@ export class SentenceList {
     for (const { root } of this.#rows.values()) root.style.minHeight = "";
   }
 
-  /** Place where text is being typed, see `UnsavedText`, or null. */
+  /** Place where text is being typed, see text.js, or null. */
   get place() {
     return this.#form?.place ?? null;
   }

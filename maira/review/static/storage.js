@@ -52,6 +52,13 @@ export function keyOf(study) {
 export class BrowserStorage {
   constructor(reader) {
     this.prefix = `${PREFIX}:${JSON.stringify(reader)}`;
+    // Earlier versions named the place before the study.
+    for (const [id, text] of this.all("text")) {
+      const [, place, study] = /^([^[]+):(\[.*)$/s.exec(id) ?? [];
+      if (!study) continue;
+      this.keep(`text:${study}`, place, text);
+      this.keep("text", id, null);
+    }
   }
 
   /** The stored values of a kind by id. */

@@ -57,6 +57,7 @@ export class StudyList {
   /** Mark the open study, and scroll to it. */
   mark(number) {
     this.current = number;
+    this.#mark();
     this.#activate(number);
   }
 

@@ -8,7 +8,7 @@ import { Reference } from "./reference.js";
 import { SentenceList } from "./sentences.js";
 import { after, difference, isCorrection, REFERENCE_STEP, unassessed, unnamed } from "./state.js";
 import { Steps } from "./steps.js";
-import { isFinding, isOpen, persistentField, refusedFindings, refusedTexts, showUnsaved, typable, waiting } from "./text.js";
+import { FIELDS, isFinding, isOpen, persistentField, refusedFindings, refusedTexts, showUnsaved, typable, waiting } from "./text.js";
 
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
@@ -167,8 +167,9 @@ export class StudyView extends EventTarget {
     const kind = `text:${lost[0].study}`;
     const findings = refusedFindings(lost);
     const typed = this.storage.all(kind);
-    const texts = [...findings].map(([id, place]) => [place, typed.get(id)]).filter(([, text]) => text);
-    for (const id of findings.keys()) this.storage.keep(kind, id, null);
+    const moves = [...findings].flatMap(([id, place]) => ["", ...FIELDS].map((field) => [field + id, field + place]));
+    const texts = moves.map(([from, to]) => [to, typed.get(from)]).filter(([, text]) => text);
+    for (const [from] of moves) this.storage.keep(kind, from, null);
     for (const [place, text] of [...texts, ...refusedTexts(lost, this.errorTypes, state)]) {
       if (!this.storage.all(kind).has(place)) this.storage.keep(kind, place, text);
     }
@@ -399,14 +400,22 @@ export class StudyView extends EventTarget {
       label: "Text of the missing finding",
       text: this.typed(place) ?? "",
       keep: (text) => this.keep(place, text),
-      save: (text) => this.#save(place, () => this.#add(text)),
-      cancel: () => this.#save(place, null),
+      save: (text) => this.#save(place, () => this.#add(text, place)),
+      cancel: () => {
+        for (const field of FIELDS) this.#drop(field + place);
+        this.#save(place, null);
+      },
     });
     this.render();
   }
 
-  #add(text) {
+  #add(text, place) {
     const id = `a${this.shown.version}`;
+    for (const field of FIELDS) {
+      const refused = this.typed(field + place);
+      if (refused) this.keep(field + id, refused);
+      this.#drop(field + place);
+    }
     this.change("add", { text });
     this.select(id, { focus: true });
     announce(`Sentence ${this.shown.sentences.length} added`);
@@ -428,8 +437,10 @@ export class StudyView extends EventTarget {
   /** Continue typing after a reload or a refused change. */
   #restoreUnsaved() {
     const next = this.waiting.find(({ place }) => isOpen(this.shown, place));
-    if (next && this.sentences.place === null) this.#continueTyping(next.place);
-    if (next) notify("Unsaved text was restored.");
+    if (next && this.sentences.place === null) {
+      this.#continueTyping(next.place);
+      notify("Unsaved text was restored.");
+    }
     this.render();
   }
 

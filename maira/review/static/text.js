@@ -9,6 +9,8 @@
 import { byId, element } from "./dom.js";
 import { isCorrection } from "./state.js";
 
+/** Fields of a correction, before the id of its sentence in the names of places. */
+export const FIELDS = ["why:", "own:"];
 const MOST_LETTERS = 4000;
 const WHAT = { "": "text", "why:": "comment", "own:": "type of error" };
 

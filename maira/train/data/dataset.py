@@ -200,7 +200,7 @@ def open_dataset(
     """
     studies = [open_source(source) for source in sources]
     key: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
-    key.append(processor.tokenizer.backend_tokenizer.to_str())
+    key += [processor.tokenizer.backend_tokenizer.to_str(), processor.chat_template]
     key += [
         [opened.key(), source.split, sorted(config.shares(source))]
         for source, opened in zip(sources, studies, strict=True)
