@@ -116,7 +116,7 @@ def pack(
     reused = position = 0
     while position < len(lines):
         file = out / _PARTS / f"{len(parts):06d}.json"
-        part = validate_model(_Part, read_json(file), file=file) if file.exists() else None
+        part = validate_model(_Part, read_json(file), file=file) if file.exists() and reused == len(parts) else None
         if part is not None and (part.shard is None or _is_complete(out, part.shard)):
             reused += 1
         else:

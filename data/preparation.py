@@ -123,6 +123,10 @@ def prepare(
     if not samples.studies:
         # Unreadable radiographs are the reason why their studies have none, so they are the better example.
         example = next(iter([*unreadable.values(), *(failure.reason for failure in failures)]), None)
+        if all(entry.name == PREPARATION_RECORD for entry in out.iterdir()):
+            # A wrong path leaves no folder that the corrected command would have to be given another name for.
+            (out / PREPARATION_RECORD).unlink()
+            out.rmdir()
         details = f"; skipped {len(failures)} radiographs, studies and rows, for example: {example}" if example else ""
         raise RunError(f"{source}: expected at least one usable sample, found none{details}")
     # Failures first: the manifest marks a complete preparation.

@@ -12,8 +12,11 @@ from radfact.records import Box, Record, Sentence, Text
 
 def _empty_is_none(value: Any) -> Any:
     """Archives and tables write a missing value in several ways; inside the project it is always None."""
-    is_empty = not value.strip() if isinstance(value, str) else isinstance(value, list | tuple) and not value
-    return None if is_empty else value
+    return None if isinstance(value, str) and not value.strip() else _empty_list_is_none(value)
+
+
+def _empty_list_is_none(value: Any) -> Any:
+    return None if isinstance(value, list | tuple) and not value else value
 
 
 def _required_path(value: Any) -> Any:
@@ -24,7 +27,7 @@ def _required_path(value: Any) -> Any:
 
 OptionalText = Annotated[Text | None, BeforeValidator(_empty_is_none)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
-OptionalSentences = Annotated[list[Sentence] | None, BeforeValidator(_empty_is_none)]
+OptionalSentences = Annotated[list[Sentence] | None, BeforeValidator(_empty_list_is_none)]
 ImagePath = Annotated[Path, BeforeValidator(_required_path)]
 
 Side = Literal["left", "right", "both"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
@@ -24,6 +25,7 @@ STORAGE_TAGS = (
 """Elements that describe how pixels are stored, and the pixels."""
 
 _RLE = "1.2.840.10008.1.2.5"
+_JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
 # Transfer syntaxes that GDCM, the decoder in SimpleITK, supports for a single frame; pydicom supports some of them.
 _TRANSFER_SYNTAXES = {
     "1.2.840.10008.1.2": "implicit little endian",
@@ -66,13 +68,40 @@ def decode(header: Any, path: Path) -> Stored:
     The header has the elements of `STORAGE_TAGS` and was checked by `check_decodable`.
     """
     syntax = header.file_meta.TransferSyntaxUID
-    # GDCM cannot read some RLE, and reads plain pixels only from a file on disk; it reads other depths and JPEG.
-    is_for_pydicom = not syntax.is_encapsulated or syntax == _RLE
-    is_for_pydicom = is_for_pydicom and header.BitsAllocated in (8, 16, 32)
-    pixels = _decode_with_pydicom(header, path) if is_for_pydicom else _decode_with_gdcm(header, path)
+    # GDCM cannot read some RLE, reads plain pixels only from a file on disk, and believes a header that contradicts the
+    # sign of JPEG 2000; it reads other depths and JPEG.
+    if syntax in _JPEG_2000 and header.BitsAllocated in (8, 16):
+        pixels = _decode_with_pillow(header, path)
+    elif (not syntax.is_encapsulated or syntax == _RLE) and header.BitsAllocated in (8, 16, 32):
+        pixels = _decode_with_pydicom(header, path)
+    else:
+        pixels = _decode_with_gdcm(header, path)
     if pixels.shape != (header.Rows, header.Columns):
         raise _undecodable(header, path)
     return pixels
+
+
+def _decode_with_pillow(header: Any, path: Path) -> Stored:
+    from PIL import Image
+    from pydicom.encaps import get_frame
+    from pydicom.pixels import get_decoder
+
+    decoder, pixels = get_decoder(header.file_meta.TransferSyntaxUID), None
+    if "pillow" not in decoder.available_plugins:
+        return _decode_with_gdcm(header, path)
+    try:
+        # pydicom reshapes an image of another shape.
+        with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
+            if image.size == (header.Columns, header.Rows):
+                pixels, _ = decoder.as_array(
+                    header, decoding_plugin="pillow", view_only=True, correct_unused_bits=False
+                )
+    except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError):
+        pixels = None
+    if pixels is None:
+        raise _undecodable(header, path)
+    stored: Stored = pixels
+    return stored
 
 
 def _decode_with_pydicom(header: Any, path: Path) -> Stored:

@@ -46,8 +46,10 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
     return named
 
 
-def name_instances(radiographs: Iterable[Path], failures: list[Failure]) -> dict[str, Path]:
-    """Return DICOM files by names that hide the file name, often that of the patient.
+def name_instances(
+    radiographs: Mapping[str, Path], failures: list[Failure], *, keep_names: bool = False
+) -> dict[str, Path]:
+    """Return DICOM files by names that hide the file name, often that of the patient, unless it is to be kept.
 
     A name is a hash of the SOP instance UID, or of the content of a file without one; anyone who has the UID can
     compute it. Files that cannot be read, or that repeat an instance, are listed.
@@ -55,15 +57,15 @@ def name_instances(radiographs: Iterable[Path], failures: list[Failure]) -> dict
     Raises:
         InputError: no file can be read, and there is only one.
     """
-    paths = list(radiographs)
     named: dict[str, Path] = {}
-    for path in paths:
+    for file_name, path in radiographs.items():
         try:
-            name = hashlib.sha256(_identity(path)).hexdigest()[:16]
+            digest = hashlib.sha256(_identity(path)).hexdigest()
+            name = file_name if keep_names else digest[:16]
             if (first := named.setdefault(name, path)) != path:
                 raise InputError(f"has the same SOP instance as {first}", code=ErrorCode.DUPLICATE, file=path)
         except InputError as error:
-            if len(paths) == 1:
+            if len(radiographs) == 1:
                 raise
             failures.append(read_failure(str(path), str(error)))
     return named

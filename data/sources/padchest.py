@@ -20,13 +20,13 @@ import os
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
-from maira.data.manifest import Failure
+from maira.data.manifest import PREPARATION_RECORD, Failure
 from maira.data.sources.table_records import join_sections, parse_date, parse_split, table_records
 from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import find_csv, stream_columns
@@ -119,7 +119,9 @@ class _Study:
 
 def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dict[str, _Study], dict[str, str]]:
     """Return studies by name, and names by image."""
-    images, missing = ImageFiles(root, _NAME), defaultdict[str, list[str]](list)
+    # Other folders below the root may hold copies, of another size or already prepared.
+    folders = {folder for _, (folder,) in stream_columns(table, ("ImageDir",)) if folder}
+    images, missing = ImageFiles(root, _NAME, folders), defaultdict[str, list[str]](list)
     studies: dict[str, _Study] = {}
     study_of: dict[str, str] = {}
 
@@ -157,16 +159,25 @@ def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dic
 
 
 class ImageFiles:
-    """PNG files below a folder by name: the first unpacked one, or else the first in a zip file."""
+    """PNG files below a folder by name: the first unpacked one, or else the first in a zip file.
 
-    def __init__(self, root: Path, ignored: str) -> None:
-        """Find the files; `ignored` is the beginning of the names of zip files that contain no images."""
+    `ignored` is the beginning of the names of zip files that contain no images. With `folders`, only these and their
+    zip files are searched, and the root itself. The PNG files of a preparation are no originals.
+    """
+
+    def __init__(self, root: Path, ignored: str, folders: Collection[str] | None = None) -> None:
         self.root, self.has_any = root, False
         self._places: dict[str, tuple[Path, str | None]] = {}
         parts: list[Path] = []
         # Listed at once: testing 160,868 files one by one takes minutes on a network disk.
         for folder, below, names in os.walk(root, followlinks=True):
             below.sort()
+            if PREPARATION_RECORD in names:
+                below.clear()
+                continue
+            if folders is not None and Path(folder) == root:
+                below[:] = [name for name in below if name in folders]
+                names = [name for name in names if not name.endswith(".zip") or name.removesuffix(".zip") in folders]
             for path in (Path(folder, name) for name in sorted(names)):
                 if path.suffix == ".png":
                     if self._places.get(path.name, (path, ""))[1] is not None:

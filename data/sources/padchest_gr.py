@@ -44,8 +44,8 @@ _Corner = Annotated[float, Field(ge=-_EDGE_TOLERANCE, le=1 + _EDGE_TOLERANCE, st
 
 
 class _Finding(Row):
-    sentence_en: str | None = None
-    sentence_es: str | None = None
+    sentence_en: Any = None
+    sentence_es: Any = None
     abnormal: Any = None
     boxes: list[tuple[_Corner, _Corner, _Corner, _Corner]] | None = None
     labels: list[Any] | None = None

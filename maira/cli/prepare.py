@@ -293,7 +293,7 @@ def dicom(
 
     unread: list[Failure] = []
     found = find_radiographs(files)
-    named = found if file_names else name_instances(found.values(), unread)
+    named = name_instances(found, unread, keep_names=file_names)
     # A digest, since the record does not have to name the files.
     origin = hashlib.sha256("\n".join([*map(str, found.values()), str(file_names)]).encode()).hexdigest()
     prepared = _convert("dicom", origin, partial(samples_of, named), unread, out, options)

@@ -100,6 +100,22 @@ def test_images_are_read_from_zips(tmp_path: Path, prefix: str) -> None:
     assert (radiograph.path, radiograph.member) == (tmp_path / "0.zip", f"{prefix}a.png")
 
 
+def test_only_the_folders_of_the_table_are_searched(tmp_path: Path) -> None:
+    """Others may hold copies of another size, or what an earlier preparation wrote."""
+    _write(tmp_path, _row("a", ImageDir="1"), images=False)
+    for folder in ("0", "224px", "1/prepared/images"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.png").touch()
+    (tmp_path / "1/prepared/prepare.run.json").touch()
+    (tmp_path / "notes.zip").write_text("no zip file")
+    with raises(f"{tmp_path.name}: file-not-found"):
+        read_padchest(tmp_path)
+    (tmp_path / "1" / "b").mkdir()
+    (tmp_path / "1" / "b" / "a.png").touch()
+    (radiograph,) = _only(read_padchest(tmp_path)).radiographs
+    assert radiograph.path == tmp_path / "1" / "b" / "a.png"
+
+
 def test_a_missing_image_excludes_only_itself(tmp_path: Path) -> None:
     name = "216840111366964012283393834152009033140208626_00-059-118"
     _write(tmp_path, _row("a"), _row(name))

@@ -142,6 +142,27 @@ def test_a_resumed_packing_equals_an_uninterrupted_one(
     assert _contents(tmp_path / "out") == _contents(packed)
 
 
+def test_shards_after_a_rewritten_one_are_packed_again(tmp_path: Path) -> None:
+    """A sample that can be read by then moves the beginnings of the following shards."""
+
+    class Killed(BaseException):
+        pass
+
+    def kill(done: int, _: int) -> None:
+        if done == 7:
+            raise Killed
+
+    manifest, out = _damaged(tmp_path, [f"s{number}" for number in range(8)]), tmp_path / "out"
+    image = (tmp_path / "1.png").read_bytes()
+    (tmp_path / "1.png").unlink()
+    with pytest.raises(Killed):
+        pack(manifest, out, shard_size=15_000, on_progress=kill)
+    (out / "shard-000000.tar").write_bytes(b"")
+    (tmp_path / "1.png").write_bytes(image)
+    pack(manifest, out, shard_size=15_000)
+    assert [sample.study.sample_id for sample in Shards(out)] == [f"s{number}" for number in range(8)]
+
+
 def test_a_finished_packing_is_unchanged(manifest: Path, packed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in packed.iterdir()}
     again = pack(manifest, packed, shard_size=20_000)
