@@ -412,7 +412,7 @@ export class StudyView extends EventTarget {
   #add(text, place) {
     const id = `a${this.shown.version}`;
     for (const field of FIELDS) {
-      const refused = this.typed(field + place);
+      const refused = this.#texts.get(field + place);
       if (refused) this.keep(field + id, refused);
       this.#drop(field + place);
     }
