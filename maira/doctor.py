@@ -57,15 +57,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A folder with a model.
-
-    Attributes:
-        path: the folder.
-        kind: what the model is for.
-        model_type: type in its configuration.
-        size: size of its weights in bytes.
-        problem: why it cannot be used; None if no problem is known.
-    """
+    """A folder with a model: the size of its weights in bytes, and why it cannot be used, if that is known."""
 
     path: Path
     kind: Kind
@@ -157,7 +149,6 @@ def _check_folder(model: ModelFolder) -> CheckResult:
 
 
 def _chat_template(folder: Path) -> str:
-    """Return which file the prompts of a checkpoint come from."""
     if (folder / "chat_template.jinja").is_file():
         return "chat_template.jinja"
     for name in _CHAT_TEMPLATES:

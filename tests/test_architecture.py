@@ -140,13 +140,15 @@ MOST_LINES = {
     "radfact": 31908, "radfact/*": 2007, "radfact/cli": 2965, "radfact/findings": 1908,
     "radfact/io": 1937, "radfact/judges": 2358, "radfact/llm": 2345, "radfact/meta": 3943, "radfact/metrics": 5625,
     "radfact/pages": 2267, "radfact/reader": 3804, "radfact/results": 1787, "radfact/statistics": 962,
-    "radfact pages": 2713, "maira": 28064, "maira/*": 246, "maira/cli": 2864, "maira/evaluate": 845,
-    "maira/generate": 2541, "maira/grounding": 734, "maira/judge": 1809, "maira/model": 2617, "maira/publish": 614,
-    "maira/review": 5702, "maira/runtime": 471, "maira/train": 9625, "data": 8412, "encoders": 430, "tests": 54510,
-    "tests/radfact": 17367,
+    "radfact pages": 2713, "maira": 23250, "maira/*": 246, "maira/cli": 2517, "maira/evaluate": 757,
+    "maira/generate": 2132, "maira/grounding": 585, "maira/judge": 1311, "maira/model": 2471, "maira/publish": 579,
+    "maira/review": 4798, "maira/runtime": 460, "maira/train": 7388, "maira and data pages": 4818,
+    "data": 7113, "data/*": 2226, "data/annotation": 835, "data/dicom": 868, "data/phantoms": 934, "data/sources": 2250,
+    "encoders": 429, "tests": 51219, "tests/radfact": 17367, "tests/maira": 18345, "tests/data": 5560,
+    "tests/benchmarks": 5689,
 }
 # fmt: on
-"""Lines of `*.py` files by package, and of the pages of radfact. Changes may lower these numbers, never raise them."""
+"""Lines of `*.py` files by package, and of the pages. Changes may lower these numbers, never raise them."""
 MOST_LONG_LINES = 10
 
 
@@ -162,8 +164,8 @@ def test_packages_do_not_grow() -> None:
         inner = "/".join(path.parts[:2]) if len(path.parts) > 2 else f"{path.parts[0]}/*"
         sizes.update(dict.fromkeys((path.parts[0], inner), text.count("\n")))
     for suffix in (".js", ".css", ".html"):
-        pages = [text for path, text in _texts(suffix).items() if path.parts[0] == "radfact"]
-        sizes["radfact pages"] += sum(text.count("\n") for text in pages)
+        for path, text in _texts(suffix).items():
+            sizes["radfact pages" if path.parts[0] == "radfact" else "maira and data pages"] += text.count("\n")
     assert {name: size for name, size in sizes.items() if size > MOST_LINES.get(name, size)} == {}
 
 

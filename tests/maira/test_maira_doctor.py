@@ -160,3 +160,20 @@ def test_every_requirement_belongs_to_a_command() -> None:
     names = [item["name"] for item in report["commands"]]
     assert all(any(f"{name} ".startswith(f"maira {command} ") for name in names) for command in COMMAND_EXTRAS)
     assert {"maira generate", "maira prepare dicom", "radfact score"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("chat_template.jinja", "{{ messages }}"),
+        ("tokenizer_config.json", json.dumps({"chat_template": "{{ messages }}"})),
+        ("the chat template of this package", None),
+    ],
+)
+def test_the_chat_template_of_a_checkpoint_is_named(tmp_path: Path, file: str, content: str | None) -> None:
+    folder = _model(tmp_path / "model", "maira2", model__safetensors="", tokenizer__json="{}")
+    if content is not None:
+        (folder / file).write_text(content)
+    (result,) = diagnose(folders=[folder])["Models"]
+    assert result.message.startswith("MAIRA-2: ")
+    assert f"; prompts by {file} (" in result.message
