@@ -137,7 +137,7 @@ class Builder:
         for file in files:
             path = folder / target / file if target == "./" else folder / target / Path(file).relative_to(sources[0])
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / file, path)
+            shutil.copyfile(ROOT / file, path, follow_symlinks=False)
 
 
 STAGES = read_stages()

@@ -36,7 +36,6 @@ INPUTS: dict[str, list[str]] = {
     "maira generate": ["--checkpoint", "FOLDER", "--manifest", "IN"],
     "maira ground": ["--checkpoint", "FOLDER", "--manifest", "IN"],
     "maira boxes": ["--checkpoint", "FOLDER", "--manifest", "IN"],
-    "maira convert": ["FOLDER"],
     "maira assemble": ["--encoder", "FOLDER", "--language-model", "FOLDER"],
     "maira judge-data": ["IN", "--task", "entailment", "--teacher", "offline"],
     "maira prepare dicom": ["IN"],
@@ -68,7 +67,7 @@ FILES = {words for words in INPUTS if words.split(maxsplit=1)[1] in (
 )}  # fmt: skip
 """Commands whose output is a file."""
 RESUMED = {words for words in INPUTS if words.startswith("maira prepare")} | {
-    *("maira generate", "maira ground", "maira boxes", "maira pack", "maira convert", "maira assemble")
+    *("maira generate", "maira ground", "maira boxes", "maira pack", "maira assemble")
 }
 """Commands that recognize their own output and have no --overwrite."""
 MODELS = {"maira generate", "maira ground", "maira boxes", "maira evaluate inputs"}

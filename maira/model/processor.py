@@ -158,6 +158,13 @@ def _check_processor(folder: Path) -> None:
     check_json(folder, *_PROCESSOR_FILES, "chat_template.json")
 
 
+def _model_length(folder: Path) -> Any:
+    """Return the number of image tokens in the model's configuration, if the folder has it."""
+    path = folder / "config.json"
+    values = read_json(path) if path.is_file() else None
+    return values.get("image_seq_length") if isinstance(values, dict) else None
+
+
 def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
     """Raise an InputError unless a folder's tokenizer has MAIRA-2's tokens and valid settings."""
     file = Path(folder) / "tokenizer_config.json"
@@ -238,7 +245,14 @@ class MairaProcessor(ProcessorMixin):
             ) from None
         tokenizer = load_tokenizer(folder, **kwargs)
         _check_tokens(tokenizer, folder)
-        patches = image_processor.size // settings.get("patch_size", PATCH)
+        length = settings.get("image_seq_length", (image_processor.size // settings.get("patch_size", PATCH)) ** 2)
+        if (expected := _model_length(folder)) not in (None, length):
+            raise InputError(
+                f"expected {expected} image tokens, as of the model in config.json, found {length}",
+                code=ErrorCode.MISMATCH,
+                file=folder / _PROCESSOR_FILES[0],
+                field="image_seq_length",
+            )
         # transformers 4 may have saved it with the tokenizer.
         template = template or settings.get("chat_template") or tokenizer.chat_template
         if isinstance(template, list):
@@ -248,9 +262,7 @@ class MairaProcessor(ProcessorMixin):
                 message = f"expected a chat template named 'default', found {', '.join(template)}"
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder, field="chat_template")
             template = template["default"]
-        processor = MairaProcessor(
-            image_processor, tokenizer, settings.get("image_seq_length", patches**2), chat_template=template
-        )
+        processor = MairaProcessor(image_processor, tokenizer, length, chat_template=template)
         _check_template(processor, folder)
         return processor
 

@@ -56,7 +56,6 @@ LINES = (
     "maira boxes --checkpoint checkpoint --manifest phantoms/manifest.jsonl --out out.jsonl",
     "maira preferences drafts.jsonl drafts2.jsonl --manifest phantoms/manifest.jsonl --scores rouge_l=1 "
     "--out out.jsonl",
-    "maira convert checkpoint --to released --out out",
     "maira assemble --encoder encoder --language-model llama --out out",
     "maira judge-data reports.csv --task entailment --teacher injected --teacher offline --out out",
     "maira judge-train judge.yaml model=llama train=samples.jsonl out=out",

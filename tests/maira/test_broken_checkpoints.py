@@ -64,6 +64,7 @@ PROCESSORS = [
     (_other_tokenizer, ErrorCode.MISMATCH, "205 tokens of MAIRA-2, such as <image>"),
     (_lose("processor_config.json", "preprocessor_config.json"), ErrorCode.FILE_NOT_FOUND, "processor_config.json"),
     (_write("processor_config.json", "{\n,"), None, "processor_config.json:2: "),
+    (_write("processor_config.json", '{"image_seq_length": 9}'), ErrorCode.MISMATCH, "image_seq_length: expected 16"),
 ]
 MODELS = [
     (_lose("config.json"), ErrorCode.FILE_NOT_FOUND, "config.json"),
