@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from tiny_weights import draw_weights
 
 from maira.data.images import Gray
 from maira.data.manifest import read_manifest
 from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
-from maira.encoders import Encoder
 from maira.model.config import MairaConfig
-from maira.model.modeling import Adapter, MairaForConditionalGeneration
+from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaImageProcessor, MairaProcessor
 from maira.model.tokens import IMAGE
 from maira.train.config.run_config import TrainConfig
@@ -67,16 +65,7 @@ def model(config: MairaConfig) -> MairaForConditionalGeneration:
     The end token is never the most likely one, so that no response is empty.
     """
     made = MairaForConditionalGeneration(config).eval()
-    # Weights with which every study of the tests has a response.
-    torch.manual_seed(0)
-    parts = Encoder(**config.encoder_options()), Adapter(config)
-    llama = LlamaForCausalLM(copy.deepcopy(config.text_config))
-    for part in parts:
-        part.apply(made._init_weights)
-    made.model.vision_tower.load_state_dict(parts[0].state_dict())
-    made.model.multi_modal_projector.load_state_dict(parts[1].state_dict())
-    made.model.language_model.load_state_dict(llama.model.state_dict())
-    made.lm_head.load_state_dict(llama.lm_head.state_dict())
+    draw_weights(made, seed=0)
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.ndim >= 2:

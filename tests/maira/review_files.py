@@ -33,13 +33,7 @@ SENTENCES = ["The heart size is normal.", "The bony structures are intact.", "No
 def write_set(
     folder: Path, reports: Mapping[str, Any], studies: Mapping[str, dict[str, Any]] | None = None
 ) -> tuple[Path, Path]:
-    """Write drafts and a manifest with one small radiograph, and give both paths.
-
-    Args:
-        folder: to write into.
-        reports: by `sample_id`.
-        studies: what else a study has, by `sample_id`.
-    """
+    """Write drafts and a manifest with one small radiograph, and give both paths."""
     Image.new("L", (40, 20), 90).save(folder / "radiograph.png")
     rows = [
         {"sample_id": key, "frontal": "radiograph.png", "grounded_findings": REFERENCE, **(studies or {}).get(key, {})}

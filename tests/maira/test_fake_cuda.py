@@ -39,9 +39,6 @@ class Recorder(TorchDispatchMode):
     """Counts the numbers that are read from tensors, copies, and the tensors that operations make on other devices.
 
     Other operations that wait for a device, such as nonzero, are errors of fake tensors.
-
-    Args:
-        device: of the step.
     """
 
     def __init__(self, device: torch.device) -> None:

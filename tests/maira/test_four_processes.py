@@ -36,13 +36,7 @@ Four = tuple[Path, list[int | None]]
 
 
 class Run:
-    """A tiny model in training: tied embeddings, a frozen encoder, two rows per process and step.
-
-    Args:
-        config: of the model.
-        precision: of the computation.
-        context: processes of the run.
-    """
+    """A tiny model in training: tied embeddings, a frozen encoder, two rows per process and step."""
 
     def __init__(self, config: MairaConfig, precision: str, context: DistributedContext) -> None:
         values: dict[str, Any] = {"model": Path("m"), "train": "t.jsonl", "out": "o", "passes": 1000}

@@ -90,15 +90,7 @@ def metrics(out: Path) -> list[dict[str, Any]]:
 
 
 class Command:
-    """`maira train` in one process or several that share the run, as a launcher would start them.
-
-    Args:
-        folder: for recipes, and output of the processes.
-        world_size: processes.
-        others: changes to the configs of all processes but the first.
-        command: command of maira that takes the config.
-        **recipe: values of the config, as in YAML.
-    """
+    """`maira train` in one process or several that share the run, as a launcher would start them."""
 
     def __init__(
         self,
@@ -141,13 +133,7 @@ class Command:
 
 
 def start_processes(arguments: list[list[str]], logs: list[Path], folder: Path | None = None) -> list[BaseProcess]:
-    """Start `maira` in one process or several that share a run, as a launcher would.
-
-    Args:
-        arguments: of each process.
-        logs: for the output of each process.
-        folder: the current one of the processes.
-    """
+    """Start `maira` in one process or several that share a run, as a launcher would."""
     port, started = free_port(), list[BaseProcess]()
     for rank, (own, log) in enumerate(zip(arguments, logs, strict=True)):
         several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(arguments), "MASTER_PORT": port}

@@ -40,8 +40,11 @@ def write_checkpoint(folder: Path) -> Any:
         image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
         projector_n_layers=2,
     )
-    torch.manual_seed(1)
+    # Imported here, since the environment of vLLM runs this file without the folder of that one.
+    from tiny_weights import draw_weights
+
     model: Any = MairaForConditionalGeneration(config).eval()
+    draw_weights(model, seed=1)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
