@@ -14,15 +14,16 @@ from maira.runtime.startup import register_on_use, silence_libraries
 
 if TYPE_CHECKING:
     from maira.model.config import MairaConfig
+    from maira.model.image_processor import MairaImageProcessor
     from maira.model.modeling import MairaForConditionalGeneration
-    from maira.model.processor import MairaImageProcessor, MairaProcessor
+    from maira.model.processor import MairaProcessor
 
 __all__ = ["MairaConfig", "MairaForConditionalGeneration", "MairaImageProcessor", "MairaProcessor", "register"]
 
 _MODULES = {
     "MairaConfig": "maira.model.config",
     "MairaForConditionalGeneration": "maira.model.modeling",
-    "MairaImageProcessor": "maira.model.processor",
+    "MairaImageProcessor": "maira.model.image_processor",
     "MairaProcessor": "maira.model.processor",
 }
 
@@ -30,8 +31,7 @@ silence_libraries()
 
 
 def register() -> None:
-    """Register the model with transformers' Auto classes now; their first use does it as well."""
-    # Each module registers its classes when it is imported.
+    """Register the model with transformers' Auto classes by importing its modules; their first use does so as well."""
     for module in _MODULES.values():
         import_module(module)
 

@@ -234,7 +234,6 @@ def generate_responses(
     settings = {
         "checkpoint": fingerprint(checkpoint),
         "free": engine_options.free,
-        "image_hash": "sha256",  # runs of version 0.2 have sizes of images in their hashes
         **settings,
     }
     file = ResponseFile(out, settings, items, failures)

@@ -12,8 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from maira.encoders import Encoder, load_encoder
 from maira.model.checkpoint import check_json, checkpoint_folder, loading_mismatches, raise_mismatch
 from maira.model.config import MairaConfig
+from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
-from maira.model.processor import MairaImageProcessor, MairaProcessor, load_tokenizer
+from maira.model.processor import MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json

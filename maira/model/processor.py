@@ -1,11 +1,11 @@
-"""Image preparation and tokenization of prompts."""
+"""The processor: prompts as tokens with placeholders for image tokens, and images."""
 
 from __future__ import annotations
 
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedTokenizerFast
-from transformers.image_processing_utils import BaseImageProcessor
+from transformers import AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedTokenizerFast
 from transformers.processing_utils import ProcessorMixin
 
-from maira.data.images import CropMap, Gray, gray_levels, load_gray, prepare
+from maira.data.images import CropMap
 from maira.model.checkpoint import check_json, resolve_pretrained
 from maira.model.config import MairaConfig
+from maira.model.image_processor import ImageInput, MairaImageProcessor
 from maira.model.parser import parse_report
 from maira.model.prompts import TEMPLATE, Context, Messages, build_messages, render
 from maira.model.task_examples import PRIOR_REPORT_UNUSED, Example, UnusedInputWarning
@@ -29,14 +29,8 @@ from radfact.io.hub import SETTINGS_FILES
 from radfact.io.jsonl import read_json
 from radfact.records import Box
 
-MEAN, DEVIATION = 0.5307, 0.2583
-"""Mean and standard deviation of the gray levels of RAD-DINO's training images, on a [0, 1] scale."""
-
 PATCH = 14
 """Side of a patch of RAD-DINO in pixels."""
-
-ImageInput: TypeAlias = Path | str | Image.Image | Gray
-"""A file, an open image, or gray levels (height, width) on any scale."""
 
 GroundedText: TypeAlias = tuple[str, list[tuple[float, float, float, float]] | None]
 """A sentence and its boxes."""
@@ -44,85 +38,12 @@ GroundedText: TypeAlias = tuple[str, list[tuple[float, float, float, float]] | N
 _BEFORE_TARGET = "ASSISTANT:"
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
-# Settings of transformers' own image processors. The preparation here is always the same, so they are ignored.
-_IGNORED = frozenset(
-    {
-        "crop_size",
-        "do_center_crop",
-        "do_convert_rgb",
-        "do_normalize",
-        "do_rescale",
-        "do_resize",
-        "resample",
-        "rescale_factor",
-    }
-)
-
-
-class MairaImageProcessor(BaseImageProcessor):
-    """Prepares images: gray levels, min-max, centered square, normalization, three equal channels.
-
-    The settings of a standard image processor, as in released folders, are read too: a size by name and three equal
-    means and deviations.
-
-    Args:
-        size: side of the square in pixels.
-        image_mean, image_std: mean and standard deviation of gray levels on a [0, 1] scale.
-
-    Raises:
-        ValueError: the size is not square, or the channels have different statistics.
-    """
-
-    model_input_names = ["pixel_values"]  # noqa: RUF012
-
-    def __init__(
-        self,
-        size: int | Mapping[str, int] = 518,
-        image_mean: float | Sequence[float] = MEAN,
-        image_std: float | Sequence[float] = DEVIATION,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**{name: value for name, value in kwargs.items() if name not in _IGNORED})
-        self.size = int(_single_value("size", size.values() if isinstance(size, Mapping) else [size]))
-        self.image_mean = _single_value("image_mean", image_mean if isinstance(image_mean, Sequence) else [image_mean])
-        self.image_std = _single_value("image_std", image_std if isinstance(image_std, Sequence) else [image_std])
-
-    def __call__(self, images: Sequence[ImageInput], **_: Any) -> BatchFeature:
-        """Read and prepare images.
-
-        Returns:
-            `pixel_values` (images, 3, size, size).
-
-        Raises:
-            InputError: a file cannot be read as an image, or an image is not a radiograph.
-        """
-        squares = [prepare(_gray_levels(image), self.size) for image in images]
-        pixels = (torch.from_numpy(np.stack(squares)) - self.image_mean) / self.image_std
-        return BatchFeature({"pixel_values": pixels[:, None].expand(-1, 3, -1, -1)})
-
-
-def _gray_levels(image: ImageInput) -> Gray:
-    if isinstance(image, Image.Image):
-        return gray_levels(image)
-    return image if isinstance(image, np.ndarray) else load_gray(image)
-
-
-def _single_value(name: str, values: Iterable[float]) -> float:
-    distinct = set(values)
-    if len(distinct) != 1:
-        raise ValueError(f"{name}: expected one value for all channels and sides, found {sorted(distinct)}")
-    return distinct.pop()
-
 
 def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
     """Load the tokenizer of a folder.
 
     A `tokenizer.json` is used unchanged, since transformers 5 would rebuild a Llama tokenizer, whose spaces after added
     tokens may differ from those in training. The tokenizer is built from `tokenizer.model` only without one.
-
-    Args:
-        folder: folder of the tokenizer.
-        kwargs: arguments of `from_pretrained`.
 
     Raises:
         InputError: the folder has no tokenizer, or one that cannot be read.
@@ -160,8 +81,7 @@ def _check_processor(folder: Path) -> None:
 
 def _model_length(folder: Path) -> Any:
     """Return the number of image tokens in the model's configuration, if the folder has it."""
-    path = folder / "config.json"
-    values = read_json(path) if path.is_file() else None
+    values = read_json(folder / "config.json") if (folder / "config.json").is_file() else None
     return values.get("image_seq_length") if isinstance(values, dict) else None
 
 
@@ -267,10 +187,10 @@ class MairaProcessor(ProcessorMixin):
         return processor
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> list[str]:
-        """Write the processor's files as the release has them, so that transformers' own classes can read them.
+        """Write the processor's files as the release has them, so that transformers' `LlavaProcessor` can read them.
 
-        Those are `BitImageProcessor` and `LlavaProcessor`; that the release names these is an assumption. They lack the
-        min-max step of the image preparation, so their pixels are equal only for images that span all gray levels.
+        That the release names it and `BitImageProcessor` is an assumption. Their pixels are equal only for images that
+        span all gray levels.
 
         Args:
             save_directory: folder to write to.
@@ -283,25 +203,10 @@ class MairaProcessor(ProcessorMixin):
         if settings.get("tokenizer_class") == "TokenizersBackend":
             # The name of the class in transformers 4; transformers 5 knows both.
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        size = self.image_processor.size
         name = {"processor_class": "Maira2Processor"}
-        images = {
-            "image_processor_type": "BitImageProcessor",
-            "do_resize": True,
-            "size": {"shortest_edge": size},
-            "resample": 3,
-            "do_center_crop": True,
-            "crop_size": {"height": size, "width": size},
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": [self.image_processor.image_mean] * 3,
-            "image_std": [self.image_processor.image_std] * 3,
-            "do_convert_rgb": True,
-        }
         processor = {
             # A patch is what becomes one image token. The class token counts, which "default" removes again.
-            "patch_size": size // math.isqrt(self.image_seq_length),
+            "patch_size": self.image_processor.size // math.isqrt(self.image_seq_length),
             "image_seq_length": self.image_seq_length,
             "image_token": IMAGE,
             "num_additional_image_tokens": 1,
@@ -309,7 +214,7 @@ class MairaProcessor(ProcessorMixin):
         }
         for file, values in (
             (tokenizer, settings),
-            (folder / "preprocessor_config.json", images),
+            (folder / "preprocessor_config.json", self.image_processor.released_settings()),
             (folder / "processor_config.json", processor),
         ):
             file.write_text(json.dumps(values | name, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -569,7 +474,6 @@ class Maira2Processor(MairaProcessor):
     """The processor by the name in released folders, by which AutoProcessor finds the class."""
 
 
-AutoImageProcessor.register(MairaConfig, MairaImageProcessor)
 AutoProcessor.register(MairaConfig, MairaProcessor)
 # Found by its name only; no configuration refers to it.
 AutoProcessor.register(Maira2Processor, Maira2Processor)

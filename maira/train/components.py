@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig, PretrainedConfig
 
 from maira.model.config import MairaConfig, context_window, read_config
+from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import (
     MODULES,
     CheckpointWeights,
@@ -22,7 +23,7 @@ from maira.model.modeling import (
     expected_shapes,
     modules_of,
 )
-from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.processor import MairaProcessor
 from maira.model.tokens import IMAGE
 from maira.train import lora
 from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig

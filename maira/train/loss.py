@@ -58,14 +58,18 @@ class PackedLossModel(nn.Module):
 
 def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
     """Compute the cross-entropy of a row's answers; logits are computed only where the next token is an answer's."""
-    losses = token_losses(hidden, head, batch)
+    return Losses(**sum_losses(token_losses(hidden, head, batch), batch))
+
+
+def sum_losses(losses: Tensor, batch: PackedBatch) -> dict[str, Tensor]:
+    """Return the fields of `Losses` that sum the losses (answer tokens,) of a row over its samples."""
     zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
-    return Losses(
-        answer=losses.sum(),
-        patches=losses.new_zeros(()),
-        per_sample=zeros.index_add(0, batch.answer_samples, losses.detach()),
-        tokens=zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
-    )
+    return {
+        "answer": losses.sum(),
+        "patches": losses.new_zeros(()),
+        "per_sample": zeros.index_add(0, batch.answer_samples, losses.detach()),
+        "tokens": zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
+    }
 
 
 def token_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Tensor:

@@ -16,8 +16,9 @@ from maira.data.manifest import read_manifest
 from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
 from maira.model.config import MairaConfig
+from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.processor import MairaProcessor
 from maira.model.tokens import IMAGE
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.tokenizer import train_tokenizer

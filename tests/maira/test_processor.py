@@ -16,8 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
 from maira.data.images import Gray
+from maira.model.image_processor import DEVIATION, MEAN, MairaImageProcessor
 from maira.model.parser import render_report
-from maira.model.processor import DEVIATION, MEAN, MairaImageProcessor, MairaProcessor, pad
+from maira.model.processor import MairaProcessor, pad
 from maira.model.prompts import TEMPLATE, Context, Preset, Task, build_messages, build_target, render
 from maira.model.task_examples import UnusedInputWarning
 from maira.model.tokens import IMAGE, add_tokens

@@ -31,13 +31,9 @@ Step = tuple[float, str] | tuple[float, str, int]
 
 
 def page(*steps: Step, session: str = "page-one", begins: float = 0.0, delay: float = 0.1) -> list[StoredEvent]:
-    """Events of a page that starts `begins` seconds after START; each is sent after a second.
+    """Events of a page that starts `begins` seconds after START, each sent after a second, with a delay in seconds.
 
-    Args:
-        steps: seconds on the clock of the page, kind, and the study (1 by default).
-        session: id of the page.
-        begins: seconds.
-        delay: of the network in seconds.
+    A step has the seconds on the clock of the page, the kind, and the study (1 by default).
     """
     return [
         StoredEvent(session, index, (*step, 1)[2], str(step[1]), step[0] * 1000, step[0] * 1000 + 1000,

@@ -14,8 +14,9 @@ from maira.data.study import Study
 from maira.generate.engine import GenerationRequest, Sampling, report_request
 from maira.grounding.boxes import box_completions
 from maira.model.config import MairaConfig
+from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
 from maira.model.tokens import BOX, BOX_END, IMAGE, OBJECT, OBJECT_END
 from maira.train.data.tokenizer import train_tokenizer

@@ -57,11 +57,9 @@ class Rates:
 
 
 def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
-    """Return the operations of a model, for its trained components; the head of the patch loss is excluded.
+    """Return the operations of MAIRA-2, or of a language model with the layers of Llama, for its trained components.
 
-    Args:
-        model_config: of MAIRA-2 or of a language model with the layers of Llama. Only active experts count.
-        config: of the training.
+    The head of the patch loss is excluded. Only active experts count.
     """
     text, vision, lora = model_config.get_text_config(), getattr(model_config, "vision_config", None), config.lora
     trains_encoder, trains_adapter = "encoder" in config.trains, "adapter" in config.trains

@@ -38,7 +38,7 @@ from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTa
 from maira.train.data.schedule import DataSchedule
 from maira.train.data.sources import UnreadableSample, check_images
 from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
-from maira.train.loss import Losses
+from maira.train.loss import Losses, sum_losses
 from maira.train.parallel import ParallelModel
 from maira.train.post.rewards import ReportReward, SampleReward
 from radfact.records import Report
@@ -95,12 +95,8 @@ class PolicyLoss(nn.Module):
             else logp_difference.exp().clamp(max=self.clip_max).nan_to_num(1.0)
         )
         losses = -gains * weights * targets.advantages
-        zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
         return Losses(
-            answer=losses.sum(),
-            patches=losses.new_zeros(()),
-            per_sample=zeros.index_add(0, batch.answer_samples, losses.detach()),
-            tokens=zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
+            **sum_losses(losses, batch),
             log_probs=log_probs.detach(),
             statistics=self._statistics(distribution.detach(), ratio.detach(), logp_difference, targets.advantages),
         )

@@ -36,8 +36,9 @@ from gpu_stages.models import (
 from maira.generate.engine import GenerationRequest, Response
 from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
+from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.model.processor import MairaImageProcessor, MairaProcessor
+from maira.model.processor import MairaProcessor
 from maira.model.prompts import Context, Messages, build_messages
 from maira.model.task_examples import Example
 from maira.model.tokens import IMAGE

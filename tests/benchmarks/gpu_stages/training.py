@@ -169,13 +169,7 @@ def make_train_config(options: Mapping[str, str], setup: Setup, plan: Plan) -> T
 def trainable_model(
     config: MairaConfig, train_config: TrainConfig, device: torch.device
 ) -> MairaForConditionalGeneration:
-    """Make a random model with the types of its weights, adapters and trained weights of a run config.
-
-    Args:
-        config: configuration of the model.
-        train_config: run config.
-        device: device of the model.
-    """
+    """Make a random model with the types of its weights, adapters and trained weights of a run config."""
     dtypes = {part: weight_dtype(train_config, part) for part in MODULES}
     model = random_model(config, device, dtypes)
     set_trainable(model, train_config)
