@@ -36,6 +36,7 @@ RELEASE = (
 TRANSFORMERS5 = ("model.vision_tower.", ENCODER)
 """The only prefix of transformers 5's LLaVA that differs from that of the model."""
 
+HEAD = "language_model.lm_head.weight"
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 _FINGERPRINT_FILES = (

@@ -31,6 +31,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.encoders import Encoder
 from maira.model.checkpoint import (
+    HEAD,
     check_finite,
     check_json,
     loading_mismatches,
@@ -144,7 +145,7 @@ class MairaModel(MairaPreTrainedModel, LlavaModel):
     def forward(self, input_ids: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Run LLaVA's forward pass; a text with placeholders but without images is an error too."""
         images = (kwargs.get("pixel_values"), (kwargs.get("mm_encoder_outputs") or {}).get("image"))
-        if input_ids is not None and not args and images == (None, None):
+        if input_ids is not None and not args and all(each is None for each in images):
             self.get_placeholder_mask(input_ids, input_ids, None)
         return super().forward(input_ids, *args, **kwargs)
 
@@ -196,16 +197,16 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
             return super().save_pretrained(save_directory, *args, **kwargs)
         if getattr(self, "hf_quantizer", None) is not None:
             raise ValueError("a quantized model cannot be saved; save it before, and quantize it when it is loaded")
-        state = kwargs.pop("state_dict", None) or self.state_dict()
+        state = kwargs.get("state_dict") or self.state_dict()
         if hasattr(self, "hf_device_map") and any(tensor.is_meta for tensor in state.values()):
             from accelerate.utils.modeling import get_state_dict_offloaded_model
 
             state = get_state_dict_offloaded_model(self)
-        kwargs |= {
-            "state_dict": to_release(state),
-            "save_original_format": False,
-        }
-        return super().save_pretrained(save_directory, *args, **kwargs)
+        released = to_release(state)
+        if self.config.tie_word_embeddings:
+            released[HEAD] = released[HEAD].clone()  # transformers would leave it out
+        options = kwargs | {"state_dict": released, "save_original_format": False}
+        return super().save_pretrained(save_directory, *args, **options)
 
     def encode_patches(self, pixel_values: Tensor) -> Tensor:
         """Run the encoder: (images, 1 or 3, height, width) -> (images, patches, encoder width)."""

@@ -201,9 +201,7 @@ class HubServer:
         if (sha := repository.resolve(revision)) is None:
             return _error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         entries = []
-        for path, content in repository.commits[sha].items():
-            if not path.startswith(folder):
-                continue
+        for path, content in ((p, c) for p, c in repository.commits[sha].items() if p.startswith(folder)):
             entry = {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
             if _is_large(path, len(content)):
                 digest = hashlib.sha256(content).hexdigest()

@@ -163,6 +163,15 @@ def test_save_and_load_keep_logits(
     assert torch.equal(logits(loaded, batch), logits(model, batch))
 
 
+def test_a_model_with_tied_embeddings_is_saved_with_its_head(config: MairaConfig, tmp_path: Path) -> None:
+    tied = config.text_config.to_dict() | {"tie_word_embeddings": True}
+    fresh = MairaForConditionalGeneration(MairaConfig(**config.to_dict() | {"text_config": tied}))
+    fresh.save_pretrained(tmp_path)
+    loaded = MairaForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.get_input_embeddings().weight
+    assert torch.equal(loaded.lm_head.weight, fresh.lm_head.weight)
+
+
 def test_gradients_reach_the_adapter_and_the_language_model_but_no_frozen_encoder(
     config: MairaConfig, batch: dict[str, Tensor]
 ) -> None:

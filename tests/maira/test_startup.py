@@ -63,7 +63,6 @@ def test_public_names_exist_and_unknown_names_do_not() -> None:
 
 
 def test_the_command_runs_in_a_folder_with_a_data_package(folder: Path) -> None:
-    """Radiographs are prepared in spawned processes, which unpickle functions of `data`."""
     (folder / "radiographs").mkdir()
     process = run("-m", "maira", "prepare", "phantom", "--count", "2", "--size", "64", "--out", "set", folder=folder)
     assert process.returncode == 0, process.stderr
