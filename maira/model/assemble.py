@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from maira.encoders import Encoder, load_encoder
-from maira.model.checkpoint import check_json, checkpoint_folder, loading_mismatches, raise_mismatch
+from maira.model.checkpoint import check_json, checkpoint_folder, raise_mismatch
 from maira.model.config import MairaConfig
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
@@ -121,8 +121,7 @@ def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any
             code=ErrorCode.FILE_UNREADABLE,
             file=folder,
         ) from None
-    missing, unexpected, reshaped = loading_mismatches(info)
-    raise_mismatch(missing, unexpected, reshaped, file=folder)
+    raise_mismatch(info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"], file=folder)
     return language
 
 

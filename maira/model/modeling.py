@@ -26,16 +26,16 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import apply_renamings
 from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.encoders import Encoder
 from maira.model.checkpoint import (
     HEAD,
+    TO_RELEASE,
     check_finite,
     check_json,
-    loading_mismatches,
-    match_weights,
     raise_mismatch,
     read_headers,
     release_names,
@@ -179,9 +179,9 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
         if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
             config = kwargs.get("config") or read_config(folder)
             check_json(folder, GENERATION_CONFIG_NAME)
-            match_weights(read_headers(folder), expected_shapes(config), file=folder)
+            CheckpointWeights(folder, config)
         loaded, info = super().from_pretrained(folder, *args, output_loading_info=True, **kwargs)
-        raise_mismatch(*loading_mismatches(info), file=folder)
+        raise_mismatch(info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"], file=folder)
         for name, tensor in loaded.state_dict().items():
             check_finite(release_names(name)[0], tensor, folder)
         return (loaded, info) if output_loading_info else loaded
@@ -273,36 +273,34 @@ def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
 
 
 class CheckpointWeights:
-    """The parameters of a checkpoint by their names in the model, read one at a time.
+    """The parameters of a checkpoint by their names in the model, read one at a time; `shapes` has all of them.
 
-    Args:
-        folder: checkpoint.
-        config: configuration of its model.
-
-    Attributes:
-        shapes: shape of every parameter.
-
-    Raises:
-        InputError: files are missing or unreadable, or do not match the configuration.
+    Files, names and shapes are checked when it is created.
     """
 
     def __init__(self, folder: Path, config: MairaConfig) -> None:
         self.shapes = expected_shapes(config)
-        self._stored = read_headers(folder)
-        self._plan = match_weights(self._stored, self.shapes, file=folder)
+        self._stored = {apply_renamings(tensor.name, TO_RELEASE): tensor for tensor in read_headers(folder)}
+        expected: dict[str, tuple[int, ...]] = {}
+        for name, shape in self.shapes.items():
+            parts = release_names(name)
+            expected |= dict.fromkeys(parts, (shape[0] // len(parts), *shape[1:]))
+        reshaped = [
+            f"{tensor.name} (expected {list(expected[name])}, found {list(tensor.shape)})"
+            for name, tensor in self._stored.items()
+            if tensor.shape != expected.get(name, tensor.shape)
+        ]
+        unexpected = [tensor.name for name, tensor in self._stored.items() if name not in expected]
+        raise_mismatch(expected.keys() - self._stored.keys(), unexpected, reshaped, file=folder)
 
     def read(self, names: Iterable[str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Yield parameters in a type.
-
-        Raises:
-            InputError: a parameter is not finite in this type.
-        """
+        """Yield parameters in a type, in which they must be finite."""
         for name in names:
             parts = []
-            for source in self._plan[name]:
-                with safe_open(self._stored[source].file, framework="pt") as file:
-                    parts.append(file.get_tensor(source).to(dtype))
-                check_finite(source, parts[-1], self._stored[source].file)
+            for stored in map(self._stored.__getitem__, release_names(name)):
+                with safe_open(stored.file, framework="pt") as file:
+                    parts.append(file.get_tensor(stored.name).to(dtype))
+                check_finite(stored.name, parts[-1], stored.file)
             yield name, parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -52,7 +52,7 @@ class CheckpointFacts:
         folder: of the checkpoint.
         is_judge: whether it is a judge instead of a model of reports.
         fingerprint: of its files.
-        tensors: its weights by name.
+        tensors: its weights.
         training: record of its run; None if there is none.
         sources: number of samples by the data set that the manifest of a source names; None where the manifest is not
             here any more or has changed.
@@ -61,7 +61,7 @@ class CheckpointFacts:
     folder: Path
     is_judge: bool
     fingerprint: str
-    tensors: dict[str, StoredTensor]
+    tensors: list[StoredTensor]
     training: TrainingRecord | None = None
     sources: Sequence[Counter[str] | None] = field(default_factory=tuple)
 
@@ -159,8 +159,8 @@ def _eval_results(facts: CheckpointFacts, tests: Sequence[TestScores]) -> Iterat
 
 
 def _head(repository: str, facts: CheckpointFacts) -> str:
-    parameters = sum(math.prod(tensor.shape) for tensor in facts.tensors.values())
-    types = ", ".join(sorted({tensor.dtype for tensor in facts.tensors.values()}))
+    parameters = sum(math.prod(tensor.shape) for tensor in facts.tensors)
+    types = ", ".join(sorted({tensor.dtype for tensor in facts.tensors}))
     what = (
         "A language model that judges radiology reports, for `radfact` and vLLM."
         if facts.is_judge

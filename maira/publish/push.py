@@ -67,7 +67,7 @@ class Upload:
 
 def select_files(facts: CheckpointFacts) -> Upload:
     """Select the files of a checkpoint to upload."""
-    weights = {tensor.file.name for tensor in facts.tensors.values()}
+    weights = {tensor.file.name for tensor in facts.tensors}
     files, skipped = {}, []
     for path in sorted(path for path in facts.folder.rglob("*") if path.is_file()):
         name = path.relative_to(facts.folder).as_posix()
