@@ -24,40 +24,25 @@ STORAGE_TAGS = (
 )
 """Elements that describe how pixels are stored, and the pixels."""
 
-_RLE = "1.2.840.10008.1.2.5"
-_JPEG_2000 = ("1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")
-# Transfer syntaxes that GDCM, the decoder in SimpleITK, supports for a single frame; pydicom supports some of them.
-_TRANSFER_SYNTAXES = {
-    "1.2.840.10008.1.2": "implicit little endian",
-    "1.2.840.10008.1.2.1": "explicit little endian",
-    "1.2.840.10008.1.2.1.99": "deflated",
-    "1.2.840.10008.1.2.2": "explicit big endian",
-    "1.2.840.10008.1.2.4.50": "JPEG baseline",
-    "1.2.840.10008.1.2.4.51": "JPEG extended",
-    "1.2.840.10008.1.2.4.57": "JPEG lossless",
-    "1.2.840.10008.1.2.4.70": "JPEG lossless, first order",
-    "1.2.840.10008.1.2.4.80": "JPEG-LS lossless",
-    "1.2.840.10008.1.2.4.81": "JPEG-LS near-lossless",
-    "1.2.840.10008.1.2.4.90": "JPEG 2000 lossless",
-    "1.2.840.10008.1.2.4.91": "JPEG 2000",
-    _RLE: "RLE",
-}
-
 
 def check_decodable(header: Any, path: Path) -> None:
     """Check the transfer syntax and the length of the pixel data."""
+    from pydicom import uid
+
     syntax = header.file_meta.get("TransferSyntaxUID")
     if syntax is None:
         message = "missing, so the pixels cannot be decoded"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field="TransferSyntaxUID")
-    if syntax not in _TRANSFER_SYNTAXES:
+    # GDCM, the decoder in SimpleITK, supports these for a single frame; pydicom alone supports some of them.
+    native = [uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.DeflatedExplicitVRLittleEndian]
+    native.append(uid.ExplicitVRBigEndian)
+    jpeg = [*uid.JPEGTransferSyntaxes, *uid.JPEGLSTransferSyntaxes, uid.JPEG2000Lossless, uid.JPEG2000]
+    if syntax not in (*native, *jpeg, uid.RLELossless):
         message = f"{str(syntax.name)!r} is not supported; convert the file to explicit little endian"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="TransferSyntaxUID")
-    if syntax.is_encapsulated:
-        return
     # SimpleITK would read beyond the end of the buffer.
     expected = (int(header.Rows) * int(header.Columns) * int(header.BitsAllocated) + 7) // 8
-    if len(header.PixelData) < expected:
+    if syntax in native and len(header.PixelData) < expected:
         message = f"expected {expected} bytes of pixels, found {len(header.PixelData)}; the file is truncated"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
@@ -67,63 +52,54 @@ def decode(header: Any, path: Path) -> Stored:
 
     The header has the elements of `STORAGE_TAGS` and was checked by `check_decodable`.
     """
+    from PIL import Image
+    from pydicom import uid
+    from pydicom.pixels import get_decoder
+
     syntax = header.file_meta.TransferSyntaxUID
+    is_jpeg_2000 = syntax in (uid.JPEG2000Lossless, uid.JPEG2000)
     # GDCM cannot read some RLE, reads plain pixels only from a file on disk, and believes a header that contradicts the
     # sign of JPEG 2000; it reads other depths and JPEG.
-    if syntax in _JPEG_2000 and header.BitsAllocated in (8, 16):
-        pixels = _decode_with_pillow(header, path)
-    elif (not syntax.is_encapsulated or syntax == _RLE) and header.BitsAllocated in (8, 16, 32):
-        pixels = _decode_with_pydicom(header, path)
+    if is_jpeg_2000:
+        uses_pydicom = header.BitsAllocated in (8, 16) and "pillow" in get_decoder(syntax).available_plugins
     else:
-        pixels = _decode_with_gdcm(header, path)
-    if pixels.shape != (header.Rows, header.Columns):
-        raise _undecodable(header, path)
-    return pixels
+        uses_pydicom = header.BitsAllocated in (8, 16, 32) and (not syntax.is_encapsulated or syntax == uid.RLELossless)
+    try:
+        pixels = _decode_with_pydicom(header, is_jpeg_2000) if uses_pydicom else _decode_with_gdcm(header)
+        if pixels.shape == (header.Rows, header.Columns):
+            return pixels
+    except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if isinstance(error, InputError):
+            raise
+    # Not the decoders' messages: those of SimpleITK are C++ lines with memory addresses.
+    message = f"pixels cannot be decoded as {syntax.name}; they are damaged or do not match the header"
+    raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
 
-def _decode_with_pillow(header: Any, path: Path) -> Stored:
+def _decode_with_pydicom(header: Any, is_jpeg_2000: bool) -> Stored:
     from PIL import Image
     from pydicom.encaps import get_frame
     from pydicom.pixels import get_decoder
 
-    decoder, pixels = get_decoder(header.file_meta.TransferSyntaxUID), None
-    if "pillow" not in decoder.available_plugins:
-        return _decode_with_gdcm(header, path)
-    try:
+    if is_jpeg_2000:
         # pydicom reshapes an image of another shape.
         with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
-            if image.size == (header.Columns, header.Rows):
-                pixels, _ = decoder.as_array(
-                    header, decoding_plugin="pillow", view_only=True, correct_unused_bits=False
-                )
-    except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError):
-        pixels = None
-    if pixels is None:
-        raise _undecodable(header, path)
-    stored: Stored = pixels
-    return stored
-
-
-def _decode_with_pydicom(header: Any, path: Path) -> Stored:
-    from pydicom.pixels import get_decoder
-
+            if image.size != (header.Columns, header.Rows):
+                raise ValueError("another size than in the header")
+    # The correction of unused bits in pydicom assumes that the stored bits are the lowest.
     pixels: Stored
-    try:
-        # The correction of unused bits in pydicom assumes that the stored bits are the lowest.
-        pixels, _ = get_decoder(header.file_meta.TransferSyntaxUID).as_array(
-            header, view_only=True, correct_unused_bits=False
-        )
-    except (RuntimeError, ValueError):
-        raise _undecodable(header, path) from None
+    pixels, _ = get_decoder(header.file_meta.TransferSyntaxUID).as_array(
+        header, decoding_plugin="pillow" if is_jpeg_2000 else "", view_only=True, correct_unused_bits=False
+    )
     unused = 8 * pixels.itemsize - header.BitsStored
-    if not unused:
+    if is_jpeg_2000 or not unused:
         return pixels
     shifted: Stored = pixels << (8 * pixels.itemsize - 1 - header.HighBit)
     shifted >>= unused
     return shifted
 
 
-def _decode_with_gdcm(header: Any, path: Path) -> Stored:
+def _decode_with_gdcm(header: Any) -> Stored:
     from pydicom import Dataset, dcmwrite
 
     try:
@@ -139,21 +115,11 @@ def _decode_with_gdcm(header: Any, path: Path) -> Stored:
         if name in header and name != "PhotometricInterpretation":
             dataset.add(header[name])
     dataset.PhotometricInterpretation = "MONOCHROME2"
-    try:
-        with tempfile.TemporaryDirectory() as folder, _stderr_silenced():
-            dcmwrite(Path(folder) / "image.dcm", dataset)
-            image = SimpleITK.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
-    except RuntimeError:
-        # The messages of SimpleITK are C++ lines with memory addresses.
-        raise _undecodable(header, path) from None
+    with tempfile.TemporaryDirectory() as folder, _stderr_silenced():
+        dcmwrite(Path(folder) / "image.dcm", dataset)
+        image = SimpleITK.ReadImage(str(Path(folder) / "image.dcm"), imageIO="GDCMImageIO")
     pixels: Stored = SimpleITK.GetArrayFromImage(image)
     return pixels.reshape(pixels.shape[-2:])
-
-
-def _undecodable(header: Any, path: Path) -> InputError:
-    kind = _TRANSFER_SYNTAXES[header.file_meta.TransferSyntaxUID]
-    message = f"pixels cannot be decoded as {kind}; they are damaged or do not match the header"
-    return InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
 
 @contextmanager

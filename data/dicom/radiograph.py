@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,6 @@ from maira.data.dicom.resample import bspline_resize
 from maira.data.images import MAX_ASPECT
 from radfact.errors import InputError
 from radfact.io.jsonl import open_atomic
-
-Levels: TypeAlias = npt.NDArray[np.uint8]
 
 _CONSTANT = "expected an image, found only equal pixels"
 
@@ -68,18 +66,13 @@ class Frame:
     windows: tuple[Window, ...] = ()
 
 
-def to_levels(frame: Frame, size: int, source: Path) -> Levels:
-    """Resize a radiograph with B-splines and scale it from its darkest to its brightest value.
+def to_levels(frame: Frame, size: int, source: Path) -> npt.NDArray[np.uint8]:
+    """Resize a radiograph with B-splines and scale it from 0 at its darkest to 255 at its brightest value (H, W).
 
     Air is dark and bone is bright for every photometric interpretation, and pixels become square. Padding becomes
     black and does not affect the scaling. B-splines overshoot at sharp edges: next to padding or clipped values, the
     result is clipped to the radiograph's range so that such edges do not set the contrast. Borders and burned-in
-    letters are part of the radiograph.
-
-    Returns:
-        (H, W) with minimum 0 and maximum 255.
-
-    Source: MAIRA-2, appendix B.4.
+    letters are part of the radiograph (MAIRA-2, appendix B.4).
     """
     height, width = frame.pixels.shape
     tall, wide = height * frame.spacing[0], width * frame.spacing[1]
@@ -104,19 +97,14 @@ def to_levels(frame: Frame, size: int, source: Path) -> Levels:
     return np.rint(resized, out=resized).astype(np.uint8)
 
 
-def write_png(levels: Levels, target: Path) -> None:
-    """Write a gray PNG without metadata, atomically."""
+def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
+    """Write a radiograph as gray PNG without metadata, atomically; see `to_levels` for the arguments."""
     from PIL import Image
 
+    levels = to_levels(frame, size, source)
     with open_atomic(target, "wb") as handle:
         # The zlib strategy that is fastest on noisy radiographs and also gives the smallest files.
         Image.fromarray(levels).save(handle, format="PNG", compress_type=zlib.Z_RLE)
-
-
-def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
-    """Write a radiograph as PNG; see `to_levels` for arguments and errors."""
-    levels = to_levels(frame, size, source)
-    write_png(levels, target)
     return ImageInfo(
         width=levels.shape[1],
         height=levels.shape[0],

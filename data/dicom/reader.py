@@ -32,7 +32,6 @@ _PIXEL_TAGS = [
 
 _MAX_INFLATED_BYTES = 4 * MAX_PIXELS + (64 << 20)
 """Maximum size of a deflated file: 32 bits for each pixel, and the other elements."""
-_DEFLATED = "1.2.840.10008.1.2.1.99"
 _PIECE_BYTES = 1 << 20
 
 
@@ -76,7 +75,7 @@ def read_dicom(
         slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
         is_negative = header.PhotometricInterpretation == "MONOCHROME1"
         padding = _padding(stored, header)
-        pixels = window_pixels(stored, header, path) if apply_windows else stored
+        pixels = window_pixels(stored, header, path).astype(np.float32) if apply_windows else stored
         if image_check == "refuse":
             check_pixels(pixels, path, padding=padding)
         return Frame(
@@ -159,7 +158,23 @@ def _read_header(content: IO[bytes], path: Path) -> Any:
         is_truncated = any("End of file" in str(warning.message) for warning in caught)
         message = "truncated within the pixel data" if is_truncated else "DICOM file without pixels"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-    _check_header(header, path)
+    missing = [tag for tag in ("Rows", "Columns", "BitsAllocated", "PhotometricInterpretation") if not header.get(tag)]
+    if missing:
+        raise InputError("expected a value, found none or 0", code=ErrorCode.MISSING_FIELD, file=path, field=missing[0])
+    frames = int(header.get("NumberOfFrames") or 1)
+    if frames != 1:
+        raise InputError(f"expected one frame, found {frames}", file=path, field="NumberOfFrames")
+    photometric, samples = header.PhotometricInterpretation, int(header.get("SamplesPerPixel") or 1)
+    if samples != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
+        message = f"expected MONOCHROME1 or MONOCHROME2, found {photometric!r} with {samples} samples per pixel"
+        raise InputError(message, file=path, field="PhotometricInterpretation")
+    check_size(header.Columns, header.Rows, path)
+    allocated = int(header.BitsAllocated)
+    header.SamplesPerPixel, header.PixelRepresentation = 1, int(header.get("PixelRepresentation") or 0)
+    header.BitsStored = stored = min(int(header.get("BitsStored") or allocated), allocated)
+    # If HighBit is impossible, assume that the stored bits are the lowest, as in nearly all files.
+    high = int(header.get("HighBit") or 0)
+    header.HighBit = high if stored <= high < allocated else stored - 1
     check_decodable(header, path)
     return header
 
@@ -182,42 +197,18 @@ def _read_elements(content: IO[bytes], path: Path, tags: list[str]) -> Any:
 def _check_inflated_size(content: IO[bytes], path: Path) -> None:
     """Refuse a deflated file that inflates to more than any radiograph: pydicom would inflate all of it at once."""
     from pydicom.filereader import read_dataset, read_preamble
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
 
     read_preamble(content, force=False)
     meta = read_dataset(content, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
-    if meta.get("TransferSyntaxUID") != _DEFLATED:
-        content.seek(0)
-        return
-    inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
-    piece = content.read(_PIECE_BYTES)
-    while piece and not inflater.eof:
-        size += len(inflater.decompress(piece, _PIECE_BYTES))
-        if size > _MAX_INFLATED_BYTES:
-            message = f"expected at most {_MAX_INFLATED_BYTES >> 20} MB of inflated data, found more"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-        piece = inflater.unconsumed_tail or content.read(_PIECE_BYTES)
+    if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+        inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+        while not inflater.eof and (piece := inflater.unconsumed_tail or content.read(_PIECE_BYTES)):
+            size += len(inflater.decompress(piece, _PIECE_BYTES))
+            if size > _MAX_INFLATED_BYTES:
+                message = f"expected at most {_MAX_INFLATED_BYTES >> 20} MB of inflated data, found more"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     content.seek(0)
-
-
-def _check_header(header: Any, path: Path) -> None:
-    """Check that a file has one gray frame, and complete how it is stored."""
-    missing = [tag for tag in ("Rows", "Columns", "BitsAllocated", "PhotometricInterpretation") if not header.get(tag)]
-    if missing:
-        raise InputError("expected a value, found none or 0", code=ErrorCode.MISSING_FIELD, file=path, field=missing[0])
-    frames = int(header.get("NumberOfFrames") or 1)
-    if frames != 1:
-        raise InputError(f"expected one frame, found {frames}", file=path, field="NumberOfFrames")
-    photometric, samples = header.PhotometricInterpretation, int(header.get("SamplesPerPixel") or 1)
-    if samples != 1 or photometric not in ("MONOCHROME1", "MONOCHROME2"):
-        message = f"expected MONOCHROME1 or MONOCHROME2, found {photometric!r} with {samples} samples per pixel"
-        raise InputError(message, file=path, field="PhotometricInterpretation")
-    check_size(header.Columns, header.Rows, path)
-    allocated = int(header.BitsAllocated)
-    header.SamplesPerPixel, header.PixelRepresentation = 1, int(header.get("PixelRepresentation") or 0)
-    header.BitsStored = stored = min(int(header.get("BitsStored") or allocated), allocated)
-    # If HighBit is impossible, assume that the stored bits are the lowest, as in nearly all files.
-    high = int(header.get("HighBit") or 0)
-    header.HighBit = high if stored <= high < allocated else stored - 1
 
 
 def _spacing(header: Any, path: Path) -> tuple[float, float]:

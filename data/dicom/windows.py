@@ -13,29 +13,12 @@ from maira.data.dicom.radiograph import Window
 from radfact.errors import InputError
 
 WINDOW_TAGS = (
-    *("ModalityLUTSequence", "VOILUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction"),
-    "WindowCenterWidthExplanation",
+    *("ModalityLUTSequence", "VOILUTSequence", "VOILUTFunction"),
+    *("WindowCenterWidthExplanation", "WindowCenter", "WindowWidth"),
 )
 """Elements that `apply_windows` and `stated_windows` read, in addition to rescale slope and intercept."""
 
 Floats = npt.NDArray[np.float64]
-
-
-def apply_windows(pixels: npt.NDArray[np.integer], header: Any, path: Path) -> npt.NDArray[np.float32]:
-    """Rescale stored values and apply the first VOI table, or else the first window.
-
-    pydicom's functions are not used: tables of 8 bit with more than 256 entries wrap around, and windows invert the
-    radiograph for a negative rescale slope.
-
-    Returns:
-        (H, W): shares of the window's range, values of the table, or rescaled values if the file has neither.
-    """
-    low, high = int(pixels.min()), int(pixels.max())
-    if high - low >= 2**16:
-        return _window_values(pixels.astype(np.float64), header, path).astype(np.float32)
-    table = _window_values(np.arange(low, high + 1, dtype=np.float64), header, path).astype(np.float32)
-    shown: npt.NDArray[np.float32] = table[pixels.astype(np.int64) - low]
-    return shown
 
 
 def stated_windows(header: Any) -> Iterator[Window]:
@@ -43,23 +26,29 @@ def stated_windows(header: Any) -> Iterator[Window]:
     if header.get("ModalityLUTSequence"):
         # Windows are in values of this table, not in stored ones.
         return
-    names, centers, widths = (
-        _values(header.get(name)) for name in ("WindowCenterWidthExplanation", "WindowCenter", "WindowWidth")
-    )
+    names, centers, widths = (_values(header, name) for name in WINDOW_TAGS[-3:])
     for place, (center, width) in enumerate(zip(map(float, centers), map(float, widths), strict=False)):
         name = str(names[place]).strip() if place < len(names) else ""
         if np.isfinite([center, width]).all() and width > 0:
             yield Window(name or f"Window {place + 1} of the file", center, width)
 
 
-def _values(value: Any) -> list[Any]:
+def _values(header: Any, name: str) -> list[Any]:
     """Return the values of an element, which may be missing, empty, one value or several."""
+    value = header.get(name)
     if value is None or value == "":
         return []
     return [value] if isinstance(value, str | float | int) or not hasattr(value, "__len__") else list(value)
 
 
-def _window_values(values: Floats, header: Any, path: Path) -> Floats:
+def apply_windows(stored: npt.NDArray[np.integer], header: Any, path: Path) -> Floats:
+    """Rescale stored values and apply the first VOI table, or else the first window.
+
+    pydicom's functions are not used: tables of 8 bit with more than 256 entries wrap around, and windows invert the
+    radiograph for a negative rescale slope. The result (H, W) has shares of the window's range, values of the table, or
+    rescaled values if the file has neither.
+    """
+    values = stored.astype(np.float64)
     if table := header.get("ModalityLUTSequence"):
         values = _look_up(values, table[0], header, path, "ModalityLUTSequence")
     else:
@@ -70,7 +59,7 @@ def _window_values(values: Floats, header: Any, path: Path) -> Floats:
         values = values * slope + intercept
     if table := header.get("VOILUTSequence"):
         return _look_up(values, table[0], header, path, "VOILUTSequence")
-    centers, widths = (_values(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
+    centers, widths = _values(header, "WindowCenter"), _values(header, "WindowWidth")
     if not centers or not widths:
         return values
     center, width = float(centers[0]), float(widths[0])
