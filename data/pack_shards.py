@@ -8,21 +8,19 @@ import re
 import shutil
 import tarfile
 import zlib
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from pydantic import NonNegativeInt
 
-from maira.data.manifest import Failure, open_run_folder, parse_study, read_failures, write_failures
+from maira.data.manifest import Failure, iter_manifest, open_run_folder, read_failures, write_failures
 from maira.data.shards import FORMAT, INDEX, ROW, ROWS, Index, PackedSample, Shard
 from maira.data.study import IMAGE_COLUMNS, Study
-from radfact.errors import ErrorCode, InputError, RunError, check_unique_id
-from radfact.io.jsonl import dumps, open_atomic, parse_rows, read_json, read_lines, write_json
+from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.jsonl import dumps, open_atomic, read_json, write_json
 from radfact.records import Record, validate_model
 
 SETTINGS, FAILURES = "pack.run.json", "failures.jsonl"
@@ -43,15 +41,6 @@ class PackResult:
     bytes: int
     reused: int
     failures: list[Failure] = field(default_factory=list)
-
-
-class _Line(NamedTuple):
-    """A selected line of a manifest, with the codes of its split and source in the index."""
-
-    text: str
-    number: int
-    split: int
-    source: int
 
 
 class _Part(Record):
@@ -92,9 +81,13 @@ def pack(
     larger single sample. `shuffle` is the seed of a random order, for tools that read shards sequentially.
     """
     manifest = Path(manifest)
-    lines, split_names, source_names = _select(manifest, splits)
+    studies = [study for study in iter_manifest(manifest) if splits is None or study.split in splits]
+    if not studies:
+        selection = f" of the split {' or '.join(sorted(splits))}" if splits is not None else ""
+        raise InputError(f"expected samples{selection}, found none", code=ErrorCode.EMPTY_INPUT, file=manifest)
+    names = [list(dict.fromkeys(getattr(study, column) for study in studies)) for column in ("split", "source")]
     if shuffle is not None:
-        random.Random(shuffle).shuffle(lines)
+        random.Random(shuffle).shuffle(studies)
     settings = {
         "format": FORMAT,
         "manifest": hashlib.sha256(manifest.read_bytes()).hexdigest(),
@@ -114,17 +107,17 @@ def pack(
         return _result(index, len(index.shards), read_failures(out / FAILURES))
     parts: list[_Part] = []
     reused = position = 0
-    while position < len(lines):
+    while position < len(studies):
         file = out / _PARTS / f"{len(parts):06d}.json"
         part = validate_model(_Part, read_json(file), file=file) if file.exists() and reused == len(parts) else None
         if part is not None and (part.shard is None or _is_complete(out, part.shard)):
             reused += 1
         else:
-            part = _write_shard(out, manifest, lines, parts, shard_size, on_progress)
+            part = _write_shard(out, studies, names, parts, shard_size, on_progress)
             write_json(file, part.model_dump(mode="json"))
         parts.append(part)
         position = part.following
-    on_progress(len(lines), len(lines))
+    on_progress(len(studies), len(studies))
     failures = [failure for part in parts for failure in part.failures]
     write_failures(out / FAILURES, failures)
     shards = [part.shard for part in parts if part.shard is not None]
@@ -133,7 +126,7 @@ def pack(
     rows = np.array([row for part in parts for row in part.rows], ROW)
     with open_atomic(out / ROWS, "wb") as handle:
         np.save(handle, rows, allow_pickle=False)
-    index = Index(format=FORMAT, samples=len(rows), shards=shards, splits=split_names, sources=source_names)
+    index = Index(format=FORMAT, samples=len(rows), shards=shards, splits=names[0], sources=names[1])
     # Last: the index marks a complete run.
     write_json(out / INDEX, index.model_dump(mode="json"))
     shutil.rmtree(out / _PARTS)
@@ -149,30 +142,11 @@ def _is_complete(out: Path, shard: Shard) -> bool:
     return file.is_file() and file.stat().st_size == shard.bytes
 
 
-def _select(manifest: Path, splits: Collection[str] | None) -> tuple[list[_Line], list[str | None], list[str | None]]:
-    """Return the selected lines, and the names of their splits and sources; every line is checked."""
-    lines: list[_Line] = []
-    split_codes: dict[str | None, int] = {}
-    source_codes: dict[str | None, int] = {}
-    seen: dict[str, int] = {}
-    for number, text in enumerate(read_lines(manifest), start=1):
-        for line, row in parse_rows([text], manifest, number):
-            study = parse_study(row, manifest.parent, file=manifest, line=line)
-            check_unique_id(seen, study.sample_id, line, file=manifest)
-            if splits is None or study.split in splits:
-                split = split_codes.setdefault(study.split, len(split_codes))
-                lines.append(_Line(text, number, split, source_codes.setdefault(study.source, len(source_codes))))
-    if not lines:
-        selection = f" of the split {' or '.join(sorted(splits))}" if splits is not None else ""
-        raise InputError(f"expected samples{selection}, found none", code=ErrorCode.EMPTY_INPUT, file=manifest)
-    return lines, list(split_codes), list(source_codes)
-
-
 def _write_shard(
     out: Path,
-    manifest: Path,
-    lines: list[_Line],
-    parts: list[_Part],
+    studies: Sequence[Study],
+    names: Sequence[list[str | None]],
+    parts: Sequence[_Part],
     shard_size: int,
     on_progress: Callable[[int, int], None],
 ) -> _Part:
@@ -183,15 +157,16 @@ def _write_shard(
     rows: list[tuple[int, ...]] = []
     failures: list[Failure] = []
     with ThreadPoolExecutor(_READERS) as pool, open_atomic(out / name, "wb") as handle:
-        for position, sample in _samples(manifest, lines, following, pool):
-            on_progress(position, len(lines))
+        for position, sample in _samples(studies, following, pool):
+            on_progress(position, len(studies))
             if isinstance(sample, PackedSample):
                 content = _members(f"{packed + len(rows):09d}", sample)
                 if rows and offset + len(content) + len(_END) > shard_size:
                     break
-                study, line = sample.study, lines[position]
+                study = sample.study
+                codes = names[0].index(study.split), names[1].index(study.source)
                 reports = (study.findings is not None, study.grounded_findings is not None, len(study.phrases or ()))
-                rows.append((number, offset, len(content), zlib.crc32(content), line.split, line.source, *reports))
+                rows.append((number, offset, len(content), zlib.crc32(content), *codes, *reports))
                 handle.write(content)
                 offset += len(content)
             else:
@@ -206,20 +181,11 @@ def _write_shard(
 
 
 def _samples(
-    manifest: Path, lines: list[_Line], first: int, pool: ThreadPoolExecutor
+    studies: Sequence[Study], first: int, pool: ThreadPoolExecutor
 ) -> Iterator[tuple[int, PackedSample | Failure]]:
-    """Yield (position, sample) from a position on, with images read ahead."""
-    in_flight: deque[tuple[int, Future[PackedSample | Failure]]] = deque()
-    for position in range(first, len(lines)):
-        line = lines[position]
-        for _, row in parse_rows([line.text], manifest, line.number):
-            study = parse_study(row, manifest.parent, file=manifest, line=line.number)
-            in_flight.append((position, pool.submit(_load, study)))
-        # The samples in flight bound the memory.
-        if len(in_flight) > 4 * _READERS:
-            oldest, sample = in_flight.popleft()
-            yield oldest, sample.result()
-    yield from ((position, sample.result()) for position, sample in in_flight)
+    """Yield (position, sample) from a position on; images are read in batches, which bound the memory."""
+    for begin in range(first, len(studies), 4 * _READERS):
+        yield from enumerate(pool.map(_load, studies[begin : begin + 4 * _READERS]), start=begin)
 
 
 def _load(study: Study) -> PackedSample | Failure:

@@ -12,6 +12,7 @@ import io
 import tarfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -170,17 +171,11 @@ class Shards:
 def _members(content: bytes) -> dict[str, bytes]:
     """Return the tar members at the start of a sample by name; the last one may be truncated if it is an image."""
     members = {}
-    at = 0
-    while at + tarfile.BLOCKSIZE <= len(content):
-        try:
-            member = tarfile.TarInfo.frombuf(content[at : at + tarfile.BLOCKSIZE], "utf-8", "strict")
-        except tarfile.TarError:
-            break
-        at += tarfile.BLOCKSIZE
-        if at + member.size > len(content) and member.name.endswith(".json"):
-            break
-        members[member.name] = content[at : at + member.size]
-        at += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+    with suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+        for member in archive:
+            end = member.offset_data + member.size
+            if end <= len(content) or not member.name.endswith(".json"):
+                members[member.name] = content[member.offset_data : end]
     return members
 
 

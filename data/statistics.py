@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from maira.data.manifest import check_has_samples, parse_study
+from maira.data.manifest import check_has_samples, iter_manifest
 from maira.data.pairing import SPLITS
-from maira.data.processes import process_pool
 from maira.data.study import Study
-from radfact.errors import check_unique_id
-from radfact.io.jsonl import parse_rows, read_lines
 from radfact.reader.segmentation import segment_sentences
 from radfact.records import Sentence
 
@@ -27,9 +21,8 @@ COLUMNS: tuple[Column, ...] = ("source", "split", "task")
 ARCHIVE_OF = {"mimic-cxr-jpg": "mimic-cxr", "ms-cxr": "mimic-cxr", "padchest-gr": "padchest"}
 """Sources that share the patients of another archive; a patient counts once in the sum of both."""
 
-_CHUNK_LINES = 4000
-# For smaller files, starting processes takes longer than it saves.
-_MIN_PARALLEL_BYTES = 20 * 2**20
+Key = tuple[str | None, ...]
+"""Values of the grouping columns; None if unknown."""
 
 
 @dataclass
@@ -41,7 +34,6 @@ class Group:
     model sees only the frontal image. A study without a reference report is a sample without task.
 
     Attributes:
-        key: values of the grouping columns; None if unknown.
         patients: (archive, patient) of known patients.
         unidentified_studies: (archive, study) of studies whose patient is unknown.
         counts: samples, laterals, priors (image and report), words and sentences of the reports or phrases, groundable
@@ -49,15 +41,9 @@ class Group:
             boxes and masks of these.
     """
 
-    key: tuple[str | None, ...] = ()
     patients: set[tuple[str | None, str]] = field(default_factory=set)
     unidentified_studies: set[tuple[str | None, str]] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return self.counts["samples"]
 
     def add(self, other: Group) -> None:
         """Add the sums of another group."""
@@ -87,15 +73,16 @@ class Group:
     def as_json(self, total: int) -> dict[str, Any]:
         """Return counts, shares (0 to 1; `share` of `total` samples) and means; null for a division by zero."""
         count = self.counts
+        samples = count["samples"]
         return {
             "patients": len(self.patients),
             "studies_of_unknown_patients": len(self.unidentified_studies),
-            "samples": self.samples,
-            "share": _ratio(self.samples, total),
-            "has_lateral": _ratio(count["laterals"], self.samples),
-            "has_prior": _ratio(count["priors"], self.samples),
-            "words_a_report": _ratio(count["words"], self.samples),
-            "sentences_a_report": _ratio(count["sentences"], self.samples),
+            "samples": samples,
+            "share": _ratio(samples, total),
+            "has_lateral": _ratio(count["laterals"], samples),
+            "has_prior": _ratio(count["priors"], samples),
+            "words_a_report": _ratio(count["words"], samples),
+            "sentences_a_report": _ratio(count["sentences"], samples),
             "sentences_with_boxes": _ratio(count["located"], count["groundable"]),
             "boxes_a_located_sentence": _ratio(count["boxes"], count["located"]),
         }
@@ -106,93 +93,45 @@ class Statistics:
     """Number of studies in a manifest, and one group of samples per source, split and task."""
 
     studies: int
-    groups: list[Group]
+    groups: dict[Key, Group]
 
-    def group_by(self, columns: Sequence[Column]) -> list[Group]:
+    def group_by(self, columns: Sequence[Column]) -> dict[Key, Group]:
         """Sum the groups by the given columns, in the order of table 1: sources as in the manifest, train first."""
         indices = [COLUMNS.index(column) for column in columns]
-        sums: dict[tuple[str | None, ...], Group] = {}
-        for group in self.groups:
-            key = tuple(group.key[i] for i in indices)
-            sums.setdefault(key, Group(key)).add(group)
-        order: list[list[str | None]] = [list(dict.fromkeys(group.key[i] for group in self.groups)) for i in indices]
+        sums: dict[Key, Group] = {}
+        for key, group in self.groups.items():
+            sums.setdefault(tuple(key[i] for i in indices), Group()).add(group)
+        order = [list(dict.fromkeys(key[i] for key in self.groups)) for i in indices]
         for i, column in enumerate(columns):
             if column == "split":
                 order[i].sort(key=lambda split: SPLITS.index(split) if split in SPLITS else len(SPLITS))
-        return sorted(sums.values(), key=lambda g: [values.index(k) for values, k in zip(order, g.key, strict=True)])
-
-    def total(self) -> Group:
-        """Sum all groups."""
-        return next(iter(self.group_by([])), Group())
-
-    def rows(self, columns: Sequence[Column] = COLUMNS) -> list[dict[str, Any]]:
-        """Return `Group.as_json` of each group; `share` is of the split's samples if split is a column, else of all."""
-        by_split = {group.key[0]: group.samples for group in self.group_by(["split"])}
-        index = columns.index("split") if "split" in columns else None
-        total = self.total().samples
-        return [g.as_json(total if index is None else by_split[g.key[index]]) for g in self.group_by(columns)]
+        return dict(sorted(sums.items(), key=lambda item: [v.index(k) for v, k in zip(order, item[0], strict=True)]))
 
     def as_json(self, columns: Sequence[Column] = COLUMNS) -> dict[str, Any]:
-        """Return the groups by the given columns, and their total."""
-        total = self.total()
-        keys = [dict(zip(columns, group.key, strict=True)) for group in self.group_by(columns)]
-        groups = [key | row for key, row in zip(keys, self.rows(columns), strict=True)]
-        return {"studies": self.studies, "groups": groups, "total": total.as_json(total.samples)}
+        """Return the groups by the given columns, and their total.
+
+        `share` is of the split's samples if split is a column, else of all samples.
+        """
+        total = self.group_by([]).get((), Group())
+        wholes = self.group_by(["split"]) if "split" in columns else {}
+        rows = []
+        for key, group in self.group_by(columns).items():
+            row = dict(zip(columns, key, strict=True))
+            whole = wholes.get((row.get("split"),), total)
+            rows.append(row | group.as_json(whole.counts["samples"]))
+        return {"studies": self.studies, "groups": rows, "total": total.as_json(total.counts["samples"])}
 
 
-def manifest_statistics(path: Path | str, workers: int | None = None) -> Statistics:
+def manifest_statistics(path: Path | str) -> Statistics:
     """Compute the statistics of a manifest. Images are not opened."""
-    path = Path(path)
-    if workers is None:
-        is_small = not path.is_file() or path.stat().st_size < _MIN_PARALLEL_BYTES
-        workers = 1 if is_small else os.cpu_count() or 1
-    groups: dict[tuple[str | None, ...], Group] = {}
-    line_of: dict[str, int] = {}
-    for ids, chunk_groups in _count_chunks(path, workers):
-        for line, sample_id in ids:
-            check_unique_id(line_of, sample_id, line, file=path)
-        for group in chunk_groups:
-            groups.setdefault(group.key, Group(group.key)).add(group)
-    check_has_samples(len(line_of), path)
-    return Statistics(len(line_of), list(groups.values()))
-
-
-_ChunkCounts = tuple[list[tuple[int, str]], list[Group]]
-
-
-def _chunks(path: Path) -> Iterator[tuple[int, list[str]]]:
-    lines, first = read_lines(path), 1
-    while chunk := list(islice(lines, _CHUNK_LINES)):
-        yield first, chunk
-        first += len(chunk)
-
-
-def _count_chunks(path: Path, workers: int) -> Iterator[_ChunkCounts]:
-    if workers == 1:
-        yield from (_count(path, *chunk) for chunk in _chunks(path))
-        return
-    in_flight: deque[Future[_ChunkCounts]] = deque()
-    with process_pool(workers) as pool:
-        for chunk in _chunks(path):
-            in_flight.append(pool.submit(_count, path, *chunk))
-            # The chunks in flight bound the memory.
-            if len(in_flight) > 2 * workers:
-                yield in_flight.popleft().result()
-        while in_flight:
-            yield in_flight.popleft().result()
-
-
-def _count(path: Path, first: int, lines: Sequence[str]) -> _ChunkCounts:
-    """Return (line, sample_id) of some lines of a manifest, and their groups."""
-    ids: list[tuple[int, str]] = []
-    groups: dict[tuple[str | None, ...], Group] = {}
-    for line, row in parse_rows(lines, path, first):
-        study = parse_study(row, path.parent, file=path, line=line)
-        ids.append((line, study.sample_id))
-        for task, sentences in _samples(study):
-            key = (study.source, study.split, task)
-            groups.setdefault(key, Group(key)).add_sample(study, task, sentences)
-    return ids, list(groups.values())
+    groups: dict[Key, Group] = {}
+    studies = 0
+    for study in iter_manifest(path):
+        studies += 1
+        for task, report in _samples(study):
+            groups.setdefault((study.source, study.split, task), Group()).add_sample(study, task, report)
+    check_has_samples(studies, path)
+    return Statistics(studies, groups)
 
 
 def _samples(study: Study) -> Iterator[tuple[Task | None, Sequence[Sentence] | str]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,9 +17,6 @@ from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.cli.command import with_options
 from radfact.io.outputs import Output
 
-if TYPE_CHECKING:
-    from maira.data.statistics import Column, Statistics
-
 
 class _By(StrEnum):
     SOURCE = "source"
@@ -27,6 +24,10 @@ class _By(StrEnum):
     TASK = "task"
 
 
+_MEANING = (
+    "FindGen: narrative findings, GroundRep: grounded findings, PhraseGround: phrases, each a sample with the frontal "
+    "image alone. A prior is a prior frontal image with its report."
+)
 _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples.")]
 
 
@@ -34,7 +35,8 @@ _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples."
 def stats(
     manifest: _Manifest,
     by: Annotated[
-        list[_By] | None, typer.Option(help="Column to group by; repeatable. Default: source, split and task.")
+        list[_By] | None,
+        typer.Option(help="Column to group by; repeatable. Default: source, split and task."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the statistics as JSON."), Output("file")] = None,
 ) -> None:
@@ -43,10 +45,25 @@ def stats(
     from radfact.io.jsonl import write_json
 
     columns = [column for column in COLUMNS if not by or column in by]
-    statistics = manifest_statistics(manifest)
+    statistics = manifest_statistics(manifest).as_json(columns)
     if out is not None:
-        write_json(out, statistics.as_json(columns))
-    _print_tables(Console(), statistics, columns)
+        write_json(out, statistics)
+    console, total = Console(), statistics["total"]
+    rows = [([row[column] or "-" for column in columns], row) for row in statistics["groups"]]
+    if len(rows) > 1:
+        rows.append((["total", *[""] * (len(columns) - 1)], total))
+    # Two tables, to fit a narrow terminal.
+    for number in range(2):
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        cells = [(key, _cells(row, "split" if "split" in columns else "all")[number]) for key, row in rows]
+        for heading in (*columns, *cells[0][1]):
+            table.add_column(heading, justify="left" if heading in columns else "right", no_wrap=True)
+        for key, values in cells:
+            table.add_row(*key, *values.values())
+        console.print(table)
+    print_line(console, _MEANING)
+    if total["studies_of_unknown_patients"]:
+        print_line(console, "* studies whose patient is unknown")
 
 
 @with_options
@@ -94,51 +111,25 @@ def pack(
     exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in packed.failures])
 
 
-def _print_tables(console: Console, statistics: Statistics, columns: Sequence[Column]) -> None:
-    """Print samples as in table 1, and statistics of their reports; two tables, to fit a narrow terminal."""
-    groups, total = statistics.group_by(columns), statistics.total()
-    rows = [([key or "-" for key in g.key], f) for g, f in zip(groups, statistics.rows(columns), strict=True)]
-    if len(rows) > 1:
-        rows.append((["total", *[""] * (len(columns) - 1)], total.as_json(total.samples)))
-    share = "%\nof split" if "split" in columns else "%\nof all"
-    for headings, cells in (
-        (("patients", "samples", share, "%\nlateral", "%\nprior"), _samples),
-        (("words\na report", "sentences\na report", "% sentences\nwith boxes", "boxes\neach"), _reports),
-    ):
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for column in columns:
-            table.add_column(column, no_wrap=True)
-        for heading in headings:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for number, (key, row) in enumerate(rows):
-            table.add_row(*key, *cells(row), end_section=number == len(groups) - 1)
-        console.print(table)
-    print_line(console, _MEANING)
-    if total.unidentified_studies:
-        print_line(console, "* studies whose patient is unknown")
+def _cells(row: Mapping[str, Any], whole: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the cells of a group by their headings: samples as in table 1, and statistics of their reports."""
+    unknown = row["studies_of_unknown_patients"]
+    patients = [f"{row['patients']:,}"] if row["patients"] or not unknown else []
+    samples = {
+        "patients": " + ".join([*patients, f"{unknown:,}*"] if unknown else patients),
+        "samples": f"{row['samples']:,}",
+        f"%\nof {whole}": _number(row["share"], 100),
+        "%\nlateral": _number(row["has_lateral"], 100),
+        "%\nprior": _number(row["has_prior"], 100),
+    }
+    reports = {
+        "words\na report": _number(row["words_a_report"]),
+        "sentences\na report": _number(row["sentences_a_report"]),
+        "% sentences\nwith boxes": _number(row["sentences_with_boxes"], 100),
+        "boxes\neach": _number(row["boxes_a_located_sentence"], digits=2),
+    }
+    return samples, reports
 
 
-_MEANING = (
-    "FindGen: narrative findings, GroundRep: grounded findings, PhraseGround: phrases, each a sample with the frontal "
-    "image alone. A prior is a prior frontal image with its report."
-)
-
-
-def _samples(row: Mapping[str, Any]) -> list[str]:
-    patients, unidentified = row["patients"], row["studies_of_unknown_patients"]
-    known = [f"{patients:,}"] if patients or not unidentified else []
-    unknown = [f"{unidentified:,}*"] if unidentified else []
-    shares = (row[name] for name in ("share", "has_lateral", "has_prior"))
-    return [" + ".join(known + unknown), f"{row['samples']:,}", *(_percent(share) for share in shares)]
-
-
-def _reports(row: Mapping[str, Any]) -> list[str]:
-    words, sentences, boxes = (
-        "-" if (value := row[name]) is None else f"{value:.{digits}f}"
-        for name, digits in (("words_a_report", 1), ("sentences_a_report", 1), ("boxes_a_located_sentence", 2))
-    )
-    return [words, sentences, _percent(row["sentences_with_boxes"]), boxes]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
+def _number(value: float | None, scale: float = 1, digits: int = 1) -> str:
+    return "-" if value is None else f"{scale * value:.{digits}f}"
