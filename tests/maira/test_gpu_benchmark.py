@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gpu
 import pytest
-from gpu_stages.cases import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, CaseKey, Measurement, Results
+from gpu_stages.results import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, Measurement, Results
 
 SCRIPT = Path(gpu.__file__)
 UNAVAILABLE = (
@@ -30,83 +30,94 @@ UNAVAILABLE = (
 )
 """Modules that a machine with torch, transformers, timm, accelerate and peft may lack."""
 WORKER = """
-import json, os, pathlib, sys, time
+import faulthandler, json, os, pathlib, sys, time
 folder, order = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-for number, (stage, case) in enumerate(order["tasks"]):
-    if case == "crash":
-        os.abort()
-    if case == "other device":
-        sys.exit(3)
-    if case == "hang":
-        time.sleep(1000)
-    row = {"stage": stage, "case": case, "outcome": "measured", "name": "speed", "value": 1.0}
+for case in order["cases"]:
+    faulthandler.dump_traceback_later(min(case["limit"], max(0.1, order["deadline"] - time.time())), exit=True)
     with open(folder / "results.jsonl", "a") as file:
+        row = {"stage": case["stage"], "case": case["options"], "value": 1.0, "name": "speed", "started": time.time()}
         file.write(json.dumps(row) + "\\n")
-    (folder / ".progress").write_text(str(number + 1))
+        file.flush()
+        if case["options"] == "crash":
+            os.abort()
+        if case["options"] == "other device":
+            sys.exit(3)
+        if case["options"] == "hang":
+            time.sleep(1000)
+        file.write(json.dumps(row | {"name": "outcome", "value": "measured"}) + "\\n")
 """
 """A process that runs cases by the same protocol as `gpu.run_worker`, without importing torch."""
 
 
-def _runner(folder: Path, *, limit: float = 1000, minutes: float = 10) -> gpu.CaseRunner:
-    stage = gpu.Stage("stage", "module", limit, (), ())
-    deadline = time.monotonic() + 60 * minutes
-    return gpu.CaseRunner(Results(folder), {"stage": stage}, False, deadline, (sys.executable, "-c", WORKER))
+def _cases(*names: str, limit: float = 1000) -> list[gpu.Case]:
+    return [gpu.Case("train", name, limit) for name in names]
 
 
-def _outcomes(folder: Path) -> dict[str, str]:
-    return {case: rows[0]["outcome"] for (_, case), rows in Results(folder).last_runs().items()}
+def _run(folder: Path, cases: list[gpu.Case], *, seconds: float = 600) -> tuple[list[gpu.Case], Results]:
+    """Run cases with the worker above; return those that are left, and the results."""
+    results = Results(folder)
+    left = gpu.run_cases(results, cases, time.time() + seconds, command=(sys.executable, "-c", WORKER))
+    return left, Results(folder)
 
 
-def _tasks(*cases: str) -> list[CaseKey]:
-    return [("stage", case) for case in cases]
+def _outcomes(results: Results) -> dict[str, str | None]:
+    return {case: results.outcome((stage, case)) for stage, case in results.last_runs()}
 
 
 def test_a_crash_ends_its_case_only(tmp_path: Path) -> None:
-    runner = _runner(tmp_path)
-    assert runner.run(_tasks("first", "crash", "last")) == []
-    assert _outcomes(tmp_path) == {"first": MEASURED, "crash": FAILED, "last": MEASURED}
-    (row,) = Results(tmp_path).last_runs()["stage", "crash"]
-    assert "SIGABRT" in row["reason"]
+    left, results = _run(tmp_path, _cases("first", "crash", "last"))
+    assert left == []
+    assert _outcomes(results) == {"first": MEASURED, "crash": FAILED, "last": MEASURED}
+    speed, outcome = results.last_runs()["train", "crash"]
+    assert speed["value"] == 1.0  # measured before the crash
+    assert "SIGABRT" in outcome["reason"]
 
 
 def test_a_case_beyond_its_time_limit_is_ended(tmp_path: Path) -> None:
-    runner = _runner(tmp_path, limit=0.5)
-    assert runner.run(_tasks("hang")) == []
-    (row,) = Results(tmp_path).rows
-    assert (row["outcome"], row["value"], row["reason"]) == (FAILED, None, "time limit of 0.5 s")
+    left, results = _run(tmp_path, _cases("hang", limit=0.5))
+    assert left == []
+    row = results.last_runs()["train", "hang"][-1]
+    assert (row["value"], row["reason"]) == (FAILED, "time limit of 0.5 s; see log.txt")
 
 
-def test_the_deadline_of_a_call_records_nothing(tmp_path: Path) -> None:
-    runner = _runner(tmp_path, minutes=0.01)
-    assert runner.run(_tasks("hang", "last")) == _tasks("hang", "last")
-    assert Results(tmp_path).rows == []
-
-
-def test_results_of_another_device_end_the_call(tmp_path: Path) -> None:
-    runner = _runner(tmp_path)
-    assert runner.run(_tasks("other device", "last")) == _tasks("other device", "last")
-    assert Results(tmp_path).rows == []
+def test_a_case_that_the_deadline_or_another_device_ends_is_left(tmp_path: Path) -> None:
+    for name, seconds in (("hang", 0.6), ("other device", 600)):
+        cases = _cases(name, "last")
+        left, results = _run(tmp_path, cases, seconds=seconds)
+        assert left == cases
+        assert results.outcome(("train", name)) is None
 
 
 def test_a_case_without_its_package_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gpu.CASE_NEEDS, "method=rare", "no_such_module")
-    runner = _runner(tmp_path)
-    assert runner.run(_tasks("method=rare", "last")) == []
-    assert _outcomes(tmp_path) == {"method=rare": SKIPPED, "last": MEASURED}
+    left, results = _run(tmp_path, _cases("method=rare", "last"))
+    assert left == []
+    assert _outcomes(results) == {"method=rare": SKIPPED, "last": MEASURED}
 
 
 def test_finished_cases_do_not_run_again_and_others_come_last(tmp_path: Path) -> None:
     results = Results(tmp_path)
     for case, outcome in {"failed": FAILED, "skipped": SKIPPED, "done": MEASURED, "too large": OUT_OF_MEMORY}.items():
-        results.add(("stage", case), outcome, [Measurement("outcome", None, reason="why")], started=case)
+        results.add(("train", case), Measurement(gpu.OUTCOME, outcome), started=case)
     with results.path.open("a") as file:
-        file.write('{"stage": "stage", "case": "cut o')
+        file.write('{"stage": "train", "case": "cut o')
     again = Results(tmp_path)
-    tasks = _tasks("failed", "skipped", "done", "too large", "new")
-    assert gpu.select_pending(tasks, again) == _tasks("new", "failed", "skipped")
-    again.add(("stage", "failed"), MEASURED, [Measurement("speed", 2.0)], started="later")
-    assert gpu.select_pending(tasks, Results(tmp_path)) == _tasks("new", "skipped")
-    assert Results(tmp_path).value(("stage", "failed"), "speed") == 2.0
+    cases = _cases("failed", "skipped", "done", "too large", "new")
+    assert gpu.select_pending(cases, again) == _cases("new", "failed", "skipped")
+    again.add(("train", "failed"), Measurement("speed", 2.0), started="later")
+    assert Results(tmp_path).outcome(("train", "failed")) is None
+    again.add(("train", "failed"), Measurement(gpu.OUTCOME, MEASURED), started="later")
+    assert gpu.select_pending(cases, Results(tmp_path)) == _cases("new", "skipped")
+    assert Results(tmp_path).value(("train", "failed"), "speed") == 2.0
+
+
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    order = json.dumps({"cases": [], "deadline": time.time() + 600, "tiny": True})
+    command = [sys.executable, str(SCRIPT), "--worker", str(tmp_path), order]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as worker:
+        assert worker.stdin
+        worker.stdin.close()  # as the death of the parent does
+        assert worker.wait() == 1
 
 
 @pytest.mark.parametrize(
@@ -118,11 +129,11 @@ def test_only_numbers_within_the_target_pass(value: float | str | None, passed: 
     json.dumps(row, allow_nan=False)
 
 
-def test_every_stage_has_distinct_cases() -> None:
+def test_cases_are_distinct_and_every_stage_has_a_tiny_one() -> None:
     for is_tiny in (False, True):
-        tasks = gpu.all_tasks(gpu.STAGES, is_tiny=is_tiny)
+        tasks = [(case.stage, case.options) for case in gpu.list_cases(is_tiny=is_tiny)]
         assert len(set(tasks)) == len(tasks)
-        assert {stage for stage, _ in tasks} == {stage.name for stage in gpu.STAGES}
+        assert {stage for stage, _ in tasks} == set(gpu.MODULES)
 
 
 @pytest.mark.slow
@@ -133,18 +144,13 @@ def test_all_stages_run_without_a_gpu_and_without_optional_packages(tmp_path: Pa
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     out = tmp_path / "results"
     command = [sys.executable, str(SCRIPT), "--tiny", "--out", str(out)]
-    printed = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert "missing: torchao" in printed
-    rows = Results(out).rows
-    details = "\n".join(f"{row['stage']} {row['case']}: {row['reason']}" for row in rows if row["outcome"] == FAILED)
-    assert not details, details
-    outcomes = {task: task_rows[0]["outcome"] for task, task_rows in Results(out).last_runs().items()}
-    assert set(outcomes) == set(gpu.all_tasks(gpu.STAGES, is_tiny=True))
-    skipped = {task for task, outcome in outcomes.items() if outcome == SKIPPED}
-    needs = {"method=8bit", "method=qlora", "engine=vllm"}
-    without_package = {task for task in outcomes if needs & set(task[1].split())}
-    assert skipped == without_package | {task for task in outcomes if task[0] == "memory"}
-    missed = [row["name"] for row in rows if row["passed"] is False and row["stage"] in ("correctness", "state")]
-    assert not missed
-    assert "correctness" in (out / "page.html").read_text(encoding="utf-8").lower()
-    assert set(gpu.select_pending(gpu.all_tasks(gpu.STAGES, is_tiny=True), Results(out))) == skipped
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    results = Results(out)
+    outcomes = {task: results.outcome(task) for task in results.last_runs()}
+    assert set(outcomes) == {(case.stage, case.options) for case in gpu.list_cases(is_tiny=True)}
+    needs = {"method=8bit", "engine=vllm"}
+    assert {task: outcome for task, outcome in outcomes.items() if outcome != MEASURED} == {
+        task: SKIPPED for task in outcomes if needs & set(task[1].split())
+    }
+    assert not [row["name"] for row in results.rows if row["passed"] is False and row["stage"] == "correctness"]
+    assert "| correctness packed |" in (out / "table.md").read_text(encoding="utf-8")

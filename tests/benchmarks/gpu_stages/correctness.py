@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_stages.cases import Measurement, Setup
 from gpu_stages.models import CHECKPOINT, make_phantoms
+from gpu_stages.results import Measurement, Setup
 from maira.data.study import Study
 from maira.generate import transformers_engine
 from maira.generate.drafts import make_draft
@@ -66,13 +66,7 @@ TOLERANCES = {
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Yield the errors of a case."""
-    cases = {
-        "logits": _logits,
-        "packed": _packed,
-        "attention": _attention,
-        "drafts": _drafts,
-        "caches": _caches,
-    }
+    cases = {"logits": _logits, "packed": _packed, "attention": _attention, "drafts": _drafts, "caches": _caches}
     with _without_tf32():
         yield from cases[case](setup)
 

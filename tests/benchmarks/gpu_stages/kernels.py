@@ -9,19 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache
 
 from gpu_stages import generation, training
-from gpu_stages.cases import Measurement, Setup
-from gpu_stages.models import compute_dtype, make_config, random_model
+from gpu_stages.models import compute_dtype, make_config, profile_kernels, random_model
+from gpu_stages.results import Measurement, Setup
 from maira.train import attention
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 
 MAX_KERNELS = 12
-FLASH = ("flash", "fmha", "cudnn_generated")
-"""Parts of the names of fused attention kernels."""
 
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
@@ -39,7 +36,7 @@ def _training(setup: Setup) -> Iterator[Measurement]:
     kernel = attention.select_kernel("auto", setup.device, dtype)
     loss_model = MairaLossModel(model, 0, 0.0, kernel)
     optimizer = make_optimizer(loss_model, train_config)
-    batch = next(training.packed_steps(training.make_samples(config, train_config, plan), train_config))[0]
+    batch = next(training.packed_steps(training.make_samples(config, plan), train_config))[0]
     batch = batch.to(setup.device)
 
     def step() -> None:
@@ -80,23 +77,9 @@ def _generation(setup: Setup) -> Iterator[Measurement]:
 
 
 def _profile(name: str, work: Callable[[], Any], setup: Setup) -> Iterator[Measurement]:
-    """Yield the kernels with the largest share of the time, and whether attention is fused."""
+    """Yield the kernels with the largest share of the time, and the fused attention."""
     work()
-    is_gpu = setup.device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
-    with profile(activities=activities) as recorded:
-        work()
-        if is_gpu:
-            torch.cuda.synchronize()
-    attribute = "self_device_time_total" if is_gpu else "self_cpu_time_total"
-    times = {
-        event.key: getattr(event, attribute)
-        for event in recorded.key_averages()
-        if getattr(event, attribute) > 0 and (not is_gpu or str(event.device_type).endswith("CUDA"))
-    }
-    total = sum(times.values())
-    for kernel in sorted(times, key=lambda key: -times[key])[:MAX_KERNELS]:
-        yield Measurement(f"{name}: {kernel[:120]}", times[kernel] / total, "of the time")
-    fused = [kernel for kernel in times if any(part in kernel.lower() for part in FLASH)]
-    missing = None if fused else "no kernel has the name of a fused attention"
-    yield Measurement(f"{name}: fused attention", fused[0][:120] if fused else None, reason=missing)
+    shares, fused = profile_kernels(work, setup.device)
+    for kernel, share in list(shares.items())[:MAX_KERNELS]:
+        yield Measurement(f"{name}: {kernel[:120]}", share, "of the time")
+    yield Measurement(f"{name}: attention", "; ".join(fused) or "no kernel has the name of a fused attention")

@@ -1,24 +1,30 @@
-"""Random models with the shape of MAIRA-2, and functions to measure their time and memory."""
+"""Stage `machine`, random models with the shape of MAIRA-2, and functions to measure time and memory."""
 
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from gpu_stages.cases import Setup
+from gpu_stages.results import Measurement, Setup
 from maira.data.manifest import read_manifest
 from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, Part, modules_of
+from maira.train.cost.accelerators import Accelerator, find_accelerator
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "checkpoints" / "phantom"
 GIB = 1 << 30
+FUSED = ("flash", "fmha", "cudnn_generated")
+"""Parts of the names of fused attention kernels."""
 TINY_ENCODER = {"image_size": 56, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 TINY_MODEL = {
     "hidden_size": 64,
@@ -103,15 +109,76 @@ def best_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 1
 
 def reset_peak_memory(device: torch.device) -> None:
     """Free cached memory and reset the peak."""
-    torch.compiler.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_memory(device: torch.device) -> int | None:
-    """Return the peak of allocated bytes since `reset_peak_memory`; None on a CPU."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+def measure_memory(device: torch.device) -> Iterator[Measurement]:
+    """Yield the peaks of allocated and of reserved memory since `reset_peak_memory`."""
+    if device.type != "cuda":
+        yield Measurement("peak memory", None, reason="measured on GPUs only")
+        return
+    yield Measurement("peak memory", torch.cuda.max_memory_allocated(device) / GIB, "GiB")
+    yield Measurement("peak reserved memory", torch.cuda.max_memory_reserved(device) / GIB, "GiB")
+
+
+def accelerator_of(device: torch.device) -> Accelerator | None:
+    """Return the data sheet of a device, if it is known."""
+    return find_accelerator(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+class PeakRates(NamedTuple):
+    """Measured rates: operations per second of a matrix product, and bytes per second that a copy reads and writes."""
+
+    operations: float
+    bytes: float
+
+
+def measure_peak_rates(setup: Setup) -> PeakRates:
+    """Measure a square matrix product of random numbers, and a copy, whose bytes count as read and as written."""
+    side, elements = (8192, 1 << 30) if setup.device.type == "cuda" else (512, 1 << 22)
+    device, dtype = setup.device, compute_dtype(setup.device)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    operations = 2 * side**3 / best_seconds(lambda: torch.matmul(left, right, out=product), device)
+    source = torch.ones(elements, device=device, dtype=dtype)
+    target = torch.empty_like(source)
+    return PeakRates(operations, 2 * source.nbytes / best_seconds(lambda: target.copy_(source), device))
+
+
+def measure(case: str, setup: Setup) -> Iterator[Measurement]:
+    """Yield the properties of the machine, or its rates."""
+    if case == "rates":
+        rates = measure_peak_rates(setup)
+        yield Measurement("matrix product", rates.operations / 1e12, "TFLOP/s")
+        yield Measurement("copy", rates.bytes / 1e9, "GB/s")
+        return
+    yield Measurement("CPU cores", os.cpu_count() or 0)
+    yield Measurement("free disk space", shutil.disk_usage(setup.folder).free / GIB, "GiB")
+    if setup.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(setup.device)
+        yield Measurement("memory", properties.total_memory / GIB, "GiB")
+        yield Measurement("CUDA of torch", torch.version.cuda or "none")
+        yield Measurement("cuDNN", str(torch.backends.cudnn.version()))
+        accelerator = accelerator_of(setup.device)
+        reason = None if accelerator else "the data sheet of this device is not known"
+        peak = accelerator.peak / 1e12 if accelerator else None
+        yield Measurement("peak of the data sheet", peak, "TFLOP/s", reason=reason)
+
+
+def profile_kernels(work: Callable[[], Any], device: torch.device) -> tuple[dict[str, float], list[str]]:
+    """Return the share of each kernel in the time of a function, the largest first, and the fused attention kernels."""
+    is_gpu = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as recorded:
+        work()
+        synchronized_time(device)
+    attribute = "self_device_time_total" if is_gpu else "self_cpu_time_total"
+    times = {event.key: getattr(event, attribute) for event in recorded.key_averages()}
+    total = sum(times.values())
+    shares = {kernel: times[kernel] / total for kernel in sorted(times, key=lambda key: -times[key]) if times[kernel]}
+    fused = [kernel[:120] for kernel in shares if any(part in kernel.lower() for part in FUSED)]
+    return shares, fused
 
 
 def make_phantoms(folder: Path, count: int, size: int = 224) -> list[Study]:
