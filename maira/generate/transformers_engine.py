@@ -23,7 +23,7 @@ from maira.model.checkpoint import checkpoint_name
 from maira.model.config import context_window
 from maira.model.grammar import Grammar, Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
-from maira.model.processor import MairaProcessor, pad
+from maira.model.processor import MairaProcessor
 from maira.model.tokens import OBJECT_END
 from radfact.errors import ErrorCode, InputError
 
@@ -208,7 +208,7 @@ class TransformersEngine:
         if samplings:
             constraints.append(Sampler(samplings, suppressed))
         rows = [self._encode_prompt(request) for request in requests]
-        prompt, mask = (tensor.to(self.device) for tensor in pad(rows, tokenizer.pad_token_id, left=True))
+        prompt, mask = (tensor.to(self.device) for tensor in self.processor.pad(rows).values())
         patches = [images[image] for request in requests for image in request.example.images]
         ids = self.language_model.generate(
             prompt,

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from maira.encoders import Encoder, load_encoder
-from maira.model.checkpoint import check_json, checkpoint_folder, raise_mismatch
-from maira.model.config import MairaConfig
+from maira.model.checkpoint import checkpoint_folder, raise_mismatch
+from maira.model.config import MairaConfig, read_model_type
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import read_json
 from radfact.io.outputs import Output, lock_output
 
 ROPE_FACTOR = 1.5
@@ -39,17 +38,7 @@ def assemble(
 ) -> MairaConfig:
     """Write a model of published parts and a random adapter; the embedding of a new token is the mean of all others.
 
-    Args:
-        encoder: RAD-DINO as Hugging Face's folder or DINOv2's state dict (`encoders.load_encoder`).
-        language_model: folder of a Llama and its tokenizer.
-        out: folder to create.
-        seed: seed of the adapter's weights.
-        dtype: type of all weights.
-        rope_factor: linear scaling of the rotary embedding; 1 for none.
-        projector_n_layers: number of linear layers of the adapter.
-
-    Raises:
-        InputError: a part cannot be read, the parts do not match, or `out` exists.
+    `encoder` is RAD-DINO as Hugging Face's folder or DINOv2's state dict; a `rope_factor` of 1 is no scaling.
     """
     with lock_output(out, CHECKPOINT_FOLDER), checkpoint_folder(out) as made, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,51 +65,31 @@ def assemble(
 
 
 def build_tokenizer(folder: Path) -> tuple[Any, int]:
-    """Load a Llama tokenizer and append MAIRA-2's tokens.
-
-    Returns:
-        The tokenizer, and its original number of tokens.
-
-    Raises:
-        InputError: there is no tokenizer, or it already has MAIRA-2's tokens.
-    """
+    """Load a Llama tokenizer and append MAIRA-2's tokens; return it and its original number of tokens."""
     tokenizer = load_tokenizer(folder)
     if tokenizer.unk_token is not None:
         tokenizer.pad_token = tokenizer.unk_token
     if None in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id):
-        raise InputError(
-            "the tokenizer needs tokens for the beginning, the end and padding", code=ErrorCode.MISMATCH, file=folder
-        )
+        message = "the tokenizer needs tokens for the beginning, the end and padding"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=folder)
     base_size = len(tokenizer)
     add_tokens(tokenizer)
     if tokenizer.convert_tokens_to_ids(IMAGE) < base_size:
-        raise InputError(
-            f"the tokenizer already has {IMAGE}; name the folder of a plain language model",
-            code=ErrorCode.MISMATCH,
-            file=folder,
-        )
+        message = f"the tokenizer already has {IMAGE}; name the folder of a plain language model"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=folder)
     return tokenizer, base_size
 
 
 def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError("expected a language model, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder)
-    check_json(folder, "config.json")
-    kind = read_json(path).get("model_type")
-    if kind != "llama":
-        raise InputError(f"expected 'llama', found {kind!r}", code=ErrorCode.MISMATCH, file=path, field="model_type")
+    read_model_type(folder, "language model", "llama")
     config = LlamaConfig.from_pretrained(folder)
     rope = {"rope_type": "linear", "factor": rope_factor} if rope_factor != 1 else {"rope_type": "default"}
     config.rope_parameters = {"rope_theta": config.rope_parameters["rope_theta"], **rope}
     try:
         language, info = LlamaForCausalLM.from_pretrained(folder, config=config, dtype=dtype, output_loading_info=True)
     except (RuntimeError, ValueError, OSError) as error:
-        raise InputError(
-            f"the language model cannot be read: {str(error).splitlines()[0]}",
-            code=ErrorCode.FILE_UNREADABLE,
-            file=folder,
-        ) from None
+        message = f"the language model cannot be read: {str(error).splitlines()[0]}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=folder) from None
     raise_mismatch(info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"], file=folder)
     return language
 
@@ -130,21 +99,15 @@ def _grow(language: Any, base_size: int, rows: int, *, file: Path) -> None:
     """Resize embeddings and head to `rows`; rows from `base_size` on are the mean of those before."""
     for module in (language.get_input_embeddings(), language.get_output_embeddings()):
         if len(module.weight) < base_size:
-            raise InputError(
-                f"the tokenizer has {base_size} tokens and the language model {len(module.weight)}",
-                code=ErrorCode.MISMATCH,
-                file=file,
-            )
-        module.weight = nn.Parameter(_append_mean(module.weight[:base_size], rows))
+            message = f"the tokenizer has {base_size} tokens and the language model {len(module.weight)}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=file)
+        old = module.weight[:base_size]
+        mean = old.float().mean(0, keepdim=True).to(old.dtype)
+        module.weight = nn.Parameter(torch.cat([old, mean.expand(rows - base_size, -1)]))
     language.get_input_embeddings().num_embeddings = language.get_output_embeddings().out_features = rows
     language.config.vocab_size = rows
     # Embeddings and head have separate weights now.
     language.config.tie_word_embeddings = False
-
-
-def _append_mean(weight: Tensor, rows: int) -> Tensor:
-    mean = weight.float().mean(0, keepdim=True).to(weight.dtype)
-    return torch.cat([weight, mean.expand(rows - len(weight), -1)])
 
 
 def _join(config: MairaConfig, vision: Encoder, language: Any) -> Any:

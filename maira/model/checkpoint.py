@@ -118,6 +118,12 @@ def check_finite(name: str, tensor: Tensor, file: Path | str) -> None:
         )
 
 
+def check_files(folder: Path, kind: str, *names: str) -> None:
+    """Check that a folder has one of the files of a kind of content."""
+    if not any((folder / name).is_file() for name in names):
+        raise InputError(f"no {kind} here: expected {' or '.join(names)}", code=ErrorCode.FILE_NOT_FOUND, file=folder)
+
+
 def check_json(folder: Path, *names: str) -> None:
     """Check that each of the files that the folder has is a JSON object."""
     for path in (folder / name for name in names):
@@ -127,19 +133,14 @@ def check_json(folder: Path, *names: str) -> None:
 
 def read_headers(folder: Path) -> list[StoredTensor]:
     """Read the headers of a folder's safetensors files."""
-    index = folder / INDEX
-    if (folder / WEIGHTS).is_file():
-        files = [folder / WEIGHTS]
-    elif index.is_file():
-        listed = read_json(index)
+    check_files(folder, "weights", WEIGHTS, INDEX)
+    files = [folder / WEIGHTS]
+    if not files[0].is_file():
+        listed = read_json(folder / INDEX)
         names = listed.get("weight_map") if isinstance(listed, dict) else None
         if not isinstance(names, dict):
-            raise InputError("missing field", code=ErrorCode.MISSING_FIELD, file=index, field="weight_map")
+            raise InputError("missing field", code=ErrorCode.MISSING_FIELD, file=folder / INDEX, field="weight_map")
         files = [folder / name for name in sorted(set(names.values()))]
-    else:
-        raise InputError(
-            f"no weights here: expected {WEIGHTS}, or shards with {INDEX}", code=ErrorCode.FILE_NOT_FOUND, file=folder
-        )
     tensors: list[StoredTensor] = []
     for file in files:
         try:
@@ -175,8 +176,7 @@ def fingerprint(checkpoint: Path) -> str:
 
     Weights are hashed by `weights_digest`, other files as a whole.
     """
-    if not (checkpoint / "config.json").is_file():
-        raise InputError("expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=checkpoint)
+    check_files(checkpoint, "checkpoint", "config.json")
     files = sorted(path for name in _FINGERPRINT_FILES for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
     try:

@@ -11,6 +11,7 @@ from transformers import AutoConfig, Dinov2Config, LlamaConfig, LlavaConfig
 from transformers.configuration_utils import PreTrainedConfig
 
 from maira.encoders.weights import options_of_config
+from maira.model.checkpoint import check_files
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 
@@ -126,32 +127,25 @@ def _sub_config(kind: type[PreTrainedConfig], values: Any) -> PreTrainedConfig:
 
 
 def read_config(folder: Path) -> MairaConfig:
-    """Read the configuration of a checkpoint.
-
-    Raises:
-        InputError: the folder has no valid configuration of MAIRA-2.
-    """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError("expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=folder)
-    values = read_json(path)
-    kind = values.get("model_type") if isinstance(values, dict) else None
-    if kind != MairaConfig.model_type:
-        raise InputError(
-            f"expected '{MairaConfig.model_type}', found {kind!r}",
-            code=ErrorCode.MISMATCH,
-            file=path,
-            field="model_type",
-        )
+    """Read the configuration of a checkpoint."""
+    path = read_model_type(folder, "checkpoint", MairaConfig.model_type)
     try:
         config: MairaConfig = MairaConfig.from_pretrained(folder)
     except (ValueError, TypeError, AttributeError, KeyError, OSError, StrictDataclassError) as error:
-        raise InputError(
-            f"invalid configuration: {str(error).splitlines()[-1].strip()[:200]}",
-            code=ErrorCode.INVALID_FORMAT,
-            file=path,
-        ) from None
+        message = f"invalid configuration: {str(error).splitlines()[-1].strip()[:200]}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
     return config
+
+
+def read_model_type(folder: Path, content: str, expected: str) -> Path:
+    """Return the configuration file of a folder of some content, whose type of model must be as expected."""
+    check_files(folder, content, "config.json")
+    path = folder / "config.json"
+    values = read_json(path)
+    if (kind := values.get("model_type") if isinstance(values, dict) else None) != expected:
+        message = f"expected '{expected}', found {kind!r}"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=path, field="model_type")
+    return path
 
 
 def context_window(config: Any) -> int:

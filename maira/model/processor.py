@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 from transformers import AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedTokenizerFast
 from transformers.processing_utils import ProcessorMixin
 
 from maira.data.images import CropMap
-from maira.model.checkpoint import check_json, resolve_pretrained
+from maira.model.checkpoint import check_files, check_json, resolve_pretrained
 from maira.model.config import MairaConfig
 from maira.model.image_processor import ImageInput, MairaImageProcessor
 from maira.model.parser import parse_report
@@ -44,45 +42,21 @@ def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
 
     A `tokenizer.json` is used unchanged, since transformers 5 would rebuild a Llama tokenizer, whose spaces after added
     tokens may differ from those in training. The tokenizer is built from `tokenizer.model` only without one.
-
-    Raises:
-        InputError: the folder has no tokenizer, or one that cannot be read.
-        OSError: the folder does not exist.
     """
     path = Path(folder)
     if not path.is_dir():
         return AutoTokenizer.from_pretrained(folder, **kwargs)
-    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
-        raise InputError(
-            "no tokenizer here: expected tokenizer.json or tokenizer.model", code=ErrorCode.FILE_NOT_FOUND, file=path
-        )
-    if (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
-        message = "no such file; it names the tokenizer's tokens for begin, end and padding"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path / "tokenizer_config.json")
+    check_files(path, "tokenizer", "tokenizer.json", "tokenizer.model")
+    kind: Any = AutoTokenizer
+    if (path / "tokenizer.json").is_file():
+        kind = PreTrainedTokenizerFast
+        check_files(path, "tokens for begin, end and padding", "tokenizer_config.json")
     check_json(path, "tokenizer.json", "tokenizer_config.json")
-    kind = PreTrainedTokenizerFast if (path / "tokenizer.json").is_file() else AutoTokenizer
     try:
         return kind.from_pretrained(folder, **kwargs)
     except Exception as error:  # tokenizers raises nothing narrower
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"the tokenizer cannot be read: {lines[0]}", code=ErrorCode.FILE_UNREADABLE, file=path
-        ) from None
-
-
-def _check_processor(folder: Path) -> None:
-    """Raise an InputError unless a folder has the files of a processor."""
-    if not any((folder / name).is_file() for name in _PROCESSOR_FILES):
-        raise InputError(
-            f"no processor here: expected {' or '.join(_PROCESSOR_FILES)}", code=ErrorCode.FILE_NOT_FOUND, file=folder
-        )
-    check_json(folder, *_PROCESSOR_FILES, "chat_template.json")
-
-
-def _model_length(folder: Path) -> Any:
-    """Return the number of image tokens in the model's configuration, if the folder has it."""
-    values = read_json(folder / "config.json") if (folder / "config.json").is_file() else None
-    return values.get("image_seq_length") if isinstance(values, dict) else None
+        message = f"the tokenizer cannot be read: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
@@ -91,18 +65,16 @@ def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
     for name in ("bos_token", "eos_token", "pad_token"):
         if getattr(tokenizer, f"{name}_id") is None:
             raise InputError("expected a token, found none", code=ErrorCode.MISSING_FIELD, file=file, field=name)
-    if not isinstance(tokenizer.model_max_length, int | float):
-        found = type(tokenizer.model_max_length).__name__
-        message = f"expected a number, found {found}"
+    if not isinstance(found := tokenizer.model_max_length, int | float):
+        message = f"expected a number, found {type(found).__name__}"
         raise InputError(message, code=ErrorCode.INVALID_VALUE, file=file, field="model_max_length")
     vocabulary = tokenizer.get_vocab()
     if missing := [token for token in (IMAGE, *ADDED_TOKENS) if token not in vocabulary]:
-        raise InputError(
+        message = (
             f"the tokenizer lacks {len(missing)} tokens of MAIRA-2, such as {missing[0]}; use the tokenizer that the "
-            "model was trained with, not that of its language model",
-            code=ErrorCode.MISMATCH,
-            file=folder,
+            "model was trained with, not that of its language model"
         )
+        raise InputError(message, code=ErrorCode.MISMATCH, file=folder)
 
 
 class MairaProcessor(ProcessorMixin):
@@ -154,25 +126,24 @@ class MairaProcessor(ProcessorMixin):
         kwargs.pop("trust_remote_code", None)
         template = kwargs.pop("chat_template", None)
         folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs, SETTINGS_FILES)
+        model_config = folder / "config.json"
         if folder.is_dir():
-            _check_processor(folder)
+            check_files(folder, "processor", *_PROCESSOR_FILES)
+            check_json(folder, *_PROCESSOR_FILES, "chat_template.json", model_config.name)
         settings, kwargs = cls.get_processor_dict(folder, **kwargs)
         try:
             image_processor = MairaImageProcessor.from_pretrained(folder, **kwargs)
         except (ValueError, TypeError) as error:
-            raise InputError(
-                f"the image processor cannot be read: {error}", code=ErrorCode.INVALID_FORMAT, file=folder
-            ) from None
+            message = f"the image processor cannot be read: {error}"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder) from None
         tokenizer = load_tokenizer(folder, **kwargs)
         _check_tokens(tokenizer, folder)
         length = settings.get("image_seq_length", (image_processor.size // settings.get("patch_size", PATCH)) ** 2)
-        if (expected := _model_length(folder)) not in (None, length):
-            raise InputError(
-                f"expected {expected} image tokens, as of the model in config.json, found {length}",
-                code=ErrorCode.MISMATCH,
-                file=folder / _PROCESSOR_FILES[0],
-                field="image_seq_length",
-            )
+        expected = read_json(model_config).get("image_seq_length") if model_config.is_file() else None
+        if expected not in (None, length):
+            message = f"expected {expected} image tokens, as of the model in config.json, found {length}"
+            file = folder / _PROCESSOR_FILES[0]
+            raise InputError(message, code=ErrorCode.MISMATCH, file=file, field="image_seq_length")
         # transformers 4 may have saved it with the tokenizer.
         template = template or settings.get("chat_template") or tokenizer.chat_template
         if isinstance(template, list):
@@ -228,11 +199,7 @@ class MairaProcessor(ProcessorMixin):
         return text.removeprefix(self.tokenizer.bos_token)
 
     def encode_example(self, example: Example) -> list[int]:
-        """Return the token ids of the prompt of an example and of the start of its response.
-
-        Raises:
-            ValueError: the number of placeholders differs from the number of images.
-        """
+        """Return the token ids of the prompt of an example and of the start of its response."""
         ids = self.encode_prompt(self.render(example.messages), len(example.images))
         return [*ids, *self.encode_target(example.answer_start)[:-1]] if example.answer_start else ids
 
@@ -242,9 +209,6 @@ class MairaProcessor(ProcessorMixin):
         Args:
             prompt: prompt with one placeholder per image.
             images: number of images.
-
-        Raises:
-            ValueError: the number of placeholders differs from the number of images.
         """
         # `<s>` is added here, since the settings of the tokenizer's folder may differ.
         ids: list[int] = [self.tokenizer.bos_token_id, *self.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
@@ -254,12 +218,12 @@ class MairaProcessor(ProcessorMixin):
         repeats = {self.image_token_id: self.image_seq_length}
         return [token for token in ids for _ in range(repeats.get(token, 1))]
 
-    def encode_target(self, target: str) -> list[int]:
-        """Return the token ids of the target that follows a prompt, with `</s>` at the end.
+    def pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Pad token ids on the left: `input_ids` and `attention_mask` (rows, length)."""
+        return dict(self.tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt"))
 
-        Raises:
-            ValueError: the tokenizer would merge the start of the target with the end of the prompt.
-        """
+    def encode_target(self, target: str) -> list[int]:
+        """Return the token ids of the target that follows a prompt, with `</s>` at the end."""
         # Llama's tokenizer adds a space before a text of its own, so the target is encoded after the end of a prompt.
         before: list[int] = self.tokenizer(_BEFORE_TARGET, add_special_tokens=False)["input_ids"]
         both: list[int] = self.tokenizer(_BEFORE_TARGET + target, add_special_tokens=False)["input_ids"]
@@ -303,8 +267,7 @@ class MairaProcessor(ProcessorMixin):
         ids = [self.encode_prompt(prompt, len(own)) for prompt, own in zip(prompts, shown, strict=True)]
         if not padding and len(set(map(len, ids))) > 1:
             raise ValueError(f"padding: expected prompts of one length, found {sorted(set(map(len, ids)))}")
-        tokens, mask = pad(ids, self.tokenizer.pad_token_id, left=True)
-        features: dict[str, Any] = {"input_ids": tokens, "attention_mask": mask}
+        features = self.pad(ids)
         if flat := [image for own in shown for image in own]:
             features |= self.image_processor(flat)
         if return_tensors is None:
@@ -384,7 +347,7 @@ class MairaProcessor(ProcessorMixin):
         if not any(token in text for token in ADDED_TOKENS):
             return text
         return [
-            (sentence.text, [_box_values(box) for box in sentence.boxes] if sentence.boxes else None)
+            (sentence.text, [box.as_tuple() for box in sentence.boxes] if sentence.boxes else None)
             for sentence in parse_report(text).sentences
         ]
 
@@ -400,11 +363,7 @@ class MairaProcessor(ProcessorMixin):
         """
         (x_min, x_max), (y_min, y_max) = sorted(box[::2]), sorted(box[1::2])
         crop_box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
-        return _box_values(CropMap(width, height).to_original(crop_box))
-
-
-def _box_values(box: Box) -> tuple[float, float, float, float]:
-    return box.x_min, box.y_min, box.x_max, box.y_max
+        return CropMap(width, height).to_original(crop_box).as_tuple()
 
 
 def _with_response(messages: Messages, text: str | None) -> Messages:
@@ -435,39 +394,11 @@ def _check_template(processor: MairaProcessor, folder: Path) -> None:
     try:
         text = processor.render(messages)
     except Exception as error:  # a template may raise anything
-        raise InputError(
-            f"the chat template cannot be rendered: {error}", code=ErrorCode.INVALID_FORMAT, file=folder
-        ) from None
+        message = f"the chat template cannot be rendered: {error}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder) from None
     if text.count(IMAGE) != 2 or not all(part.strip() in text for part in texts):
-        raise InputError(
-            "expected a chat template of messages with items of text and image, which shows all texts and one "
-            f"{IMAGE} per image",
-            code=ErrorCode.INVALID_FORMAT,
-            file=folder,
-            field="chat_template",
-        )
-
-
-def pad(rows: Sequence[Sequence[int]], value: int, *, left: bool = False, multiple: int = 1) -> tuple[Tensor, Tensor]:
-    """Pad rows of token ids to one tensor.
-
-    Args:
-        rows: token ids of each row.
-        value: id of the padding.
-        left: whether to pad on the left.
-        multiple: the length is rounded up to a multiple of this.
-
-    Returns:
-        Ids and mask (rows, length); the mask is 1 for tokens and 0 for padding.
-    """
-    length = -(-max(map(len, rows)) // multiple) * multiple
-    ids = torch.full((len(rows), length), value, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, row in enumerate(rows):
-        place = slice(length - len(row), None) if left else slice(0, len(row))
-        ids[i, place] = torch.tensor(row, dtype=torch.long)
-        mask[i, place] = 1
-    return ids, mask
+        message = f"expected a chat template that shows all items of text and one {IMAGE} per image"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder, field="chat_template")
 
 
 class Maira2Processor(MairaProcessor):

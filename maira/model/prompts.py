@@ -67,14 +67,6 @@ def build_messages(task: Task, context: Context, preset: Preset = "release") -> 
 
     Phrase grounding shows the current frontal image only, whatever else the study has.
 
-    Args:
-        task: task of the model.
-        context: content of the prompt.
-        preset: wording.
-
-    Raises:
-        ValueError: phrase grounding without a phrase.
-
     Source: MAIRA-2, table B.1.
     """
     if task == "phrase":
@@ -99,10 +91,7 @@ def build_messages(task: Task, context: Context, preset: Preset = "release") -> 
 def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:
     """Return the text of a prompt, up to where the response begins unless the messages have one.
 
-    Args:
-        messages: messages of the prompt.
-        template: chat template.
-        tokens: special tokens by their names in the template, such as `bos_token`.
+    The template may use special `tokens` by their names, such as `bos_token`.
     """
     # Imported here, so that the prompts can be read without transformers.
     from transformers.utils.chat_template_utils import render_jinja_template

@@ -68,12 +68,7 @@ class Example:
 
 
 def study_context(study: Study, phrase: str | None = None) -> Context:
-    """Return the context of a study that its prompt describes.
-
-    Args:
-        study: study.
-        phrase: phrase to ground, for phrase grounding.
-    """
+    """Return the context of a study that its prompt describes, with the phrase to ground if there is one."""
     return Context(
         has_lateral=study.lateral is not None,
         has_prior=study.prior_frontal is not None,
@@ -98,20 +93,10 @@ def make_example(
     preset: Preset = "release",
     frontal_size: tuple[int, int] | None = None,
 ) -> Example:
-    """Make the sample of a task.
+    """Make the sample of a task, for phrase grounding with the phrase.
 
-    Each unused prior report, box or mask is a warning (`UnusedInputWarning`) and a note of the example.
-
-    Args:
-        study: study with image paths that can be opened.
-        task: task of the model.
-        phrase: sentence to ground, for phrase grounding.
-        preset: wording of the prompt.
-        frontal_size: (width, height) of the frontal in pixels; None to read it from the file.
-
-    Raises:
-        InputError: an image is missing, a text contains the image placeholder, or the target cannot be written in the
-            model's format.
+    Each unused prior report, box or mask is a warning (`UnusedInputWarning`) and a note of the example. Without
+    `frontal_size` (width, height), the size of the frontal is read from its file.
     """
     messages = build_messages(task, study_context(study, phrase.text if phrase else None), preset)
     notes: list[str] = []
@@ -136,14 +121,8 @@ def make_example(
 def to_crop_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:
     """Convert boxes to the coordinates of the model's crop, and remove masks.
 
-    A box partly outside the crop is clipped, a box outside is removed; the sentence stays.
-
-    Args:
-        sentences: sentences with boxes on the original image.
-        crop: crop of that image.
-
-    Returns:
-        The sentences, and their losses: (index, `BOX_CLIPPED`, `BOX_OUTSIDE` or `MASK_UNUSED`), one per box or mask.
+    A box partly outside the crop is clipped, a box outside is removed; the sentence stays. Returns the sentences, and
+    their losses: (index, `BOX_CLIPPED`, `BOX_OUTSIDE` or `MASK_UNUSED`), one per box or mask.
     """
     cropped: list[Sentence] = []
     losses: list[tuple[int, str]] = []
@@ -157,11 +136,7 @@ def to_crop_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> tuple[l
 
 
 def parse_inputs(text: str) -> tuple[Input, ...]:
-    """Parse names of inputs joined by +, as in "prior+comparison"; the result is unique and in the order of `INPUTS`.
-
-    Raises:
-        InputError: a name is unknown.
-    """
+    """Parse names of inputs joined by +, as in "prior+comparison"; unique and in the order of `INPUTS`."""
     names = [name.strip() for name in text.split("+")]
     if unknown := [name for name in names if name not in INPUTS]:
         raise InputError(
@@ -171,22 +146,12 @@ def parse_inputs(text: str) -> tuple[Input, ...]:
 
 
 def drop_inputs(study: Study, names: Sequence[Input]) -> Study:
-    """Remove inputs from a study.
-
-    Args:
-        study: study to change.
-        names: inputs to remove; `prior` is the prior image and the prior report.
-    """
+    """Remove inputs from a study; `prior` is the prior image and the prior report."""
     return study.model_copy(update=dict.fromkeys(field for name in names for field in _FIELDS[name]))
 
 
 def has_inputs(study: Study, names: Sequence[Input]) -> bool:
-    """Return whether a study has all of these inputs.
-
-    Args:
-        study: study to check.
-        names: inputs; a prior counts if its image exists.
-    """
+    """Return whether a study has all of these inputs; a prior counts if its image exists."""
     return all(getattr(study, _FIELDS[name][0]) is not None for name in names)
 
 

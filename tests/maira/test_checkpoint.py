@@ -22,7 +22,6 @@ from transformers import PreTrainedTokenizerFast
 from maira.model.checkpoint import read_headers, release_names
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration, expected_shapes
-from maira.model.processor import pad
 from maira.model.tokens import add_tokens
 from radfact.errors import ErrorCode, InputError
 
@@ -74,8 +73,9 @@ def load(folder: Path, **options: Any) -> MairaForConditionalGeneration:
 
 
 def batch(pixels: list[Tensor]) -> dict[str, Tensor]:
-    ids, mask = pad(TEXTS, 0, left=True)
-    return {"input_ids": ids, "attention_mask": mask, "pixel_values": torch.cat(pixels)}
+    longest = max(map(len, TEXTS))
+    ids = torch.tensor([[0] * (longest - len(text)) + text for text in TEXTS])
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": torch.cat(pixels)}
 
 
 def content(folder: Path) -> dict[str, tuple[str, bytes]]:
