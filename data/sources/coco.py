@@ -13,7 +13,7 @@ from radfact.io.jsonl import read_json
 from radfact.records import Sentence
 
 
-def read_coco_studies(path: Path, images: Path | None = None) -> Archive:
+def read_coco_studies(root: Path, images: Path | None = None) -> Archive:
     """Read a COCO dataset (`images` with `file_name`, `annotations`, `categories`); each image is one study.
 
     Sentences are the annotations' captions, or else their categories' names (`radfact.io.coco.read_coco`). If the file
@@ -24,9 +24,9 @@ def read_coco_studies(path: Path, images: Path | None = None) -> Archive:
     with an invalid annotation is skipped and listed.
     """
     invalid: dict[str, str] = {}
-    reports = read_coco(path, faults=invalid)
-    folder = (images or path.parent).absolute()
-    radiographs = _radiographs(read_json(path)["images"], folder, path)
+    reports = read_coco(root, faults=invalid)
+    folder = (images or root.parent).absolute()
+    radiographs = _radiographs(read_json(root)["images"], folder, root)
     is_grounded = any(sentence.boxes or sentence.masks for report in reports.values() for sentence in report)
     studies = [_study(key, radiographs[key], report, is_grounded) for key, report in reports.items()]
     return Archive("coco", studies, [read_failure(key, reason) for key, reason in invalid.items()])

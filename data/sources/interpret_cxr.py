@@ -35,7 +35,7 @@ _VIEW_COLUMNS = (("dicom_id", "ViewPosition"), ("ImageID", "Projection"), ("file
 """Columns of images and views in the tables of MIMIC-CXR, PadChest and OpenI."""
 
 
-def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[Path] = ()) -> Archive:
+def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path] | None = None) -> Archive:
     """Read tables of interpret-cxr.
 
     The split is that of the column `split`, or else of the file name (train, validation, val, test). A study has the
@@ -48,7 +48,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: Sequence[P
     if not tables:
         message = "expected tables such as train.csv and val_mimic.json in this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    view_of = {image: view for table in views for image, view in _read_views(table)}
+    view_of = {image: view for table in views or () for image, view in _read_views(table)}
 
     def view(_record: TableRecord, index: int, path: str) -> tuple[str | None, str]:
         name = PurePosixPath(path).name

@@ -30,6 +30,7 @@ from typing import Literal
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
 from maira.data.manifest import Failure
+from maira.data.sources.ms_cxr import hold_out
 from maira.data.sources.sections import split_sections
 from maira.data.sources.table_records import parse_split
 from radfact.errors import ErrorCode, InputError, describe_choice
@@ -63,7 +64,7 @@ class _StudyEntry:
     radiographs: list[Radiograph] = field(default_factory=list)
 
 
-def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) -> Archive:
+def read_mimic_cxr(root: Path, layout: Layout, metadata: Path | None = None, ms_cxr: Path | None = None) -> Archive:
     """Read MIMIC-CXR.
 
     Sections are those of `split_sections`: findings, indication, technique and comparison under their own headings
@@ -78,7 +79,7 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     The time of a study is StudyDate and StudyTime, the earliest if its images differ.
 
     `metadata` is a folder with the files missing in `root`: tables of mimic-cxr-jpg for the DICOM release, reports of
-    mimic-cxr (zip or unpacked) for the JPEG release.
+    mimic-cxr (zip or unpacked) for the JPEG release. With `ms_cxr`, patients of MS-CXR are held out of training.
     """
     folders = [root] if metadata is None else [root, metadata]
     files = root / "files"
@@ -121,7 +122,8 @@ def read_mimic_cxr(root: Path, layout: Layout, *, metadata: Path | None = None) 
     if studies and not count:
         message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    return Archive(SOURCE, studies, failures)
+    archive = Archive(SOURCE, studies, failures)
+    return archive if ms_cxr is None else hold_out(archive, ms_cxr)
 
 
 def _find_table(folders: Sequence[Path], name: str) -> Path:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from maira.data.pairing import (
     SHARED_FIELDS,
     UNREADABLE,
     Rules,
-    SampleMaker,
     Samples,
     check_patient_splits,
     make_samples,
@@ -45,15 +43,6 @@ _VIEWS: dict[str, View] = {"frontal": "frontal", "prior_frontal": "frontal", "la
 
 
 @dataclass(frozen=True)
-class Table:
-    """Content of a table: base folder of image paths, how samples are made, and rows without a frontal image."""
-
-    images: Path
-    make: SampleMaker
-    failures: list[Failure] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class _Row:
     """A row with its radiographs by column, and its date if the table has one."""
 
@@ -62,7 +51,30 @@ class _Row:
     date: datetime | None
 
 
-def read_table(path: Path, images: Path | None = None, rules: Rules | None = None) -> Table:
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table, or the archive of their studies if they have dates; and rows that cannot be used."""
+
+    rows: list[_Row]
+    archive: Archive | None
+    failures: list[Failure]
+    source: str = "table"
+
+    def make(self, rules: Rules, without: frozenset[str] = frozenset()) -> Samples:
+        """Make samples, see `maira.data.pairing.SampleMaker`; also of studies without a report."""
+        if self.archive is not None:
+            return make_samples(self.archive, replace(rules, include_unreported=True), without)
+        rows = []
+        for row in self.rows:
+            study = row.study
+            split = rules.split_of(study.split, study.patient_id or study.study_id or study.sample_id)
+            rows.append(replace(row, study=study.model_copy(update={"split": split})))
+        check_patient_splits(row.study for row in rows)
+        rules.check_requested_splits(row.study.split for row in rows)
+        return _rows_to_samples([row for row in rows if rules.includes(row.study.split)], without)
+
+
+def read_table(root: Path, images: Path | None = None) -> Table:
     """Read a table of studies (CSV with a header, or JSON Lines); images are PNG, JPEG or DICOM files.
 
     The columns are those of `Study`; `sample_id` and `frontal` are required. In a CSV file, nested columns
@@ -76,27 +88,14 @@ def read_table(path: Path, images: Path | None = None, rules: Rules | None = Non
     A row without `findings`, `grounded_findings` and `phrases` is a sample to draft a report for. Empty cells, NaN, N/A
     and null (in any case) are missing values.
     """
-    rules, path = rules or Rules(), _find_table(path)
-    folder, failures = (images or path.parent).absolute(), list[Failure]()
-    rows = list(_rows(path, folder, failures))
-    if any(row.date is not None for row in rows):
-        if any(row.study.prior_frontal or row.study.prior_report for row in rows):
-            message = f"expected either this column or {' and '.join(_PRIOR)}, found both"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=DATE)
-        archive = Archive("table", list(_studies(rows, path, failures)))
-        rules = replace(rules, include_unreported=True)
-        return Table(folder, partial(make_samples, archive, rules), failures)
-    rows = [_assign_split(row, rules) for row in rows]
-    check_patient_splits(row.study for row in rows)
-    rules.check_requested_splits(row.study.split for row in rows)
-    included = [row for row in rows if rules.includes(row.study.split)]
-    return Table(folder, partial(_rows_to_samples, included), failures)
-
-
-def _assign_split(row: _Row, rules: Rules) -> _Row:
-    study = row.study
-    split = rules.split_of(study.split, study.patient_id or study.study_id or study.sample_id)
-    return replace(row, study=study.model_copy(update={"split": split}))
+    path, failures = _find_table(root), list[Failure]()
+    rows = list(_rows(path, (images or path.parent).absolute(), failures))
+    if all(row.date is None for row in rows):
+        return Table(rows, None, failures)
+    if any(row.study.prior_frontal or row.study.prior_report for row in rows):
+        message = f"expected either this column or {' and '.join(_PRIOR)}, found both"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=DATE)
+    return Table(rows, Archive("table", list(_studies(rows, path, failures))), failures)
 
 
 def _find_table(path: Path) -> Path:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BeforeValidator, NonNegativeInt
@@ -19,6 +20,17 @@ from maira.cli.show import exit_with_failures, print_line, show_progress
 from maira.data.images import MAX_SIZE
 from maira.data.pairing import SPLITS, Priors, Rules, make_samples
 from maira.data.preparation import Conversion, PreparationResult, prepare
+from maira.data.sources.chexpert_plus import read_chexpert_plus
+from maira.data.sources.coco import read_coco_studies
+from maira.data.sources.interpret_cxr import read_interpret_cxr
+from maira.data.sources.iu_xray import read_iu_xray
+from maira.data.sources.mimic_cxr import SOURCE as MIMIC_CXR
+from maira.data.sources.mimic_cxr import read_mimic_cxr
+from maira.data.sources.ms_cxr import read_ms_cxr
+from maira.data.sources.padchest import read_padchest
+from maira.data.sources.padchest_gr import read_padchest_gr
+from maira.data.sources.rexgradient import read_rexgradient
+from maira.data.sources.table import Table, read_table
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_jsonl
@@ -28,7 +40,6 @@ if TYPE_CHECKING:
     from maira.data.archive import Archive
     from maira.data.manifest import Failure
     from maira.data.pairing import SampleMaker
-    from maira.data.sources.mimic_cxr import Layout
 
 app = typer.Typer(help="Convert a data set to a manifest and PNG files.", no_args_is_help=True)
 
@@ -82,195 +93,102 @@ class PrepareOptions(Conversion):
         return Rules(self.seed, chosen, others, self.draw_splits, self.split or None)
 
 
-Language = Literal["en", "es"]
-_Root = Annotated[Path, typer.Option(help="Folder of the data set.")]
-_Metadata = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the other release, with the tables (of JPEG) or reports (of DICOM). Default: --root."),
-]
-_Images = Annotated[
-    Path | None, typer.Option(help="Folder that image paths are relative to. Default: the folder of the file.")
-]
-_ArchiveImages = Annotated[Path | None, typer.Option(help="Folder of the images. Default: --root.")]
-_Reports = Annotated[Path | None, typer.Option(help="English reports of PadChest (CSV or JSON Lines).")]
-_MsCxr = Annotated[
-    Path | None, typer.Option(help="Folder of MS-CXR; its validation and test patients are removed from training.")
-]
-_LanguageOption = Annotated[Language, typer.Option(help="Language of the reports.")]
+_BASE_FOLDER = "Folder that image paths are relative to. Default: the folder of the file."
+_HELP = {
+    "root": "Folder of the data set.",
+    "metadata": "Folder of the other release, with the tables (of JPEG) or reports (of DICOM). Default: --root.",
+    "ms_cxr": "Folder of MS-CXR; its validation and test patients are removed from training.",
+    "images": "Folder of the images. Default: --root.",
+    "padchest": "Folder of PadChest, for laterals and previous studies.",
+    "reports": "English reports of PadChest (CSV or JSON Lines).",
+    "splits": "Table of the official splits, from PadChest-GR.",
+    "language": "Language of the reports.",
+    "pediatric": "Include pediatric studies.",
+    "views": "Table of MIMIC-CXR, PadChest or OpenI with the views of its images; repeatable.",
+}
+"""Options of the commands: parameters of the readers by name. Other parameters of a reader are no options."""
 
 
-@app.command("mimic-cxr")
-@with_options
-def mimic_cxr(
-    root: _Root,
-    out: PreparedFolder,
-    options: PrepareOptions,
-    metadata: _Metadata = None,
-    ms_cxr: _MsCxr = None,
-) -> None:
-    """MIMIC-CXR: DICOM files and free-text reports."""
-    _mimic(root, out, options, metadata, ms_cxr, "dicom")
+def _add_source(name: str, read: Callable[..., Archive | Table], summary: str, **help: str) -> None:
+    """Add the command of a reader: its options are those parameters of the reader that have a help text."""
+
+    def command(root: Path, out: PreparedFolder, options: PrepareOptions, **values: Any) -> None:
+        _check_options(name, options, values)
+        archive = read(root, **values)
+        images = values.get("images") or (root if root.is_dir() else root.parent)
+        rules = options.rules("every" if archive.source == MIMIC_CXR else "one")
+        make = partial(archive.make if isinstance(archive, Table) else partial(make_samples, archive), rules)
+        _report(_convert(archive.source, str(images.absolute()), make, archive.failures, out, options), out, options)
+
+    parameters = dict(signature(command, eval_str=True).parameters)
+    del parameters["values"]
+    for parameter in signature(read, eval_str=True).parameters.values():
+        if text := (_HELP | help).get(parameter.name):
+            flags = [f"--{parameter.name}"] if parameter.annotation is bool else []
+            option = Annotated[parameter.annotation, typer.Option(*flags, help=text)]  # type: ignore[name-defined]
+            parameters[parameter.name] = parameter.replace(annotation=option)
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
+    command.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
+    app.command(name, help=summary)(with_options(command))
 
 
-@app.command("mimic-cxr-jpg")
-@with_options
-def mimic_cxr_jpg(
-    root: _Root,
-    out: PreparedFolder,
-    options: PrepareOptions,
-    metadata: _Metadata = None,
-    ms_cxr: _MsCxr = None,
-) -> None:
-    """MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR."""
-    _mimic(root, out, options, metadata, ms_cxr, "jpg")
-
-
-@app.command("ms-cxr")
-@with_options
-def ms_cxr(
-    root: _Root,
-    out: PreparedFolder,
-    options: PrepareOptions,
-    images: Annotated[Path, typer.Option(help="Folder of MIMIC-CXR or MIMIC-CXR-JPG.")],
-) -> None:
-    """MS-CXR: phrases with boxes on radiographs of MIMIC-CXR."""
-    from maira.data.sources.ms_cxr import read_ms_cxr
-
-    _prepare_archive(read_ms_cxr(root, images), images, out, options)
-
-
-@app.command("padchest")
-@with_options
-def padchest(
-    root: _Root,
-    out: PreparedFolder,
-    options: PrepareOptions,
-    reports: _Reports = None,
-    splits: Annotated[Path | None, typer.Option(help="Table of the official splits, from PadChest-GR.")] = None,
-    language: _LanguageOption = "en",
-    pediatric: Annotated[bool, typer.Option("--pediatric", help="Include pediatric studies.")] = False,
-) -> None:
-    """PadChest: 16 bit PNG files in folders or zips, and a table of reports."""
-    from maira.data.sources.padchest import read_padchest
-
-    if reports is None and language == "en":
+def _check_options(name: str, options: PrepareOptions, values: Mapping[str, Any]) -> None:
+    if values.get("ms_cxr") is not None and options.draw_splits is not None:
+        message = "random splits could train on patients that --ms-cxr removes from training; use one of both options"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="draw_splits")
+    if name == "padchest" and values["reports"] is None and values["language"] == "en":
         message = "no study has findings without English reports; give them, or use --language es"
         raise InputError(message, code=ErrorCode.MISSING_OPTION, field="reports")
-    _prepare_archive(
-        read_padchest(root, reports=reports, splits=splits, language=language, pediatric=pediatric), root, out, options
-    )
 
 
-@app.command("padchest-gr")
-@with_options
-def padchest_gr(
-    root: _Root,
-    out: PreparedFolder,
-    options: PrepareOptions,
-    padchest: Annotated[
-        Path | None, typer.Option(help="Folder of PadChest, for laterals and previous studies.")
-    ] = None,
-    reports: _Reports = None,
-    language: _LanguageOption = "en",
-) -> None:
-    """PadChest-GR: grounded reports on radiographs of PadChest."""
-    from maira.data.sources.padchest_gr import read_padchest_gr
-
-    _prepare_archive(read_padchest_gr(root, padchest=padchest, reports=reports, language=language), root, out, options)
-
-
-@app.command("iu-xray")
-@with_options
-def iu_xray(root: _Root, out: PreparedFolder, options: PrepareOptions) -> None:
-    """IU-Xray (Open-i): XML reports, PNG or DICOM files."""
-    from maira.data.sources.iu_xray import read_iu_xray
-
-    _prepare_archive(read_iu_xray(root), root, out, options)
-
-
-@app.command("chexpert-plus")
-@with_options
-def chexpert_plus(root: _Root, out: PreparedFolder, options: PrepareOptions, images: _ArchiveImages = None) -> None:
-    """CheXpert Plus: DICOM, PNG or JPEG files, and a table of reports.
-
-    --images is the folder with train and valid.
-    """
-    from maira.data.sources.chexpert_plus import read_chexpert_plus
-
-    _prepare_archive(read_chexpert_plus(root, images), images or root, out, options)
-
-
-@app.command("rexgradient")
-@with_options
-def rexgradient(root: _Root, out: PreparedFolder, options: PrepareOptions, images: _ArchiveImages = None) -> None:
-    """ReXGradient-160K: PNG files, and reports as JSON.
-
-    --images is the folder with deid_png.
-    """
-    from maira.data.sources.rexgradient import read_rexgradient
-
-    _prepare_archive(read_rexgradient(root, images), images or root, out, options)
-
-
-@app.command("interpret-cxr")
-@with_options
-def interpret_cxr(
-    file: Annotated[
-        Path,
-        typer.Option(
-            "--root", help="Table (CSV, JSON or JSON Lines), or the folder with train.csv, validation.csv, ..."
-        ),
-    ],
-    out: PreparedFolder,
-    options: PrepareOptions,
-    images: _Images = None,
-    views: Annotated[
-        list[Path] | None,
-        typer.Option(help="Table of MIMIC-CXR, PadChest or OpenI with the views of its images; repeatable."),
-    ] = None,
-) -> None:
-    """interpret-cxr (RRG24): tables with findings, impression and images of five data sets.
-
-    Images without a view in their names or in --views are skipped and reported.
-    """
-    from maira.data.sources.interpret_cxr import read_interpret_cxr
-
-    folder = images or (file if file.is_dir() else file.parent)
-    _prepare_archive(read_interpret_cxr(file, images, views or ()), folder, out, options)
-
-
-@app.command("coco")
-@with_options
-def coco(
-    file: Annotated[Path, typer.Option("--root", help="COCO file (JSON).")],
-    out: PreparedFolder,
-    options: PrepareOptions,
-    images: _Images = None,
-) -> None:
-    """COCO file: detections become grounded findings, captions become findings."""
-    from maira.data.sources.coco import read_coco_studies
-
-    _prepare_archive(read_coco_studies(file, images), images or file.parent, out, options)
-
-
-@app.command("table")
-@with_options
-def table(
-    file: Annotated[
-        Path, typer.Option("--root", help="Table of studies (CSV or JSON Lines), or the folder with studies.csv.")
-    ],
-    out: PreparedFolder,
-    options: PrepareOptions,
-    images: _Images = None,
-) -> None:
-    """Table with the columns of a manifest, such as a hospital export; images are PNG, JPEG or DICOM files.
-
-    Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing values.
-    """
-    from maira.data.sources.table import read_table
-
-    read = read_table(file, images, options.rules("one"))
-    _report(_convert("table", str(read.images), read.make, read.failures, out, options), out, options)
+_add_source("mimic-cxr", partial(read_mimic_cxr, layout="dicom"), "MIMIC-CXR: DICOM files and free-text reports.")
+_add_source(
+    "mimic-cxr-jpg",
+    partial(read_mimic_cxr, layout="jpg"),
+    "MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR.",
+)
+_add_source(
+    "ms-cxr",
+    read_ms_cxr,
+    "MS-CXR: phrases with boxes on radiographs of MIMIC-CXR.",
+    images="Folder of MIMIC-CXR or MIMIC-CXR-JPG.",
+)
+_add_source("padchest", read_padchest, "PadChest: 16 bit PNG files in folders or zips, and a table of reports.")
+_add_source("padchest-gr", read_padchest_gr, "PadChest-GR: grounded reports on radiographs of PadChest.")
+_add_source("iu-xray", read_iu_xray, "IU-Xray (Open-i): XML reports, PNG or DICOM files.")
+_add_source(
+    "chexpert-plus",
+    read_chexpert_plus,
+    "CheXpert Plus: DICOM, PNG or JPEG files, and a table of reports.\n\n--images is the folder with train and valid.",
+)
+_add_source(
+    "rexgradient",
+    read_rexgradient,
+    "ReXGradient-160K: PNG files, and reports as JSON.\n\n--images is the folder with deid_png.",
+)
+_add_source(
+    "interpret-cxr",
+    read_interpret_cxr,
+    "interpret-cxr (RRG24): tables with findings, impression and images of five data sets.\n\n"
+    "Images without a view in their names or in --views are skipped and reported.",
+    root="Table (CSV, JSON or JSON Lines), or the folder with train.csv, validation.csv, ...",
+    images=_BASE_FOLDER,
+)
+_add_source(
+    "coco",
+    read_coco_studies,
+    "COCO file: detections become grounded findings, captions become findings.",
+    root="COCO file (JSON).",
+    images=_BASE_FOLDER,
+)
+_add_source(
+    "table",
+    read_table,
+    "Table with the columns of a manifest, such as a hospital export; images are PNG, JPEG or DICOM files.\n\n"
+    "Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing values.",
+    root="Table of studies (CSV or JSON Lines), or the folder with studies.csv.",
+    images=_BASE_FOLDER,
+)
 
 
 @app.command("dicom")
@@ -319,26 +237,6 @@ def prepare_phantom(
         for done, _ in enumerate(write_phantoms(out, count, seed=seed, size=size, split=split, workers=workers), 1):
             on_progress(done, count)
     print_line(Console(), f"{count} phantom studies of series {seed}: {out / 'manifest.jsonl'}")
-
-
-def _mimic(
-    root: Path, out: Path, options: PrepareOptions, metadata: Path | None, ms_cxr: Path | None, layout: Layout
-) -> None:
-    from maira.data.sources.mimic_cxr import read_mimic_cxr
-    from maira.data.sources.ms_cxr import hold_out
-
-    if ms_cxr is not None and options.draw_splits is not None:
-        message = "random splits could train on patients that --ms-cxr removes from training; use one of both options"
-        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="draw_splits")
-    archive = read_mimic_cxr(root, layout, metadata=metadata)
-    _prepare_archive(archive if ms_cxr is None else hold_out(archive, ms_cxr), root, out, options, train_priors="every")
-
-
-def _prepare_archive(
-    archive: Archive, images: Path, out: Path, options: PrepareOptions, train_priors: Priors = "one"
-) -> None:
-    make = partial(make_samples, archive, options.rules(train_priors))
-    _report(_convert(archive.source, str(images.absolute()), make, archive.failures, out, options), out, options)
 
 
 def _convert(

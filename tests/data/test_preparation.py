@@ -184,12 +184,14 @@ def test_a_killed_run_resumes(tmp_path: Path) -> None:
     table = tmp_path / "studies.jsonl"
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code = (
-        "import sys; from pathlib import Path\n"
+        "import sys; from functools import partial; from pathlib import Path\n"
         "from maira.data.preparation import Conversion, prepare\n"
+        "from maira.data.pairing import Rules\n"
         "from maira.data.sources.table import read_table\n"
         "if __name__ == '__main__':\n"
         "    table = read_table(Path(sys.argv[1]))\n"
-        "    made = prepare('table', str(table.images), table.make, Path(sys.argv[2]), Conversion(size=32))\n"
+        "    make = partial(table.make, Rules())\n"
+        "    made = prepare('table', sys.argv[1], make, Path(sys.argv[2]), Conversion(size=32))\n"
         "    print(made.converted)\n"
     )
     script = tmp_path / "run.py"

@@ -22,7 +22,7 @@ def _csv(folder: Path, text: str) -> Path:
 
 
 def _samples(path: Path, rules: Rules | None = None) -> list[Study]:
-    return read_table(path, rules=rules).make(frozenset()).studies
+    return read_table(path).make(rules or Rules()).studies
 
 
 def test_a_row_is_a_sample_with_its_prior(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_row_is_a_sample_with_its_prior(tmp_path: Path) -> None:
         "b,q,x/2.png,x/3.png,,,,\n",
     )
     table = read_table(path)
-    samples = table.make(frozenset())
+    samples = table.make(Rules())
     first, second = samples.studies
     assert (first.prior_report, first.findings, first.split, first.lateral) == ("Old, stable.", "Clear.", "test", None)
     assert first.prior_frontal is not None
@@ -81,7 +81,7 @@ def test_an_invalid_table_is_a_one_line_error(tmp_path: Path, text: str, message
 def test_a_row_without_a_frontal_is_listed(tmp_path: Path) -> None:
     table = read_table(_csv(tmp_path, "sample_id,frontal\na,\nb,1.png\n"))
     assert [(f.sample_id, f.reason) for f in table.failures] == [("a", "line 2: no frontal image")]
-    assert [s.sample_id for s in table.make(frozenset()).studies] == ["b"]
+    assert [s.sample_id for s in table.make(Rules()).studies] == ["b"]
 
 
 def test_dated_studies_get_priors_by_rule(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_dated_studies_get_priors_by_rule(tmp_path: Path) -> None:
         "a,s1,p,2020-01-01,1.png,l.png,Clear.\n"
         "b,s1,p,2020-01-01,2.png,l.png,Clear.\n",
     )
-    samples = read_table(path).make(frozenset())
+    samples = read_table(path).make(Rules())
     assert [(s.sample_id, s.study_id) for s in samples.studies] == [("late", "s2"), ("a", "s1"), ("b", "s1")]
     late = samples.studies[0]
     assert late.prior_report == "Clear."
@@ -113,7 +113,7 @@ def test_a_row_with_several_priors_is_numbered(tmp_path: Path) -> None:
 def test_a_second_row_of_one_frontal_is_listed(tmp_path: Path) -> None:
     path = _csv(tmp_path, "sample_id,study_id,study_date,frontal\na,s,2020-01-01,1.png\nb,s,2020-01-01,1.png\n")
     table = read_table(path)
-    assert [s.sample_id for s in table.make(frozenset()).studies] == ["a"]
+    assert [s.sample_id for s in table.make(Rules()).studies] == ["a"]
     assert [f.sample_id for f in table.failures] == ["b"]
 
 
@@ -129,10 +129,10 @@ def test_a_row_without_a_report_is_kept(tmp_path: Path, date: str, cell: str) ->
 def test_an_unusable_image_excludes_only_what_needs_it(tmp_path: Path) -> None:
     path = _csv(tmp_path, "sample_id,frontal,lateral,prior_frontal,prior_report\na,1.png,2.png,3.png,Old.\n")
     table = read_table(path)
-    radiographs = {radiograph.path.name: radiograph.key for radiograph in table.make(frozenset()).radiographs.values()}
-    (without_prior,) = table.make(frozenset({radiographs["3.png"], radiographs["2.png"]})).studies
+    radiographs = {radiograph.path.name: radiograph.key for radiograph in table.make(Rules()).radiographs.values()}
+    (without_prior,) = table.make(Rules(), frozenset({radiographs["3.png"], radiographs["2.png"]})).studies
     assert (without_prior.lateral, without_prior.prior_frontal, without_prior.prior_report) == (None, None, None)
-    assert [f.sample_id for f in table.make(frozenset({radiographs["1.png"]})).skipped] == ["a"]
+    assert [f.sample_id for f in table.make(Rules(), frozenset({radiographs["1.png"]})).skipped] == ["a"]
 
 
 def test_splits_can_be_drawn_by_patient(tmp_path: Path) -> None:
