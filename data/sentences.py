@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from maira.data.manifest import Failure
 from maira.data.study import Study
@@ -18,59 +18,36 @@ Target = Literal["grounded_findings", "phrases"]
 STAGE = "sentences"
 
 
-@dataclass(frozen=True, slots=True)
-class SplitCounts:
-    """Counts of a conversion (compare MAIRA-2, table B.3).
-
-    Attributes:
-        reports: distinct narratives.
-        sentences_before: sentences of the narratives, as the splitter quotes them.
-        sentences_after: single-finding sentences.
-        removed: sentences without a single-finding sentence: technique, recommendations, interpretation.
-        divided: sentences with more than one single-finding sentence.
-        words_before, words_after: words of the narratives and of the single-finding sentences.
-    """
-
-    reports: int = 0
-    sentences_before: int = 0
-    sentences_after: int = 0
-    removed: int = 0
-    divided: int = 0
-    words_before: int = 0
-    words_after: int = 0
-
-    @classmethod
-    def of(cls, splits: Mapping[str, Sequence[SplitSentence]]) -> SplitCounts:
-        """Count narratives, given with their split sentences."""
-        sentences = [sentence for split in splits.values() for sentence in split]
-        return cls(
-            reports=len(splits),
-            sentences_before=len(sentences),
-            sentences_after=sum(len(sentence.new) for sentence in sentences),
-            removed=sum(not sentence.new for sentence in sentences),
-            divided=sum(len(sentence.new) > 1 for sentence in sentences),
-            words_before=sum(len(narrative.split()) for narrative in splits),
-            words_after=sum(len(text.split()) for sentence in sentences for text in sentence.new),
-        )
-
-
 @dataclass(frozen=True)
 class SplitStudies:
     """Studies with sentences in input order, the split sentences by `sample_id`, and the skipped studies.
 
-    `unchanged` is the number of studies that had sentences before.
+    `counts` are those of `count_changes`, and `unchanged` is the number of studies that had sentences before.
     """
 
     studies: list[Study]
     splits: dict[str, list[SplitSentence]]
-    counts: SplitCounts
+    counts: dict[str, int]
     unchanged: int = 0
     failures: list[Failure] = field(default_factory=list)
 
-    def map_rows(self) -> Iterable[dict[str, Any]]:
-        """Yield the map original -> new, one row per sentence of a narrative (MAIRA-2, listing 2)."""
-        for sample_id, split in self.splits.items():
-            yield from ({"sample_id": sample_id, **asdict(sentence)} for sentence in split)
+
+def count_changes(splits: Mapping[str, Sequence[SplitSentence]]) -> dict[str, int]:
+    """Count the sentences and words of narratives, as quoted by the splitter, and of the single-finding sentences.
+
+    Sentences are removed without a single-finding sentence (technique, recommendations, interpretation), and divided
+    with more than one (compare MAIRA-2, table B.3).
+    """
+    sentences = [sentence for split in splits.values() for sentence in split]
+    return {
+        "reports": len(splits),
+        "sentences_before": len(sentences),
+        "sentences_after": sum(len(sentence.new) for sentence in sentences),
+        "removed": sum(not sentence.new for sentence in sentences),
+        "divided": sum(len(sentence.new) > 1 for sentence in sentences),
+        "words_before": sum(len(narrative.split()) for narrative in splits),
+        "words_after": sum(len(text.split()) for sentence in sentences for text in sentence.new),
+    }
 
 
 def split_findings(
@@ -104,5 +81,5 @@ def split_findings(
                 continue
             reason = "no sentence of the findings describes a finding"
         failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=reason))
-    counts = SplitCounts.of({text: split for text, split in splits_of.items() if not isinstance(split, QueryFailure)})
+    counts = count_changes({text: split for text, split in splits_of.items() if not isinstance(split, QueryFailure)})
     return SplitStudies(result, splits, counts, unchanged, failures)

@@ -6,15 +6,9 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from maira.data.annotation.protocol import (
-    Annotation,
-    PhraseAnnotation,
-    Quality,
-    Rejected,
-    apply_rules,
-)
+from maira.data.annotation.protocol import Annotation, PhraseAnnotation, Quality, Rejected, apply_rules
 from maira.data.annotation.results import AnnotatedSample
 from maira.data.annotation.tasks import phrases_of
 from maira.data.manifest import Failure
@@ -81,13 +75,10 @@ def _merge(boxes_by_annotator: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
             overlaps = [(iou((box,), (), (known,), ()), index) for index, known in enumerate(merged[:earlier])]
             best, index = max(overlaps, default=(0.0, 0))
             if best >= SAME_BOX:
-                known = merged[index]
-                merged[index] = Box(
-                    x_min=min(known.x_min, box.x_min),
-                    y_min=min(known.y_min, box.y_min),
-                    x_max=max(known.x_max, box.x_max),
-                    y_max=max(known.y_max, box.y_max),
-                )
+                both = (merged[index], box)
+                low = {name: min(getattr(part, name) for part in both) for name in ("x_min", "y_min")}
+                high = {name: max(getattr(part, name) for part in both) for name in ("x_max", "y_max")}
+                merged[index] = Box(**low, **high)
             else:
                 merged.append(box)
     return tuple(merged)
@@ -114,29 +105,12 @@ def cohens_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
     return (observed - expected) / (1 - expected) if expected < 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Agreement of two annotators on the samples that both annotated.
+def agreement(samples: Sequence[Sequence[Annotation]]) -> list[dict[str, Any]]:
+    """Return the agreement of each pair of annotators on the samples that both annotated.
 
     Phrases count if both labeled them, in samples without a quality issue; they are located if both drew regions on the
-    current image (or the prior one), over which the mean IoU is.
+    current image (or the prior one), over which the mean IoU is. Regions that the protocol does not allow do not count.
     """
-
-    annotators: tuple[str, str]
-    samples: int
-    quality_agreement: float | None
-    phrases: int
-    label_agreement: float | None
-    label_kappa: float | None
-    located: int
-    located_by_one: int
-    mean_iou: float | None
-    prior_located: int
-    prior_mean_iou: float | None
-
-
-def agreement(samples: Sequence[Sequence[Annotation]]) -> list[Agreement]:
-    """Return the agreement of each pair of annotators with common samples."""
     common: dict[tuple[str, str], list[tuple[Annotation, Annotation]]] = {}
     for sample in samples:
         ordered = sorted(sample, key=lambda annotation: annotation.annotator)
@@ -145,36 +119,27 @@ def agreement(samples: Sequence[Sequence[Annotation]]) -> list[Agreement]:
     return [_agreement(annotators, pairs) for annotators, pairs in sorted(common.items())]
 
 
-_Regions = tuple[Sequence[Box], Sequence[Mask]]
-
-
-def _agreement(annotators: tuple[str, str], pairs: Sequence[tuple[Annotation, Annotation]]) -> Agreement:
+def _agreement(annotators: tuple[str, str], pairs: Sequence[tuple[Annotation, Annotation]]) -> dict[str, Any]:
     passed = [pair for pair in pairs if all(annotation.quality is Quality.NO_ISSUE for annotation in pair)]
     phrases = [both for a, b in passed for both in zip(a.phrases, b.phrases, strict=True)]
     labels = [(a.label, b.label) for a, b in phrases if a.label is not None and b.label is not None]
-    located: list[tuple[_Regions, _Regions]] = []
-    prior: list[tuple[_Regions, _Regions]] = []
-    for pair in phrases:
-        # Regions that the protocol does not allow do not count.
-        (a, prior_a), (b, prior_b) = (
-            ((p.boxes, p.masks), (p.prior_boxes, ())) if p.takes_regions else (((), ()), ((), ())) for p in pair
-        )
-        located.append((a, b))
-        prior.append((prior_a, prior_b))
-    overlaps, prior_overlaps = ([iou(*a, *b) for a, b in pairs if any(a) and any(b)] for pairs in (located, prior))
-    return Agreement(
-        annotators=annotators,
-        samples=len(pairs),
-        quality_agreement=_mean([float(a.quality == b.quality) for a, b in pairs]),
-        phrases=len(labels),
-        label_agreement=_mean([float(a == b) for a, b in labels]),
-        label_kappa=cohens_kappa(labels),
-        located=len(overlaps),
-        located_by_one=sum(any(a) != any(b) for a, b in located),
-        mean_iou=_mean(overlaps),
-        prior_located=len(prior_overlaps),
-        prior_mean_iou=_mean(prior_overlaps),
-    )
+    allowed = [[p if p.takes_regions else PhraseAnnotation() for p in pair] for pair in phrases]
+    located = [[(p.boxes, p.masks) for p in pair] for pair in allowed]
+    overlaps = [iou(*a, *b) for a, b in located if any(a) and any(b)]
+    prior_overlaps = [iou(a.prior_boxes, (), b.prior_boxes, ()) for a, b in allowed if a.prior_boxes and b.prior_boxes]
+    return {
+        "annotators": annotators,
+        "samples": len(pairs),
+        "quality_agreement": _mean([float(a.quality == b.quality) for a, b in pairs]),
+        "phrases": len(labels),
+        "label_agreement": _mean([float(a == b) for a, b in labels]),
+        "label_kappa": cohens_kappa(labels),
+        "located": len(overlaps),
+        "located_by_one": sum(any(a) != any(b) for a, b in located),
+        "mean_iou": _mean(overlaps),
+        "prior_located": len(prior_overlaps),
+        "prior_mean_iou": _mean(prior_overlaps),
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -194,7 +159,7 @@ class GroundedStudies:
 
     studies: list[Study] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     ignored: int = 0
 
 
@@ -206,7 +171,6 @@ def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample],
     """
     by_id = {sample.sample_id: sample for sample in samples}
     result = GroundedStudies()
-    dropped: Counter[str] = Counter()
     for study in studies:
         if (sample := by_id.get(study.sample_id)) is None:
             continue
@@ -214,15 +178,14 @@ def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample],
             if sample.unusable is not None or not sample.annotations:
                 raise Rejected(sample.unusable or "not annotated")
             texts = [phrase.text for phrase in phrases_of(study) or ()]
-            has_prior = study.prior_frontal is not None
-            grounded = apply_rules(texts, combine(sample.annotations, how), has_prior=has_prior)
+            combined = combine(sample.annotations, how)
+            sentences, dropped, ignored = apply_rules(texts, combined, has_prior=study.prior_frontal is not None)
         except Rejected as error:
             result.failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=str(error)))
             continue
-        result.ignored += grounded.ignored
-        dropped.update(grounded.dropped)
-        labels = [Label(kind=kind, boxes=sentence.boxes) for sentence, kind in grounded.sentences if kind is not None]
-        report = {"grounded_findings": [sentence for sentence, _ in grounded.sentences], "phrases": None}
+        result.ignored += ignored
+        result.dropped.update(dropped)
+        labels = [Label(kind=kind, boxes=sentence.boxes) for sentence, kind in sentences if kind is not None]
+        report = {"grounded_findings": [sentence for sentence, _ in sentences], "phrases": None}
         result.studies.append(study.model_copy(update=report | {"labels": labels or study.labels}))
-    result.dropped.update(dropped)
     return result

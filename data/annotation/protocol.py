@@ -62,18 +62,7 @@ CATEGORIES = (
 
 @dataclass(frozen=True, slots=True)
 class PhraseAnnotation:
-    """One annotator's annotation of one phrase.
-
-    Attributes:
-        label: type of the phrase; None if missing.
-        progression: change of a temporal finding.
-        category: one of the project's categories.
-        only_in_other_view: the finding is visible only in a view that is not shown.
-        boxes: boxes on the current image, in shares.
-        masks: lines and polygons on the current image.
-        prior_boxes: boxes on the prior image, in shares.
-        comment: free text.
-    """
+    """One annotator's annotation of one phrase; `boxes` and `masks` (lines, polygons) are on the current image."""
 
     label: PhraseLabel | None = None
     progression: Progression | None = None
@@ -83,11 +72,6 @@ class PhraseAnnotation:
     masks: tuple[Mask, ...] = ()
     prior_boxes: tuple[Box, ...] = ()
     comment: str | None = None
-
-    @property
-    def regions(self) -> int:
-        """Number of boxes and masks."""
-        return len(self.boxes) + len(self.masks) + len(self.prior_boxes)
 
     @property
     def is_finding(self) -> bool:
@@ -111,34 +95,22 @@ class Annotation:
 
 
 class Rejected(ValueError):
-    """A sample that the protocol rejects; `str()` is the reason."""
+    """A sample that the protocol rejects, or whose annotation cannot be used; `str()` is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grounded:
-    """The grounded report of an annotated sample.
-
-    Attributes:
-        sentences: sentences in the order of their phrases, each with its category, or None.
-        dropped: reasons for phrases that give no sentence.
-        ignored: number of regions that the protocol does not allow.
-    """
-
-    sentences: tuple[tuple[Sentence, str | None], ...]
-    dropped: tuple[str, ...]
-    ignored: int
-
-
-def apply_rules(texts: Sequence[str], annotation: Annotation, *, has_prior: bool) -> Grounded:
+def apply_rules(
+    texts: Sequence[str], annotation: Annotation, *, has_prior: bool
+) -> tuple[list[tuple[Sentence, str | None]], list[str], int]:
     """Make the sentences of a sample by the protocol; `has_prior` is whether annotators saw a prior image.
+
+    Returns the sentences in the order of their phrases, each with its category or None, the reasons for phrases that
+    give no sentence, and the number of regions that the protocol does not allow.
 
     Non-findings become sentences without regions. Phrases that do not describe the image (E, F) and resolved findings
     without a prior image ("reject as phrase issue") are dropped. Findings visible only in another view and correctly
     placed devices have no regions. Temporal findings have boxes on the prior image too, if there is one. Other regions
-    are ignored, because an annotation platform may require a box for every phrase.
-
-    Raises:
-        Rejected: the sample has a quality issue, or the annotation is incomplete.
+    are ignored, because an annotation platform may require a box for every phrase. A sample with a quality issue or an
+    incomplete annotation is `Rejected`.
     """
     if annotation.quality is None:
         raise Rejected("the sample has no quality label")
@@ -172,5 +144,5 @@ def apply_rules(texts: Sequence[str], annotation: Annotation, *, has_prior: bool
         raise Rejected("; ".join(defects))
     if not sentences:
         raise Rejected("no phrase describes a finding or its absence")
-    ignored = sum(phrase.regions for phrase in annotation.phrases) - used
-    return Grounded(tuple(sentences), tuple(dropped), ignored)
+    drawn = sum(len(phrase.boxes) + len(phrase.masks) + len(phrase.prior_boxes) for phrase in annotation.phrases)
+    return sentences, dropped, drawn - used

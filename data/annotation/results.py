@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
-from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality
+from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Progression, Quality, Rejected
 from maira.data.annotation.tasks import CURRENT, OTHER_VIEW, PRIOR, numbered_phrases
 from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError, describe_choice
@@ -21,19 +21,13 @@ from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Row, validate_model
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-_SHAPES = ("rectanglelabels", "polygonlabels", "vectorlabels", "labels")
-_UNLABELED = (*_SHAPES[:3], "rectangle", "polygon", "vector")
-_SAMPLE_CONTROLS = {"quality": Quality, "comment": None}
-_PHRASE_CONTROLS = {
-    "label": PhraseLabel,
-    "progression": Progression,
-    "category": str,
-    "only_in_other_view": bool,
-    "comment": None,
-}
-"""Fields of an annotation by the names of controls, with the type of the choice; None for text."""
+_SHAPES = ("rectangle", "polygon", "vector")
+_LABELED = tuple(f"{shape}labels" for shape in _SHAPES)
+_SAMPLE_CONTROLS = ("quality", "comment")
+_PHRASE_CONTROLS = ("label", "progression", "category", "view", "comment")
+_CHOICES = {"quality": Quality, "label": PhraseLabel, "progression": Progression}
 
-Point = tuple[float, float]
+Point = tuple[_Number, _Number]
 """x and y in percent of the image's width and height."""
 
 LINE_WIDTH = 0.01
@@ -41,10 +35,6 @@ LINE_WIDTH = 0.01
 
 _OVERHANG = 0.5
 """Percentage that a shape may extend beyond the image by imprecise drawing; it is clipped."""
-
-
-class Unusable(ValueError):
-    """A shape that cannot become a box or mask; `str()` is the reason."""
 
 
 class _Vertex(Row):
@@ -59,15 +49,12 @@ class _Value(Row):
     width: _Number | None = None
     height: _Number | None = None
     rotation: _Number = 0
-    points: list[Annotated[list[_Number], Field(min_length=2, max_length=2)]] | None = None
+    points: list[Point] | None = None
     vertices: list[_Vertex] | None = None
     closed: bool = False
     choices: tuple[str, ...] = ()
     text: tuple[str, ...] | str = ()
-    rectanglelabels: tuple[str, ...] = ()
-    polygonlabels: tuple[str, ...] = ()
-    vectorlabels: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices(*_LABELED, "labels"))] = ()
 
 
 class _Result(Row):
@@ -87,17 +74,8 @@ class _Annotation(Row):
     updated_at: str = ""
 
 
-class _Phrase(Row):
-    value: str
-
-
-class _Data(Row):
-    sample_id: str
-    phrases: list[_Phrase]
-
-
 class _Task(Row):
-    data: _Data
+    data: dict[str, Any]
     annotations: list[_Annotation]
 
 
@@ -108,17 +86,6 @@ class AnnotatedSample:
     sample_id: str
     annotations: tuple[Annotation, ...] = ()
     unusable: str | None = None
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A place in the export, for errors."""
-
-    file: Path | str
-    field: str
-
-    def error(self, below: str, message: str, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        return InputError(message, code=code, file=self.file, field=f"{self.field}{below}")
 
 
 def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[AnnotatedSample]:
@@ -136,24 +103,25 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
     by_id = {study.sample_id: study for study in studies}
     samples: dict[str, AnnotatedSample] = {}
     for index, value in enumerate(tasks):
-        place = _Place(path, f"[{index}]")
+        field = f"[{index}]"
         if isinstance(value, dict) and "data" not in value:
             message = "expected a task with its data; export as JSON, not as JSON-MIN"
-            raise place.error("", message, ErrorCode.INVALID_FORMAT)
-        task = validate_model(_Task, value, file=path, field=place.field)
-        name = task.data.sample_id
-        if name not in by_id:
-            raise place.error(".data.sample_id", f"sample '{name}' is not in the manifest", ErrorCode.MISMATCH)
-        if name in samples:
-            raise place.error(".data.sample_id", f"duplicate sample '{name}'", ErrorCode.DUPLICATE)
-        if [phrase.value for phrase in task.data.phrases] != numbered_phrases(by_id[name]):
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field=field)
+        task = validate_model(_Task, value, file=path, field=field)
+        name = str(task.data.get("sample_id"))
+        if name not in by_id or name in samples:
+            message = f"duplicate sample '{name}'" if name in samples else f"sample '{name}' is not in the manifest"
+            code = ErrorCode.DUPLICATE if name in samples else ErrorCode.MISMATCH
+            raise InputError(message, code=code, file=path, field=f"{field}.data.sample_id")
+        phrases = numbered_phrases(by_id[name])
+        if task.data.get("phrases") != phrases:
             message = f"phrases differ from sample '{name}' in the manifest; use the manifest that was exported"
-            raise place.error(".data.phrases", message, ErrorCode.MISMATCH)
-        samples[name] = _sample(task, place)
+            raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"{field}.data.phrases")
+        samples[name] = _sample(name, task, [phrase["value"] for phrase in phrases], path, f"{field}.annotations")
     return list(samples.values())
 
 
-def _sample(task: _Task, place: _Place) -> AnnotatedSample:
+def _sample(sample_id: str, task: _Task, phrases: Sequence[str], path: Path | str, field: str) -> AnnotatedSample:
     latest: dict[str, tuple[int, _Annotation]] = {}
     for number, annotation in enumerate(task.annotations):
         # An annotator is exported as an id or as an object.
@@ -164,86 +132,85 @@ def _sample(task: _Task, place: _Place) -> AnnotatedSample:
             latest[name] = (number, annotation)
     annotations = []
     for name, (number, annotation) in latest.items():
-        below = _Place(place.file, f"{place.field}.annotations[{number}]")
-        try:
-            annotations.append(_annotation(name, annotation.result, [p.value for p in task.data.phrases], below))
-        except Unusable as error:
-            return AnnotatedSample(task.data.sample_id, unusable=f"annotation by {name}: {error}")
-    return AnnotatedSample(task.data.sample_id, tuple(annotations))
+        # Fields of the sample, and of its phrases by number; the regions are keys without values, so that duplicates
+        # count once.
+        drafts: dict[int | None, dict[str, Any]] = {index: {} for index in (None, *range(len(phrases)))}
+        for at, result in enumerate(annotation.result):
+            here = f"{field}[{number}].result[{at}]"
+            try:
+                _add_result(result, phrases, drafts)
+            except InputError as error:
+                raise InputError(error.message, code=error.code, file=path, field=f"{here}{error.field}") from None
+            except Rejected as error:
+                return AnnotatedSample(sample_id, unusable=f"annotation by {name}: {error} ({here})")
+        sample = drafts.pop(None)
+        for draft in drafts.values():
+            draft.update({key: tuple(value) for key, value in draft.items() if isinstance(value, dict)})
+        annotations.append(Annotation(name, tuple(PhraseAnnotation(**draft) for draft in drafts.values()), **sample))
+    return AnnotatedSample(sample_id, tuple(annotations))
 
 
-def _annotation(annotator: str, results: Sequence[_Result], phrases: Sequence[str], place: _Place) -> Annotation:
-    sample: dict[str, Any] = {}
-    drafts: dict[str, dict[str, Any]] = {phrase: {} for phrase in phrases}
-    for number, result in enumerate(results):
-        here = _Place(place.file, f"{place.field}.result[{number}]")
-        if labels := [text for name in _SHAPES for text in getattr(result.value, name)]:
-            if len(labels) > 1 or labels[0] not in drafts:
-                found = f"{len(labels)} labels" if len(labels) > 1 else "another text"
-                raise here.error(".value", f"expected one phrase of the task, found {found}")
-            name, region = _region(result, labels[0], here)
-            if region is not None:
-                # A dict without values: duplicate regions count once.
-                drafts[labels[0]].setdefault(name, {})[region] = None
-        elif result.type in ("choices", "textarea"):
-            name, value, index = _control(result, len(phrases), here)
-            (sample if index is None else drafts[phrases[index]])[name] = value
-        elif result.type in _UNLABELED:
-            raise Unusable(f"a region without a phrase ({here.field})")
-        elif result.type != "relation":
-            message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
-            raise here.error(".type", message)
-    for draft in drafts.values():
-        draft.update({name: tuple(value) for name, value in draft.items() if isinstance(value, dict)})
-    annotated = tuple(PhraseAnnotation(**draft) for draft in drafts.values())
-    return Annotation(annotator, annotated, **sample)
-
-
-def _control(result: _Result, phrases: int, place: _Place) -> tuple[str, Any, int | None]:
-    """Return the field, the value and the phrase of a choice or comment; no phrase for the sample."""
+def _add_result(result: _Result, phrases: Sequence[str], drafts: dict[int | None, dict[str, Any]]) -> None:
+    """Add a shape, choice or comment to the fields of its phrase or of the sample; errors name fields of the result."""
+    if labels := result.value.labels:
+        if len(labels) > 1 or labels[0] not in phrases:
+            found = f"{len(labels)} labels" if len(labels) > 1 else "another text"
+            raise InputError(f"expected one phrase of the task, found {found}", field=".value")
+        name, region = _region(result, labels[0])
+        if region is not None:
+            drafts[phrases.index(labels[0])].setdefault(name, {})[region] = None
+        return
+    if result.type == "relation":
+        return
+    if result.type in (*_SHAPES, *_LABELED):
+        raise Rejected("a region without a phrase")
+    if result.type not in ("choices", "textarea"):
+        message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
+        raise InputError(message, field=".type")
     name, _, number = (result.from_name or "").partition("_")
-    name = "only_in_other_view" if name == "view" else name
-    controls: Mapping[str, Any] = _PHRASE_CONTROLS if number else _SAMPLE_CONTROLS
-    if name not in controls or (number and not (number.isdigit() and int(number) < phrases)):
+    is_phrase = number.isdigit() and int(number) < len(phrases)
+    if name not in (_PHRASE_CONTROLS if number else _SAMPLE_CONTROLS) or (number and not is_phrase):
         message = f"the exported labeling interface has no control {describe_choice(result.from_name)}"
-        raise place.error(".from_name", message)
-    kind, choices, text = controls[name], result.value.choices, result.value.text
-    value: Any
-    if kind is None:
-        value = (text if isinstance(text, str) else " ".join(text)).strip() or None
-    elif kind is bool:
-        value = OTHER_VIEW in choices
+        raise InputError(message, field=".from_name")
+    draft, choices = drafts[int(number) if number else None], result.value.choices
+    if name == "comment":
+        text = result.value.text
+        draft[name] = (text if isinstance(text, str) else " ".join(text)).strip() or None
+    elif name == "view":
+        draft["only_in_other_view"] = OTHER_VIEW in choices
     elif len(choices) != 1:
-        raise place.error(".value.choices", f"expected one choice, found {len(choices)}")
-    elif kind is not str and choices[0] not in list(kind):
-        message = f"expected one of {', '.join(kind)}, found {describe_choice(choices[0])}"
-        raise place.error(".value.choices", message)
+        raise InputError(f"expected one choice, found {len(choices)}", field=".value.choices")
+    elif (known := _CHOICES.get(name)) is None:
+        draft[name] = choices[0]
+    elif choices[0] in list(known):
+        draft[name] = known(choices[0])
     else:
-        value = kind(choices[0])
-    return name, value, int(number) if number else None
+        message = f"expected one of {', '.join(known)}, found {describe_choice(choices[0])}"
+        raise InputError(message, field=".value.choices")
 
 
-def _region(result: _Result, phrase: str, place: _Place) -> tuple[str, Box | Mask | None]:
+def _region(result: _Result, phrase: str) -> tuple[str, Box | Mask | None]:
     """Return the field and the region of a shape; None for a shape without area."""
     value, size = result.value, (result.original_height, result.original_width)
     if result.to_name not in (CURRENT, PRIOR):
-        raise place.error(".to_name", f"expected {CURRENT} or {PRIOR}, found {describe_choice(result.to_name)}")
+        message = f"expected {CURRENT} or {PRIOR}, found {describe_choice(result.to_name)}"
+        raise InputError(message, field=".to_name")
     if result.image_rotation or value.rotation:
-        raise Unusable(f"a rotated shape for '{phrase}'; boxes must be axis-aligned")
+        raise Rejected(f"a rotated shape for '{phrase}'; boxes must be axis-aligned")
     if value.points is None and value.vertices is None:
         if value.x is None or value.y is None or value.width is None or value.height is None:
-            raise place.error(".value", "expected x, y, width and height, or points, or vertices")
+            raise InputError("expected x, y, width and height, or points, or vertices", field=".value")
         box = _box(value.x, value.y, value.width, value.height)
         return "boxes" if result.to_name == CURRENT else "prior_boxes", box
     if size[0] is None or size[1] is None:
-        raise place.error("", "expected original_width and original_height with a polygon or line")
+        raise InputError("expected original_width and original_height with a polygon or line", field="")
     vertices = value.vertices or []
     if any(vertex.isBezier for vertex in vertices):
-        raise Unusable("a curved line; draw it through points")
-    points = [(x, y) for x, y in value.points or ((vertex.x, vertex.y) for vertex in vertices)]
+        raise Rejected("a curved line; draw it through points")
+    points = value.points or [(vertex.x, vertex.y) for vertex in vertices]
     mask = _mask(points, (size[0], size[1]), is_closed=value.points is not None or value.closed)
     if result.to_name == PRIOR:
-        raise Unusable(f"a polygon or line for '{phrase}' on the prior image; expected boxes")
+        raise Rejected(f"a polygon or line for '{phrase}' on the prior image; expected boxes")
     return "masks", mask
 
 
@@ -256,7 +223,7 @@ def _box(x: float, y: float, width: float, height: float) -> Box | None:
 def _mask(points: Sequence[Point], size: tuple[int, int], *, is_closed: bool) -> Mask:
     """Return the mask of a polygon, or of a line `LINE_WIDTH` wide, on an image of (height, width) pixels."""
     if len(points) < (3 if is_closed else 2):
-        raise Unusable(f"a {'polygon' if is_closed else 'line'} of {len(points)} points")
+        raise Rejected(f"a {'polygon' if is_closed else 'line'} of {len(points)} points")
     import numpy as np
     from PIL import Image, ImageDraw
     from pycocotools import mask as coco
@@ -274,5 +241,5 @@ def _mask(points: Sequence[Point], size: tuple[int, int], *, is_closed: bool) ->
 
 def _share(value: float) -> float:
     if not -_OVERHANG <= value <= 100 + _OVERHANG:
-        raise Unusable(f"a shape beyond the image ({value:g} percent)")
+        raise Rejected(f"a shape beyond the image ({value:g} percent)")
     return min(max(value / 100, 0.0), 1.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from maira.data.images import image_size
 from maira.data.manifest import Failure
 from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError
-from radfact.records import Box, Sentence
+from radfact.records import Sentence
 
 CURRENT, PRIOR = "image", "prior_0"
 """Names of the two images in results; the prior image is the only item of a Repeater, which may be empty."""
@@ -42,28 +41,19 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ImageAddress:
-    """How Label Studio addresses an image: below a folder that it serves, or below a URL.
+def image_address(image: Path, root: Path, prefix: str | None = None) -> str:
+    """Return the address of an image for Label Studio: below a URL prefix, or below a folder that it serves.
 
-    Attributes:
-        root: base folder of image paths. Without a prefix it is the document root of Label Studio's local files
-            (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT). Label Studio serves only folders below it that are added to the
-            project as local storage, not the root itself.
-        prefix: URL prefix; None for Label Studio's address of local files.
+    The root is the base folder of image paths. Without a prefix it is the document root of Label Studio's local files
+    (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT). Label Studio serves only folders below it that are added to the project as
+    local storage, not the root itself.
     """
-
-    root: Path
-    prefix: str | None = None
-
-    def of(self, image: Path) -> str:
-        """Return the address of an image."""
-        path, root = (Path(os.path.normpath(path.absolute())) for path in (image, self.root))
-        if not path.is_relative_to(root):
-            message = f"expected an image below {root}; give a folder that contains all images"
-            raise InputError(message, code=ErrorCode.INVALID_OPTION, file=image)
-        name = quote(path.relative_to(root).as_posix())
-        return f"/data/local-files/?d={name}" if self.prefix is None else f"{self.prefix.rstrip('/')}/{name}"
+    path, root = (Path(os.path.normpath(path.absolute())) for path in (image, root))
+    if not path.is_relative_to(root):
+        message = f"expected an image below {root}; give a folder that contains all images"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, file=image)
+    name = quote(path.relative_to(root).as_posix())
+    return f"/data/local-files/?d={name}" if prefix is None else f"{prefix.rstrip('/')}/{name}"
 
 
 def phrases_of(study: Study) -> list[Sentence] | None:
@@ -71,22 +61,21 @@ def phrases_of(study: Study) -> list[Sentence] | None:
     return study.phrases if study.phrases is not None else study.grounded_findings
 
 
-def numbered_phrases(study: Study) -> list[str]:
+def numbered_phrases(study: Study) -> list[dict[str, str]]:
     """Return the phrases as shown to annotators and used in results: numbered, so that equal phrases differ."""
-    return [f"{number}. {phrase.text}" for number, phrase in enumerate(phrases_of(study) or (), start=1)]
+    return [{"value": f"{number}. {phrase.text}"} for number, phrase in enumerate(phrases_of(study) or (), start=1)]
 
 
-def task_of(study: Study, address: ImageAddress) -> dict[str, Any]:
-    """Return a task: images, report (findings), phrases and known labels."""
-    phrases = numbered_phrases(study)
+def task_of(study: Study, root: Path, prefix: str | None = None) -> dict[str, Any]:
+    """Return a task: images (see `image_address`), report (findings), phrases and known labels."""
     known = [f"{label.kind} ({label.side})" if label.side else label.kind for label in study.labels or ()]
     return {
         "data": {
             "sample_id": study.sample_id,
-            CURRENT: address.of(study.frontal),
-            "priors": [] if study.prior_frontal is None else [address.of(study.prior_frontal)],
+            CURRENT: image_address(study.frontal, root, prefix),
+            "priors": [] if study.prior_frontal is None else [image_address(study.prior_frontal, root, prefix)],
             "report": study.findings or " ".join(phrase.text for phrase in phrases_of(study) or ()),
-            "phrases": [{"value": text} for text in phrases],
+            "phrases": numbered_phrases(study),
             "known_labels": ", ".join(known) or "none",
         }
     }
@@ -140,13 +129,10 @@ def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure])
             images.append(image | {"sample_id": study.sample_id, "role": role, "phrase_ids": ids} | report)
             for phrase, category in zip(phrases, ids, strict=True):
                 for box in (phrase.boxes if role == "current" else phrase.prior_boxes) or ():
-                    annotation = _coco_annotation(box, width, height) | {"image_id": image_id, "category_id": category}
-                    annotations.append({"id": len(annotations) + 1} | annotation)
+                    x, y = box.x_min * width, box.y_min * height
+                    size = (box.x_max - box.x_min) * width, (box.y_max - box.y_min) * height
+                    shape = {"bbox": [x, y, *size], "area": size[0] * size[1], "iscrowd": 0, "segmentation": []}
+                    of = {"image_id": image_id, "category_id": category}
+                    annotations.append({"id": len(annotations) + 1} | shape | of)
     category_list = [{"id": number, "name": text, "supercategory": "phrase"} for text, number in categories.items()]
     return {"images": images, "annotations": annotations, "categories": category_list}
-
-
-def _coco_annotation(box: Box, width: int, height: int) -> dict[str, Any]:
-    x, y = box.x_min * width, box.y_min * height
-    size = (box.x_max - box.x_min) * width, (box.y_max - box.y_min) * height
-    return {"bbox": [x, y, *size], "area": size[0] * size[1], "iscrowd": 0, "segmentation": []}

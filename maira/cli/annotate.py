@@ -19,12 +19,7 @@ from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from maira.data.annotation.combine import Agreement
-    from maira.data.annotation.results import AnnotatedSample
     from maira.data.manifest import Failure
-    from maira.data.sentences import SplitStudies
-    from radfact.judges import Judge
-    from radfact.results.evaluation import EvaluationResult
 
 annotate = typer.Typer(
     help="Export annotation tasks and import annotations (MAIRA-2, appendix G).",
@@ -32,6 +27,12 @@ annotate = typer.Typer(
 )
 
 _COMPARED = ("logical_precision", "logical_recall", "logical_f1")
+_AGREEMENT = {
+    **{name: name for name in ("annotators", "samples", "phrases")},
+    **{"equal labels": "label_agreement", "kappa": "label_kappa", "located": "located"},
+    **{"IoU": "mean_iou", "IoU on prior": "prior_mean_iou"},
+}
+"""Fields of an agreement by their headings."""
 
 _Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the studies.")]
 
@@ -69,8 +70,10 @@ def sentences(
 
     from maira.data.manifest import replace_failures, write_manifest
     from maira.data.sentences import split_findings
+    from radfact.api import RadFact
     from radfact.io.jsonl import write_json, write_jsonl
     from radfact.judges import load_judge, load_splitter
+    from radfact.records import Pair, Sentence
 
     studies, skipped = read_studies(manifest)
     cache = cache or out.parent / "cache"
@@ -84,24 +87,36 @@ def sentences(
         options = {"judge_args": judge.judge_args, **shared} if compare == name else {}
         with rename_fields({"judge": "compare"}):
             judging = load_judge(compare, cache=cache, **options)
-    watch = Console(stderr=True)
+    watch, console = Console(stderr=True), Console()
     with ProgressDisplay(watch, {"splitting": splitter.usage}):
         result = split_findings(studies, splitter, target)
-    compared = None
+    record = {"changes": result.counts, "splitter": splitter.describe(), "splitting": splitter.usage()}
+    lines = [(count.replace("_", " "), f"{value:,}") for count, value in result.counts.items()]
+    note = None
     if judging is not None:
+        pairs = []
+        for key, split in result.splits.items():
+            new = [Sentence(text=text) for sentence in split for text in sentence.new]
+            pairs.append(Pair(key, new, [Sentence(text=sentence.orig) for sentence in split]))
         with ProgressDisplay(watch, {"comparing": judging.usage}):
-            compared = _compare(result, judging)
+            compared = RadFact(judging).score(pairs)
+        scores = {score: compared.summaries[score] for score in _COMPARED}
+        record |= {"scores": {score: asdict(summary) for score, summary in scores.items()}}
+        record["judge"] = dict(compared.judge or {})
+        for score, summary in scores.items():
+            interval = "" if summary.low is None else f" [{summary.low:.3f}, {summary.high:.3f}]"
+            lines.append((f"RadFact {score.replace('_', ' ')}", f"{_shown(summary.point)}{interval}"))
+        note = f"RadFact: the sentences compared with those of the narratives; judge {record['judge'].get('name')}"
     failures = [*skipped, *result.failures]
-    write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), result.map_rows())
-    record = {"changes": asdict(result.counts), "splitter": splitter.describe(), "splitting": splitter.usage()}
-    if compared is not None:
-        scores = {name: asdict(compared.summaries[name]) for name in _COMPARED}
-        record |= {"scores": scores, "judge": dict(compared.judge or {})}
+    rows = ({"sample_id": key, **asdict(sentence)} for key, split in result.splits.items() for sentence in split)
+    write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), rows)
     write_json(out.with_name(f"{out.stem}.changes.json"), record)
     replace_failures(out.with_name("failures.jsonl"), out.name, failures)
     write_manifest(out, result.studies)
-    console = Console()
-    _show_changes(console, result, compared)
+    # As in MAIRA-2, table B.3.
+    print_table(console, "Findings as lists of sentences", ("name", "value"), lines)
+    if note is not None:
+        print_line(console, note)
     if result.unchanged:
         print_line(console, f"{result.unchanged} samples already have {target} and are unchanged")
     print_line(console, f"{len(result.studies)} of {len(studies) + len(skipped)} samples: {out}")
@@ -134,7 +149,7 @@ def export_tasks(
 
     Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report).
     """
-    from maira.data.annotation.tasks import ImageAddress, coco_dataset, labeling_config, phrases_of, task_of
+    from maira.data.annotation.tasks import coco_dataset, labeling_config, phrases_of, task_of
     from maira.data.manifest import Failure, replace_failures
     from radfact.io.jsonl import open_atomic, write_json
 
@@ -152,11 +167,11 @@ def export_tasks(
                 field="--to",
             )
         written = out / "coco.json"
-        dataset = coco_dataset(studies, folder, failures)
-        write_json(written, dataset)
+        write_json(written, coco_dataset(studies, folder, failures))
     else:
-        address = ImageAddress(image_root or (folder if image_url is not None else folder.parent), image_url)
-        tasks, config = [task_of(study, address) for study in studies], labeling_config(_categories(categories))
+        root = image_root or (folder if image_url is not None else folder.parent)
+        tasks = [task_of(study, root, image_url) for study in studies]
+        config = labeling_config(_categories(categories))
         written = out / "tasks.json"
         write_json(written, tasks)
         with open_atomic(out / "config.xml") as handle:
@@ -165,7 +180,7 @@ def export_tasks(
             print_line(
                 console,
                 "Label Studio requires LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
-                f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={address.root.absolute()}; add the image folder below it to "
+                f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root.absolute()}; add the image folder below it to "
                 "the project as local storage",
             )
     replace_failures(out / "failures.jsonl", written.name, failures)
@@ -195,9 +210,10 @@ def import_annotations(
     Also writes OUT.annotations.jsonl (all annotations), failures.jsonl and, for several annotators,
     OUT.agreement.json.
     """
-    from dataclasses import asdict
+    from pydantic import TypeAdapter
 
     from maira.data.annotation.combine import agreement, ground_studies
+    from maira.data.annotation.protocol import Annotation
     from maira.data.annotation.results import read_label_studio
     from maira.data.manifest import read_manifest, replace_failures, write_manifest
     from radfact.io.jsonl import write_json, write_jsonl
@@ -207,11 +223,14 @@ def import_annotations(
     result = ground_studies(studies, samples, combine)
     console = Console()
     agreements = agreement([sample.annotations for sample in samples])
-    write_jsonl(out.with_name(f"{out.stem}.annotations.jsonl"), _rows(samples))
+    as_json = TypeAdapter(Annotation).dump_python
+    rows = ({"sample_id": s.sample_id, **as_json(one, mode="json")} for s in samples for one in s.annotations)
+    write_jsonl(out.with_name(f"{out.stem}.annotations.jsonl"), rows)
     agreement_file = out.with_name(f"{out.stem}.agreement.json")
     if agreements:
-        write_json(agreement_file, {"pairs": [asdict(item) for item in agreements]})
-        _show_agreement(console, agreements)
+        write_json(agreement_file, {"pairs": agreements})
+        lines = [[_shown(pair[field]) for field in _AGREEMENT.values()] for pair in agreements]
+        print_table(console, "Agreement of annotators", [*_AGREEMENT], lines)
     else:
         agreement_file.unlink(missing_ok=True)
     replace_failures(out.with_name("failures.jsonl"), out.name, result.failures)
@@ -240,74 +259,11 @@ def _categories(name: str) -> Sequence[str]:
     return named
 
 
-def _compare(result: SplitStudies, judge: Judge) -> EvaluationResult:
-    """Compare the new sentences with the narratives' own sentences by RadFact."""
-    from radfact.api import RadFact
-    from radfact.records import Pair, Sentence
-
-    pairs = [
-        Pair(
-            key,
-            [Sentence(text=text) for sentence in split for text in sentence.new],
-            [Sentence(text=sentence.orig) for sentence in split],
-        )
-        for key, split in result.splits.items()
-    ]
-    return RadFact(judge).score(pairs)
-
-
-def _rows(samples: Sequence[AnnotatedSample]) -> list[dict[str, object]]:
-    """Return one row per sample and annotator."""
-    from pydantic import TypeAdapter
-
-    from maira.data.annotation.protocol import Annotation
-
-    adapter = TypeAdapter(Annotation)
-    return [
-        {"sample_id": sample.sample_id, **adapter.dump_python(annotation, mode="json")}
-        for sample in samples
-        for annotation in sample.annotations
-    ]
-
-
-def _show_changes(console: Console, result: SplitStudies, compared: EvaluationResult | None) -> None:
-    """Print counts and scores as in MAIRA-2, table B.3."""
-    from dataclasses import asdict
-
-    lines = [(name.replace("_", " "), f"{count:,}") for name, count in asdict(result.counts).items()]
-    if compared is not None:
-        for name in _COMPARED:
-            score = compared.summaries[name]
-            interval = "" if score.low is None else f" [{score.low:.3f}, {score.high:.3f}]"
-            lines.append((f"RadFact {name.replace('_', ' ')}", f"{_number(score.point)}{interval}"))
-    print_table(console, "Findings as lists of sentences", ("name", "value"), lines)
-    if compared is not None:
-        print_line(
-            console,
-            f"RadFact: the sentences compared with those of the narratives; judge {(compared.judge or {}).get('name')}",
-        )
-
-
-def _show_agreement(console: Console, agreements: Sequence[Agreement]) -> None:
-    heads = ("annotators", "samples", "phrases", "equal labels", "kappa", "located", "IoU", "IoU on prior")
-    lines = [
-        (
-            " and ".join(item.annotators),
-            str(item.samples),
-            str(item.phrases),
-            _number(item.label_agreement),
-            _number(item.label_kappa),
-            str(item.located),
-            _number(item.mean_iou),
-            _number(item.prior_mean_iou),
-        )
-        for item in agreements
-    ]
-    print_table(console, "Agreement of annotators", heads, lines)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _shown(value: object) -> str:
+    """Return a number, or the names of annotators, as shown in a table."""
+    if isinstance(value, tuple):
+        return " and ".join(value)
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _listed(failures: Sequence[Failure]) -> list[tuple[str, str]]:

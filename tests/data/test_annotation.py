@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from maira.data.annotation.combine import Combine, ground_studies
-from maira.data.annotation.protocol import CATEGORIES, PhraseLabel, Progression, Quality
+from maira.data.annotation.protocol import CATEGORIES, PLACED_DEVICE, PhraseLabel, Progression, Quality
 from maira.data.annotation.results import AnnotatedSample, read_label_studio
-from maira.data.annotation.tasks import OTHER_VIEW, ImageAddress, coco_dataset, labeling_config, task_of
+from maira.data.annotation.tasks import OTHER_VIEW, coco_dataset, image_address, labeling_config, task_of
 from maira.data.manifest import Failure
 from maira.data.study import Label, Study
 from radfact.errors import InputError
-from radfact.io.coco import decode_mask, read_coco
+from radfact.io.coco import decode_mask
 from radfact.records import Box, Sentence
 
 WIDTH, HEIGHT = 600, 518
@@ -82,7 +82,7 @@ def passed(*results: Result | list[Result]) -> list[Result]:
 
 
 def exported(tmp_path: Path, annotated: Study, *annotations: list[Result], **more: Any) -> Path:
-    task = task_of(annotated, ImageAddress(Path("/set")))
+    task = task_of(annotated, Path("/set"))
     rows = [
         {"id": i, "completed_by": i, "was_cancelled": False, "result": result, "updated_at": f"2026-01-0{i}"} | more
         for i, result in enumerate(annotations, start=1)
@@ -132,23 +132,30 @@ def test_boxes_are_read_as_drawn(tmp_path: Path, current: list[Box], prior: list
         np.testing.assert_allclose([box.as_tuple() for box in actual], [b.as_tuple() for b in expected], atol=1e-9)
 
 
-@pytest.mark.parametrize("label", [PhraseLabel.PLACED_NON_FINDING, PhraseLabel.NON_FINDING])
-def test_boxes_of_non_findings_are_ignored(tmp_path: Path, label: PhraseLabel) -> None:
-    results = passed(label_results(0, label), rectangle(FIRST, BOX))
-    assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
-
-
-@pytest.mark.parametrize("label", [PhraseLabel.OTHER, PhraseLabel.ISSUE])
-def test_non_findings_are_no_sentences(tmp_path: Path, label: PhraseLabel) -> None:
-    results = passed(label_results(0, label), label_results(1, PhraseLabel.NON_FINDING))
-    assert grounded(tmp_path, study("Two views.", "No effusion."), results) == [Sentence(text="No effusion.")]
-
-
-def test_a_resolved_finding_without_a_prior_image_is_dropped(tmp_path: Path) -> None:
-    resolved = label_results(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value)
-    results = passed(resolved, rectangle("1. Effusion has resolved.", BOX), label_results(1, PhraseLabel.NON_FINDING))
-    annotated = study("Effusion has resolved.", "No pneumothorax.")
-    assert grounded(tmp_path, annotated, results) == [Sentence(text="No pneumothorax.")]
+@pytest.mark.parametrize(
+    ("phrase", "results", "sentences"),
+    [
+        # Regions of non-findings and of findings that are not located on this image are ignored.
+        ("Left effusion.", label_results(0, PhraseLabel.PLACED_NON_FINDING), ["Left effusion.", "No edema."]),
+        ("Left effusion.", label_results(0, PhraseLabel.NON_FINDING), ["Left effusion.", "No edema."]),
+        ("Left effusion.", label_results(0, PhraseLabel.FINDING, view=OTHER_VIEW), ["Left effusion.", "No edema."]),
+        ("Tube.", label_results(0, PhraseLabel.FINDING, category=PLACED_DEVICE), ["Tube.", "No edema."]),
+        # Phrases about something else, and resolved findings without a prior image, give no sentence.
+        ("Two views.", label_results(0, PhraseLabel.OTHER), ["No edema."]),
+        ("Two views.", label_results(0, PhraseLabel.ISSUE), ["No edema."]),
+        (
+            "Effusion has resolved.",
+            label_results(0, PhraseLabel.TEMPORAL, progression=Progression.RESOLVED.value),
+            ["No edema."],
+        ),
+    ],
+)
+def test_phrases_become_sentences_by_the_protocol(
+    tmp_path: Path, phrase: str, results: list[Result], sentences: list[str]
+) -> None:
+    annotated = study(phrase, "No edema.")
+    drawn = passed(results, rectangle(f"1. {phrase}", BOX), label_results(1, PhraseLabel.NON_FINDING))
+    assert grounded(tmp_path, annotated, drawn) == [Sentence(text=text) for text in sentences]
 
 
 def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path) -> None:
@@ -157,12 +164,6 @@ def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path
     [sentence] = grounded(tmp_path, study(prior=True), results)
     assert sentence.boxes is not None
     assert sentence.prior_boxes is not None
-
-
-@pytest.mark.parametrize("more", [{"view": OTHER_VIEW}, {"category": "Correctly placed Support Devices"}])
-def test_findings_without_boxes_are_accepted(tmp_path: Path, more: dict[str, str]) -> None:
-    results = passed(label_results(0, PhraseLabel.FINDING, **more), rectangle(FIRST, BOX))
-    assert grounded(tmp_path, study(), results) == [Sentence(text="Left effusion.")]
 
 
 def test_polygons_of_misplaced_devices_become_masks(tmp_path: Path) -> None:
@@ -251,44 +252,40 @@ def test_categories_become_study_labels(tmp_path: Path) -> None:
     assert result.labels == [Label(kind="Pleural Effusion", boxes=result.grounded_findings[0].boxes)]
 
 
+FIRST_ANNOTATION = "[0].annotations[0].result"
+
+
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("path", "value", "field"),
     [
-        (lambda t: t[0]["data"].update(sample_id="s9"), "[0].data.sample_id"),
-        (lambda t: t[0]["data"].update(phrases=[{"value": "1. Another."}]), "[0].data.phrases"),
-        (lambda t: t.append(t[0]), "[1].data.sample_id"),
-        (lambda t: t[0].pop("data"), "[0]"),
-        (
-            lambda t: t[0]["annotations"][0]["result"][0].update(from_name="mood"),
-            "[0].annotations[0].result[0].from_name",
-        ),
-        (
-            lambda t: t[0]["annotations"][0]["result"][0]["value"].update(choices=["Good"]),
-            "[0].annotations[0].result[0].value.choices",
-        ),
-        (
-            lambda t: t[0]["annotations"][0]["result"][2]["value"].update(x="left"),
-            "[0].annotations[0].result[2].value.x",
-        ),
-        (
-            lambda t: t[0]["annotations"][0]["result"][2]["value"].update(rectanglelabels=["9. Nothing."]),
-            "[0].annotations[0].result[2].value",
-        ),
-        (
-            lambda t: t[0]["annotations"][0]["result"][2].update(to_name="lateral"),
-            "[0].annotations[0].result[2].to_name",
-        ),
+        ((0, "data", "sample_id"), "s9", "[0].data.sample_id"),
+        ((0, "data", "phrases"), [{"value": "1. Another."}], "[0].data.phrases"),
+        ((0, "annotations", 0, "result", 0, "from_name"), "mood", f"{FIRST_ANNOTATION}[0].from_name"),
+        ((0, "annotations", 0, "result", 0, "value", "choices"), ["Good"], f"{FIRST_ANNOTATION}[0].value.choices"),
+        ((0, "annotations", 0, "result", 2, "value", "x"), "left", f"{FIRST_ANNOTATION}[2].value.x"),
+        ((0, "annotations", 0, "result", 2, "value", "rectanglelabels"), ["9. No."], f"{FIRST_ANNOTATION}[2].value"),
+        ((0, "annotations", 0, "result", 2, "to_name"), "lateral", f"{FIRST_ANNOTATION}[2].to_name"),
+        ((0,), {}, "[0]"),
     ],
 )
-def test_an_invalid_export_is_an_error_with_its_field(tmp_path: Path, change: Any, field: str) -> None:
+def test_an_invalid_export_is_an_error_with_its_field(tmp_path: Path, path: Any, value: Any, field: str) -> None:
     annotated = study()
-    path = exported(tmp_path, annotated, passed(label_results(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
-    tasks = json.loads(path.read_text())
-    change(tasks)
-    path.write_text(json.dumps(tasks))
+    file = exported(tmp_path, annotated, passed(label_results(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
+    tasks = parent = json.loads(file.read_text())
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    file.write_text(json.dumps(tasks))
     with pytest.raises(InputError) as caught:
-        read_label_studio(path, [annotated])
-    assert (caught.value.file, caught.value.field) == (path, field)
+        read_label_studio(file, [annotated])
+    assert (caught.value.file, caught.value.field) == (file, field)
+
+
+def test_a_duplicate_task_is_an_error(tmp_path: Path) -> None:
+    file = exported(tmp_path, study())
+    file.write_text(json.dumps(json.loads(file.read_text()) * 2))
+    with raises("export.json: [1].data.sample_id: duplicate"):
+        read_label_studio(file, [study()])
 
 
 def test_every_control_refers_to_an_object() -> None:
@@ -302,19 +299,15 @@ def test_every_control_refers_to_an_object() -> None:
 
 def test_images_are_addressed_below_a_root_or_url() -> None:
     image = Path("/archive/set/images/a b.png")
-    assert ImageAddress(Path("/archive")).of(image) == "/data/local-files/?d=set/images/a%20b.png"
-    assert ImageAddress(Path("/archive/set"), "https://host/x/").of(image) == "https://host/x/images/a%20b.png"
+    assert image_address(image, Path("/archive")) == "/data/local-files/?d=set/images/a%20b.png"
+    assert image_address(image, Path("/archive/set"), "https://host/x/") == "https://host/x/images/a%20b.png"
     with raises("a b.png: invalid-option"):
-        ImageAddress(Path("/elsewhere")).of(image)
+        image_address(image, Path("/elsewhere"))
 
 
 def test_phrases_with_equal_text_stay_separate(tmp_path: Path) -> None:
-    results = passed(
-        label_results(0, PhraseLabel.FINDING),
-        label_results(1, PhraseLabel.FINDING),
-        rectangle("1. Rib fracture.", BOX),
-        rectangle("2. Rib fracture.", OTHER_BOX),
-    )
+    labels = [label_results(number, PhraseLabel.FINDING) for number in range(2)]
+    results = passed(*labels, rectangle("1. Rib fracture.", BOX), rectangle("2. Rib fracture.", OTHER_BOX))
     first, second = grounded(tmp_path, study("Rib fracture.", "Rib fracture."), results)
     assert first.boxes != second.boxes
 
@@ -334,14 +327,7 @@ def test_the_coco_dataset_has_the_existing_boxes(tmp_path: Path) -> None:
         ("a.png", "current", [1, 2]),
         ("p.png", "prior", [1, 2]),
     ]
-    path = tmp_path / "coco.json"
-    current = {i["id"] for i in dataset["images"] if i["role"] == "current"}
-    kept = {
-        "images": [i for i in dataset["images"] if i["id"] in current],
-        "annotations": [a for a in dataset["annotations"] if a["image_id"] in current],
-    }
-    path.write_text(json.dumps(dataset | kept))
-    [sentence] = read_coco(path)["s1"]
-    assert sentence.text == "Effusion."
-    assert sentence.boxes is not None
-    np.testing.assert_allclose(sentence.boxes[0].as_tuple(), BOX.as_tuple())
+    [drawn, prior] = dataset["annotations"]
+    assert drawn["bbox"] == pytest.approx([40, 20, 60, 50])
+    assert (drawn["image_id"], prior["image_id"], drawn["category_id"], prior["category_id"]) == (1, 2, 1, 1)
+    assert [category["name"] for category in dataset["categories"]] == ["Effusion.", "Nodule."]

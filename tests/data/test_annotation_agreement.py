@@ -88,8 +88,5 @@ def test_agreement_of_two_annotators() -> None:
         [by("a", finding(BOX))],
     ]
     [pair] = agreement(samples)
-    assert pair.annotators == ("a", "b")
-    assert (pair.samples, pair.quality_agreement) == (2, 0.5)
-    assert (pair.phrases, pair.label_agreement) == (2, 0.5)
-    assert (pair.located, pair.located_by_one) == (1, 1)
-    assert pair.mean_iou == pytest.approx(0.75)
+    expected = {"annotators": ("a", "b"), "samples": 2, "quality_agreement": 0.5, "phrases": 2, "label_agreement": 0.5}
+    assert pair | expected | {"located": 1, "located_by_one": 1, "mean_iou": pytest.approx(0.75)} == pair
