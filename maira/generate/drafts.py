@@ -41,25 +41,31 @@ from radfact.io.jsonl import append_jsonl, parse_rows, read_json, read_text, wri
 from radfact.records import Box, Sentence
 
 Row = dict[str, Any]
-Key = tuple[Any, ...]
 T = TypeVar("T", bound=Any)
 
 
 @dataclass(frozen=True)
 class GenerationItem:
-    """A request of a run and the row that its response becomes.
+    """A request of a run, and the row that its response and the model's name become.
 
-    Attributes:
-        key: `sample_id` of the row, and its `index` if it has one; unique in the run.
-        request: request to the model.
-        row: makes the row from the response and the model's name.
-        reference: boxes on the original image that the row compares the response with.
+    The sample has several rows if they have an `index`. `reference` is boxes on the original image that the row
+    compares the response with.
     """
 
-    key: Key
     request: GenerationRequest
     row: Callable[[Response, str], Row]
+    index: int | None = None
     reference: Sequence[Box] | None = None
+
+    @property
+    def sample_id(self) -> str:
+        """The sample of the study."""
+        return self.request.example.sample_id
+
+    @property
+    def key(self) -> str:
+        """What distinguishes the row in its run."""
+        return _key(self.sample_id, self.index)
 
     def content_hash(self, image_hashes: Mapping[Path, str]) -> str:
         """Return a hash of prompt, images and reference: with the run's settings they determine the row.
@@ -81,10 +87,8 @@ class ResponseFile:
     only for the request that it answers. `failures.jsonl` next to them lists failed requests, with the name of OUT as
     `source`; its other rows are kept. With several processes, every process creates this object at the same time.
 
-    Attributes:
-        rows: finished rows by key.
-        changed: number of responses on disk whose request has changed; they are generated again.
-        group: processes of the run.
+    `rows` has the finished rows by key; `changed` is the number of responses on disk whose request has changed, which
+    are generated again.
     """
 
     def __init__(
@@ -94,16 +98,16 @@ class ResponseFile:
         self.partial = out.with_name(f"{out.name}.partial" + (f".{self.group.rank}" if self.group.rank else ""))
         self.failures_file = out.with_name("failures.jsonl")
         prepared = self._prepare(settings) if self.group.is_main else None
-        self.rows: dict[Key, Row]
+        self.rows: dict[str, Row]
         self.rows, self.changed = self.group.gather(prepared)[0]
 
-    def _prepare(self, settings: Mapping[str, Any]) -> tuple[dict[Key, Row], int]:
+    def _prepare(self, settings: Mapping[str, Any]) -> tuple[dict[str, Row], int]:
         """Check that the files on disk belong to this run; keep and return their rows except those of changed requests.
 
         Rows of samples that are unreadable now are kept, after the others.
         """
         if self.out == self.failures_file:
-            raise self._conflict("is the list of failures; choose another --out")
+            raise self._conflict("is the list of failures")
         read_failures(self.failures_file)  # an unreadable list must not be found at the end of the run only
         run_file = self.out.with_name(f"{self.out.stem}.run.json")
         files = self._files()
@@ -113,13 +117,10 @@ class ResponseFile:
         hashes = {item.key: item.content_hash(image_hashes) for item in self.items}
         unreadable = {failure.sample_id for failure in self.failures}
         rows = {self._key_of(row): row for rows in rows_by_file.values() for row in rows}
-        if foreign := [key for key in rows if key not in hashes and key[0] not in unreadable]:
-            raise self._conflict(
-                f"holds {len(foreign)} responses to other requests, such as {min(map(_name, foreign))}; choose another "
-                "--out"
-            )
-        hashes |= {key: known.get(_name(key), "") for key in rows if key not in hashes}
-        changed = {key for key in rows if known.get(_name(key), "") != hashes[key]}
+        if foreign := [key for key in rows if key not in hashes and rows[key]["sample_id"] not in unreadable]:
+            raise self._conflict(f"holds {len(foreign)} responses to other requests, such as {min(foreign)}")
+        hashes |= {key: known.get(key, "") for key in rows if key not in hashes}
+        changed = {key for key in rows if known.get(key, "") != hashes[key]}
         # Before the hashes: a run killed in between must not find an old response with the hash of its new request.
         for path, on_disk in rows_by_file.items():
             current = [row for row in on_disk if self._key_of(row) not in changed]
@@ -127,18 +128,16 @@ class ResponseFile:
                 path.unlink()
             elif len(current) < len(on_disk) or path != self.out:  # the last line of a partial file may be incomplete
                 write_jsonl(path, current)
-        write_json(run_file, {**settings, "requests": {_name(key): digest for key, digest in hashes.items()}})
+        write_json(run_file, {**settings, "requests": hashes})
         return {key: row for key, row in rows.items() if key not in changed}, len(changed)
 
     def _read_hashes(self, run_file: Path, settings: Mapping[str, Any]) -> dict[str, str]:
         """Return the request hashes of the run on disk, by name of the key."""
         known = read_json(run_file) if run_file.exists() else None
         if not isinstance(known, dict):
-            raise self._conflict("exists and was not written by this command; choose another --out or remove it")
+            raise self._conflict("exists and was not written by this command")
         if changed := [key for key in settings if known.get(key) != settings[key]]:
-            raise self._conflict(
-                f"holds responses of a run with another {', '.join(changed)}; choose another --out or remove it"
-            )
+            raise self._conflict(f"holds responses of a run with another {', '.join(changed)}")
         hashes = known.get("requests")
         return hashes if isinstance(hashes, dict) else {}
 
@@ -148,16 +147,16 @@ class ResponseFile:
         folder = self.out.parent
         return sorted(path for path in folder.iterdir() if name.fullmatch(path.name)) if folder.is_dir() else []
 
-    def _key_of(self, row: Row) -> Key:
-        key = (row.get("sample_id"), row["index"]) if "index" in row else (row.get("sample_id"),)
-        if not isinstance(key[0], str):
-            raise self._conflict("has a row without sample_id; choose another --out or remove it")
-        return key
+    def _key_of(self, row: Row) -> str:
+        if not isinstance(row.get("sample_id"), str):
+            raise self._conflict("has a row without sample_id")
+        return _key(row["sample_id"], row.get("index"))
 
     def _conflict(self, message: str) -> InputError:
+        message = f"{message}; choose another --out or remove it"
         return InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=self.out)
 
-    def append(self, key: Key, row: Row) -> None:
+    def append(self, key: str, row: Row) -> None:
         """Write a row to the partial file, so that not even a crash of the machine loses it."""
         append_jsonl(self.partial, [row])
         self.rows[key] = row
@@ -186,8 +185,8 @@ def _hash_images(images: Iterable[Path]) -> dict[Path, str]:
         return dict(readers.map(hash_image, images))
 
 
-def _name(key: Key) -> str:
-    return " ".join(map(str, key))
+def _key(sample_id: str, index: int | None) -> str:
+    return sample_id if index is None else f"{sample_id} {index}"
 
 
 def _complete_rows(path: Path) -> Iterator[Row]:
@@ -231,11 +230,7 @@ def generate_responses(
     no response is missing. Returns the rows in the order of the items, and the failures without duplicates in that
     order; if there are no rows, the failures are listed on disk and a RunError is raised.
     """
-    settings = {
-        "checkpoint": fingerprint(checkpoint),
-        "free": engine_options.free,
-        **settings,
-    }
+    settings = {"checkpoint": fingerprint(checkpoint), "free": engine_options.free, **settings}
     file = ResponseFile(out, settings, items, failures)
     if file.changed:
         on_changed(file.changed)
@@ -254,7 +249,7 @@ def generate_responses(
                 item = share[index]
                 row = response if isinstance(response, FailedRequest) else _row(item, response, engine.name)
                 if isinstance(row, FailedRequest):
-                    failed.append(Failure(sample_id=item.key[0], stage="generate", reason=row.reason))
+                    failed.append(Failure(sample_id=item.sample_id, stage="generate", reason=row.reason))
                 else:
                     file.append(item.key, row)
                 on_progress(finished + done, finished + len(share))
@@ -265,7 +260,7 @@ def generate_responses(
     for other_rows, other_failures in file.group.gather((new_rows, failed)):
         file.rows |= other_rows
         failures += other_failures
-    index_of = {item.key[0]: index for index, item in reversed(list(enumerate(items)))}
+    index_of = {item.sample_id: index for index, item in reversed(list(enumerate(items)))}
     failures = list(dict.fromkeys(failures))  # many phrases may share an unreadable image
     failures.sort(key=lambda failure: index_of.get(failure.sample_id or "", -1))
     if file.group.is_main:
@@ -342,22 +337,10 @@ def generate_drafts(
 ) -> tuple[int, list[Failure]]:
     """Draft a report for every study; a run with the same settings resumes where it stopped.
 
-    Args:
-        studies: test set.
-        checkpoint: folder of the model.
-        out: drafts to write (JSON Lines), in the order of `studies`.
-        options: options of generation.
-        engine: options of the engine.
-        failures: samples that are already known to fail; listed with the others.
-        on_changed: called with the number of drafted studies that have changed and are drafted again, if any.
-        on_progress: called with (finished studies, all studies).
-
-    Returns:
-        The number of drafts, and the failures.
-
-    Raises:
-        InputError: the checkpoint or `out` cannot be used.
-        RunError: no study could be drafted, or the engine broke.
+    The drafts are written to `out` in the order of the studies. `failures` of samples that are known to fail are listed
+    with the others. `on_changed` is called with the number of drafted studies that have changed and are drafted again,
+    if any, and `on_progress` with the numbers of finished and of all studies. Returns the number of drafts, and the
+    failures.
     """
     options, engine = options or GenerationOptions(), engine or EngineOptions()
     limit = options.max_new_tokens or NEW_TOKENS[options.task]
@@ -371,7 +354,7 @@ def generate_drafts(
             # A study's draft does not depend on the other studies.
             digest = hashlib.sha256(f"{seed} {study.sample_id}".encode()).digest()
             request = replace(request, sampling=Sampling(temperature, int.from_bytes(digest[:8], "little")))
-        return [GenerationItem((study.sample_id,), request, partial(make_draft, example, cut_loops=not engine.free))]
+        return [GenerationItem(request, partial(make_draft, example, cut_loops=not engine.free))]
 
     items, unreadable = make_items(studies, make, failures)
     settings = {

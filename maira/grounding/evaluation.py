@@ -169,7 +169,7 @@ def _phrase_item(study: Study, phrase: Phrase, options: GenerationOptions, *, cu
     is_clipped = any(note in (BOX_CLIPPED, BOX_OUTSIDE) for _, note in losses)
     row = partial(_phrase_row, example, phrase, cropped.boxes or (), is_clipped, cut_loops)
     request = report_request(example, _limit(options))
-    return GenerationItem((phrase.sample_id, phrase.index), request, row, phrase.sentence.boxes)
+    return GenerationItem(request, row, phrase.index, phrase.sentence.boxes)
 
 
 def _phrase_row(
@@ -198,7 +198,7 @@ def completion_item(study: Study, completion: BoxCompletion, limit: int) -> Gene
     original = (study.grounded_findings or [])[completion.index].boxes or ()
     request = GenerationRequest(completion.example, "boxes", limit)
     row = partial(_completion_row, study, completion, original)
-    return GenerationItem((study.sample_id, completion.index), request, row, original)
+    return GenerationItem(request, row, completion.index, original)
 
 
 def _completion_row(

@@ -114,7 +114,7 @@ class DraftEvaluator:
         for index, response in engine.generate([item.request for item in self._items]):
             item = self._items[index]
             if isinstance(response, FailedRequest):
-                failures.append(f"{item.key[0]}: {response.reason}")
+                failures.append(f"{item.sample_id}: {response.reason}")
             else:
                 (boxes if item.request.form == "boxes" else drafts).append(item.row(response, name))
         return drafts, boxes, failures
@@ -152,6 +152,6 @@ def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[Generat
     """Yield the requests for the report of a study and for the boxes of each sentence of a grounded reference."""
     with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
         example = make_example(without_references(study), task, preset=config.preset)
-        yield GenerationItem((study.sample_id,), report_request(example), partial(make_draft, example))
+        yield GenerationItem(report_request(example), partial(make_draft, example))
         for completion in box_completions(study, preset=config.preset):
             yield completion_item(study, completion, NEW_TOKENS["phrase"])
