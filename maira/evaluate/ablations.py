@@ -118,7 +118,7 @@ def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
         if not is_over or last["recipe"] != resume_fields(config):
             return False
         return bool(last["origin"] == data_fingerprints(config))
-    except InputError as error:
+    except (InputError, RunError) as error:
         say(f"{config.out / 'checkpoint'} is used as it is; its origin cannot be checked: {error}")
         return True
 

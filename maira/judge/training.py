@@ -15,9 +15,8 @@ from maira.judge.run_config import JudgeTrainConfig
 from maira.model.checkpoint import checkpoint_folder, fingerprint
 from maira.runtime.processes import DistributedContext
 from maira.train import attention, lora
-from maira.train.components import check_context, weight_dtype
+from maira.train.components import check_context, gather_weights, weight_dtype
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
-from maira.train.export import gather_weights
 from maira.train.logging import MetricsLogger
 from maira.train.loop import TrainingSetup, attention_kernel, run_training
 from maira.train.loss import Losses, PackedLossModel, answer_losses

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from maira.train.config.run_config import AnomalyConfig
 from maira.train.data.batches import Phase, SkippedSample
 from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.jsonl import append_jsonl
 
 WINDOW = 100
 """Steps whose gradient norms make the running mean that a spike is compared with."""
@@ -22,73 +22,67 @@ WARMUP = 20
 Kind = Literal["not_finite", "spike"]
 
 
-@dataclass
 class AnomalyDetector:
-    """Checks each step before the weights are updated, with the same result on all processes.
+    """Checks each step before the weights are updated, with the same result on all processes, and lists anomalies.
 
-    Attributes:
-        config: the action for each kind of anomaly.
-        norms: gradient norms of the last normal steps.
-        skipped: number of steps skipped in a row.
-        unreadable: names of the samples skipped so far.
-        started: start time of this process, by which its rows in `faults.jsonl` are known.
+    They are the rows of `faults.jsonl`, which the main process writes (None: another process).
     """
 
-    config: AnomalyConfig
-    norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    skipped: int = 0
-    unreadable: set[str] = field(default_factory=set)
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+    def __init__(self, config: AnomalyConfig, file: Path | None = None) -> None:
+        self._config, self._file = config, file
+        self.norms: deque[float] = deque(maxlen=WINDOW)  # of the last normal steps
+        self.skipped = 0  # steps skipped in a row
+        self.unreadable: set[str] = set()  # names of the samples skipped so far
+        # By which the rows of this start are known.
+        self._started = datetime.now(UTC).isoformat(timespec="milliseconds")
 
     def check(self, loss: float, norm: float) -> Kind | None:
         """Return the kind of anomaly of a step, if any."""
+        kind: Kind | None = None
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self.skipped += 1
-            return "not_finite"
-        if self.config.spike is not None and len(self.norms) >= WARMUP and norm > self.config.spike * self.mean_norm:
-            self.skipped += 1
-            return "spike"
-        self.norms.append(norm)
-        self.skipped = 0
-        return None
+            kind = "not_finite"
+        elif (
+            self._config.spike is not None and len(self.norms) >= WARMUP and norm > self._config.spike * self.mean_norm
+        ):
+            kind = "spike"
+        else:
+            self.norms.append(norm)
+        self.skipped = self.skipped + 1 if kind else 0
+        return kind
 
     @property
     def mean_norm(self) -> float:
         """Running mean of the gradient norm; NaN before the first step."""
         return sum(self.norms) / len(self.norms) if self.norms else math.nan
 
-    def ends_run(self, kind: Kind) -> bool:
-        """Return whether an anomaly ends the run, by its action or because too many steps were skipped in a row."""
-        is_stop = kind == "not_finite" and self.config.not_finite == "stop"
-        return is_stop or self.skipped > self.config.most_skipped
-
-    def make_row(self, kind: Kind, step: int, loss: float, norm: float, sample_ids: list[str]) -> dict[str, Any]:
-        """Return a row of `faults.jsonl` for a step, in which numbers that are not finite are strings."""
-        return {
-            "started": self.started,
-            "step": step,
-            "fault": kind,
-            "action": "stop" if self.ends_run(kind) else "skip",
-            "loss": _json_number(loss),
-            "grad_norm": _json_number(norm),
-            "mean_grad_norm": _json_number(self.mean_norm),
-            "sample_ids": sample_ids,
-        }
+    def record_step(self, kind: Kind, step: int, loss: float, norm: float, sample_ids: list[str]) -> dict[str, Any]:
+        """List an anomalous step in a row, in which numbers that are not finite are strings."""
+        is_stop = kind == "not_finite" and self._config.not_finite == "stop"
+        numbers = {"loss": loss, "grad_norm": norm, "mean_grad_norm": self.mean_norm}
+        row = {name: float(f"{x:.6g}") if math.isfinite(x) else str(x) for name, x in numbers.items()}
+        return self._record(
+            step, kind, is_stop or self.skipped > self._config.most_skipped, row | {"sample_ids": sample_ids}
+        )
 
     def record_skipped(self, step: int, samples: Sequence[SkippedSample], phase: Phase, *, of: int) -> dict[str, Any]:
-        """Count unreadable samples and return their row of `faults.jsonl`."""
+        """List unreadable samples in a row."""
         self.unreadable.update(sample.sample_id for sample in samples)
-        ends_run = len(samples) == of or len(self.unreadable) > self.config.most_unreadable
-        return {
-            "started": self.started,
-            "step": step,
-            "fault": "unreadable",
+        ends_run = len(samples) == of or len(self.unreadable) > self._config.most_unreadable
+        row = {
             "part": phase,
-            "action": "stop" if ends_run else "skip",
             "of": of,
             "sample_ids": [sample.sample_id for sample in samples],
             "reasons": [sample.reason for sample in samples],
         }
+        return self._record(step, "unreadable", ends_run, row)
+
+    def _record(self, step: int, fault: str, ends_run: bool, values: dict[str, Any]) -> dict[str, Any]:
+        action = "stop" if ends_run else "skip"
+        row = {"started": self._started, "step": step, "fault": fault, "action": action, **values}
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            append_jsonl(self._file, [row])
+        return row
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -97,8 +91,7 @@ class AnomalyDetector:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.norms = deque(state["norms"], maxlen=WINDOW)
-        self.skipped = state["skipped"]
-        self.unreadable = set(state["unreadable"])
+        self.skipped, self.unreadable = state["skipped"], set(state["unreadable"])
 
 
 def describe_row(row: dict[str, Any]) -> str:
@@ -120,7 +113,3 @@ def stop_error(row: dict[str, Any], file: Path, resume_hint: str) -> InputError 
     hint = "A lower learning_rate" + (" or faults.not_finite=skip" if row["fault"] == "not_finite" else "")
     reason = f"{describe_row(row)} at step {row['step']}"
     return RunError(f"{reason}; its samples are listed in {file}, and {resume_hint}. {hint} may help")
-
-
-def _json_number(value: float) -> float | str:
-    return float(f"{value:.6g}") if math.isfinite(value) else str(value)

@@ -33,20 +33,14 @@ VARLEN, SAMPLES = "maira_varlen", "maira_samples"
 
 
 class PackedRow(NamedTuple):
-    """The positions of the samples of a packed row; reaches the kernels as the language model's argument `row`.
+    """The positions of the samples of a packed row; reaches the kernels as the language model's argument `row`."""
 
-    Attributes:
-        starts: (samples + 1,) int32, the first token of each sample, and the end of the row; padding is a sample.
-        longest: tokens of the longest sample.
-        places: (samples, longest), the token at each position of the padded batch, without the row's padding; beyond
-            the end of a sample any token. Empty for `varlen`.
-        back: (tokens,), the index of each token in the flattened `places`; empty for `varlen`.
-    """
-
-    starts: Tensor
-    longest: int
+    starts: Tensor  # (samples + 1,) int32, the first token of each sample, and the end of the row; padding is a sample
+    longest: int  # tokens of the longest sample
+    # (samples, longest), the token at each position of the padded batch, without the row's padding; beyond the end of a
+    # sample any token. This and `back` are empty for `varlen`.
     places: Tensor
-    back: Tensor
+    back: Tensor  # (tokens,), the index of each token in the flattened `places`
 
 
 def register_kernels() -> None:

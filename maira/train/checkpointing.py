@@ -2,17 +2,15 @@
 
 Each process writes its part of the weights and optimizer states, with its random number generators, as tensors and JSON
 in one safetensors file, so that a run can resume with another number of processes and reading a state runs no code.
-`state.json` is written last, with the size of every other file: a folder without it, or with a file of another size, is
-incomplete.
+The folder gets its name when all files are written. A damaged one is found when it is loaded: safetensors checks the
+header and the size of a file, and every number of a tensor must be in one of them.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,9 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -45,7 +42,7 @@ from radfact.io.jsonl import read_json, write_json
 from radfact.machine import project_version
 
 RECORD = "state.json"
-FORMAT = 2
+FORMAT = 3
 """Version of the format of states; increased when their content, or how it is computed (fingerprints, say), changes."""
 _CHANGEABLE_FIELDS: dict[str, Any] = dict.fromkeys(
     (
@@ -73,23 +70,14 @@ class _Part(NamedTuple):
 
 @dataclass
 class CheckpointManager:
-    """Saves and loads the training states of a run.
-
-    Attributes:
-        out: folder of the run.
-        keep: number of states kept, the last ones.
-        context: processes of the run, which share the folder.
-        notify: prints a line for the user.
-        only_trained: omit weights that are not trained, since the model of the start has them.
-        last: step of the last state that was saved or loaded; None before.
-    """
+    """Saves and loads the training states of a run."""
 
     out: Path
-    keep: int
-    context: DistributedContext
-    notify: Callable[[str], None]
-    only_trained: bool = True
-    last: int | None = None
+    keep: int  # number of states kept, the last ones
+    context: DistributedContext  # processes of the run, which share the folder
+    notify: Callable[[str], None]  # prints a line for the user
+    only_trained: bool = True  # omit weights that are not trained, since the model of the start has them
+    last: int | None = None  # step of the last state that was saved or loaded; None before
     _group: Any = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "states"))
     _pending: tuple[int, Future[None]] | None = None
@@ -145,17 +133,36 @@ class CheckpointManager:
         self._thread.shutdown()
 
     def find(self) -> list[Path]:
-        """Return the complete states, last one first, the same on all processes; remove incomplete saves."""
-        states: list[Path] = self.context.gather(self._find() if self.context.is_main else None)[0]
-        return states
+        """Return the states, last one first, the same on all processes; remove incomplete saves."""
+        states: list[Path] = []
+        if self.context.is_main:
+            for incomplete in self.folder.glob(f"*{_WRITING}"):
+                shutil.rmtree(incomplete, ignore_errors=True)
+            states = sorted((f for f in self.folder.glob("step-*") if _NAME.fullmatch(f.name)), reverse=True)
+        found: list[Path] = self.context.gather(states)[0]
+        return found
 
-    def damaged_error(self) -> InputError:
-        """Return the error of a run whose states are all damaged; a silent restart would lose the progress."""
-        return InputError(
-            "no state here can be read; remove the folder to start again",
-            code=ErrorCode.FILE_UNREADABLE,
-            file=self.folder,
-        )
+    def resume(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, check: Callable[[Path, dict[str, Any]], None]
+    ) -> dict[str, Any] | None:
+        """Load the last readable state that passes a check of its record, and return that; None without any state.
+
+        If no state can be read, that is an error: a silent restart would lose the progress.
+        """
+        states = self.find()
+        for state in states:
+            try:
+                record = read_record(state)
+                check(state, record)
+                self.load(state, model, optimizer)
+            except RunError as error:
+                self.notify(f"{error}; it is damaged, and the previous state is tried")
+                continue
+            return record
+        if states:
+            message = "no state here can be read; remove the folder to start again"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=self.folder)
+        return None
 
     @torch.no_grad()
     def load(self, state: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -165,9 +172,12 @@ class CheckpointManager:
             RunError: the state cannot be read on one of the processes.
         """
         error: Exception | None = None
+        record = read_record(state)
         try:
             with ExitStack() as stack:
-                files = [stack.enter_context(safe_open(file, "pt")) for file in _files(state)]
+                files = [stack.enter_context(safe_open(file, "pt")) for file in sorted(state.glob("rank-*"))]
+                if len(files) != record["processes"]:
+                    raise ValueError(f"expected files of {record['processes']} processes, found {len(files)}")
                 offsets = [json.loads(file.metadata()["offsets"]) for file in files]
                 for name, part in self._parts(model, optimizer):
                     sources = zip(files, offsets, strict=True)
@@ -181,7 +191,7 @@ class CheckpointManager:
             error = caught
         if reasons := [reason for reason in self.context.gather(_reason(error)) if reason]:
             raise RunError(f"{state}: {reasons[0]}")
-        self.last = read_record(state)["step"]
+        self.last = record["step"]
 
     def _parts(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, _Part]]:
         """Yield this process's part of each tensor of a state by name; it shares the memory of model and optimizer."""
@@ -194,27 +204,15 @@ class CheckpointManager:
             for name, tensor in state.items():
                 yield from _tensor_parts(f"optimizer.{parameter}.{name}", tensor)
 
-    def _find(self) -> list[Path]:
-        for incomplete in self.folder.glob(f"*{_WRITING}"):
-            shutil.rmtree(incomplete, ignore_errors=True)
-        folders = [f for f in sorted(self.folder.glob("step-*"), reverse=True) if _NAME.fullmatch(f.name)]
-        complete = [folder for folder in folders if _is_complete(folder)]
-        if folders and not complete:
-            raise self.damaged_error()
-        for folder in folders:
-            if folder not in complete:
-                self.notify(f"{folder} is damaged and ignored")
-        return complete
-
     def _write(self, step: int, parts: dict[str, _Part], random_state: str, record: dict[str, Any]) -> None:
         state = self.folder / f"step-{step:06d}"
         temporary = state.with_name(state.name + _WRITING)
         try:
-            sizes = self._write_parts(temporary, parts, random_state)
+            self._write_parts(temporary, parts, random_state)
             if not self.context.is_main:
                 return
-            about = {"format": FORMAT, "version": project_version(), "step": step}
-            write_json(temporary / RECORD, {**about, **record, "sizes": sizes})
+            about = {"format": FORMAT, "version": project_version(), "step": step, "processes": self.context.size}
+            write_json(temporary / RECORD, {**about, **record})
             if state.exists():
                 shutil.rmtree(state)
             temporary.rename(state)
@@ -228,11 +226,11 @@ class CheckpointManager:
             for old in [*states[: -self.keep], *self.folder.glob(f"*{_WRITING}")]:
                 shutil.rmtree(old)
 
-    def _write_parts(self, folder: Path, parts: dict[str, _Part], random_state: str) -> dict[str, int]:
-        """Write the file of this process, and return the sizes of the files of all processes, once all are written."""
+    def _write_parts(self, folder: Path, parts: dict[str, _Part], random_state: str) -> None:
+        """Write the file of this process, and wait until all processes have written theirs."""
         file = folder / f"rank-{self.context.rank:05}.safetensors"
         offsets = json.dumps({name: part.offset for name, part in parts.items()})
-        own: dict[str, int] | str
+        error: Exception | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tensors = {name: part.tensor for name, part in parts.items()}
@@ -240,24 +238,23 @@ class CheckpointManager:
             # Renamed only when it is on the disk: a file cut short by a power failure may have its size and header.
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-            own = {file.name: file.stat().st_size}
-        except Exception as error:  # sent to the other processes, which would wait
-            own = _write_failure(error, self.folder, sum(part.tensor.nbytes for part in parts.values()))
-        results: list[dict[str, int] | str] = [own] * self.context.size
+        except Exception as caught:  # sent to the other processes, which would wait
+            error = caught
+        reasons = [_reason(error)] * self.context.size
         if self._group is not None:
-            torch.distributed.all_gather_object(results, own, group=self._group)
-        sizes: dict[str, int] = {}
-        for result in results:
-            if isinstance(result, str):
-                raise RunError(result)
-            sizes |= result
-        return sizes
+            torch.distributed.all_gather_object(reasons, reasons[0], group=self._group)
+        if reason := next(filter(None, reasons), None):
+            raise RunError(reason)
 
 
 def read_record(state: Path) -> dict[str, Any]:
-    """Read the step and the record that `CheckpointManager.save` saved with the tensors."""
-    record: dict[str, Any] = read_json(state / RECORD)
-    if (version := record.get("format", 0)) == FORMAT:
+    """Read the step and the record that `CheckpointManager.save` saved with the tensors; RunError if it is damaged."""
+    try:
+        record: dict[str, Any] = read_json(state / RECORD)
+        version = record.get("format", 0)
+    except (InputError, AttributeError) as error:
+        raise RunError(f"{state}: {_reason(error)}") from None
+    if version == FORMAT:
         return record
     raise InputError(
         f"was saved by {record.get('version', 'another version')} in the format {version}; this version, "
@@ -283,23 +280,6 @@ def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig)
             code=ErrorCode.OUTPUT_CONFLICT,
             field="out",
         )
-
-
-def _files(state: Path) -> list[Path]:
-    return sorted(state.glob("rank-*.safetensors"))
-
-
-def _is_complete(folder: Path) -> bool:
-    try:
-        record = read_json(folder / RECORD)
-        if record.get("format", 0) != FORMAT:
-            return True  # only another version can tell; `read_record` raises
-        for file in _files(folder):
-            with safe_open(file, "pt"):  # its header can be read
-                pass
-        return all((folder / name).stat().st_size == size for name, size in record["sizes"].items())
-    except (InputError, OSError, SafetensorError, KeyError, TypeError, AttributeError):
-        return False
 
 
 def _tensor_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, _Part]]:
@@ -330,47 +310,26 @@ def _copy_overlap(part: _Part, saved: Any, offset: list[int]) -> int:
     return math.prod(end - begin for begin, end in spans)
 
 
-def _write_failure(error: Exception, folder: Path, size: int) -> str:
-    """Return the reason why the tensors of a state could not be written."""
-    # safetensors gives the number of the system's error as text.
-    number = error.errno if isinstance(error, OSError) else None
-    if match := re.search(r"os error (\d+)", str(error)):
-        number = int(match[1])
-    if number == errno.ENOSPC:
-        free = shutil.disk_usage(folder.parent).free
-        return (
-            f"{folder}: no space left on device ({size / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"
-        )
-    return os.strerror(number) if number is not None else _reason(error)
-
-
 def _reason(error: BaseException | None) -> str:
     """Return an error as part of a line, empty for None."""
     if error is None:
         return ""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    prefix = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
+    # safetensors gives the number of the system's error as text.
+    if match := re.search(r"os error (\d+)", str(error)):
+        return os.strerror(int(match[1]))
+    prefix = "" if isinstance(error, RunError | InputError) else f"{type(error).__name__}: "
     return f"{prefix}{' '.join(str(error).split())[:300]}"
 
 
 def _random_state() -> dict[str, Any]:
-    """Return the states of all random number generators as JSON values."""
-    numpy: Any = np.random.get_state(legacy=False)
-    numpy["state"]["key"] = numpy["state"]["key"].tolist()
-    return {
-        "python": random.getstate(),
-        "numpy": numpy,
-        "torch": torch.get_rng_state().tolist(),
-        "cuda": torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None,
-    }
+    """Return the states of torch's random number generators, the only ones that a step uses, as JSON values."""
+    cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None
+    return {"torch": torch.get_rng_state().tolist(), "cuda": cuda}
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
-    version, numbers, gauss = state["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    state["numpy"]["state"]["key"] = np.array(state["numpy"]["state"]["key"], np.uint32)
-    np.random.set_state(state["numpy"])
     torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from transformers import LlamaConfig, PretrainedConfig
 
+from maira.model.checkpoint import checkpoint_folder
 from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import (
@@ -25,6 +28,7 @@ from maira.model.modeling import (
 )
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import IMAGE
+from maira.runtime.processes import DistributedContext
 from maira.train import lora
 from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig
 from maira.train.data.packing import check_lengths
@@ -48,7 +52,13 @@ def load_model(
             "expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=config.model
         )
     processor = MairaProcessor.from_pretrained(config.model)
-    model = (_empty_model if empty else _read_model)(config, config.model)
+    if empty:
+        model_config = read_config(config.model)
+        with torch.device("meta"):
+            model = MairaForConditionalGeneration(model_config)
+        _convert(model, config)
+    else:
+        model = _read_model(config, config.model)
     if config.lora and config.lora.added_tokens:
         lora.check_tokens(processor.tokenizer, model.config, config.model)
     return model, processor
@@ -74,14 +84,6 @@ def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGenerat
             module.to(dtype)
         own = dict(weights.read([key for key in weights.shapes if key.startswith(prefixes)], dtype))
         model.load_state_dict(own, strict=False)
-    return model
-
-
-def _empty_model(config: TrainConfig, folder: Path) -> MairaForConditionalGeneration:
-    model_config = read_config(folder)
-    with torch.device("meta"):
-        model = MairaForConditionalGeneration(model_config)
-    _convert(model, config)
     return model
 
 
@@ -158,17 +160,40 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
         unused.requires_grad_(False)
 
 
-def export_weights(weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig) -> dict[str, Tensor]:
-    """Return the weights of a trained model for its checkpoint.
+def gather_weights(model: nn.Module, *, only_trained: bool) -> dict[str, Tensor]:
+    """Gather the weights of a model by name on the CPU of the main process; all processes call this."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained)
+    return {n: w for n, w in get_model_state_dict(model, options=options).items() if isinstance(w, Tensor)}
+
+
+def write_checkpoint(
+    model: MairaForConditionalGeneration,
+    processor: MairaProcessor,
+    config: TrainConfig,
+    context: DistributedContext,
+    folder: Path,
+) -> None:
+    """Write a model and its processor atomically; all processes call this.
 
     Weights that were not trained come from the initial checkpoint, which may have them in a more precise type than the
     model in training. Low-rank adapters are merged into them.
     """
-    dtype: torch.dtype = getattr(torch, config.checkpoint_dtype)
-    whole = _unmerged(weights, config, model_config)
-    if config.lora:
-        whole = lora.merged(whole, weights, config.lora, lora.added_rows(config.lora, model_config))
-    return {name: tensor.to(dtype) for name, tensor in whole}
+    weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
+    if context.is_main:
+        dtype: torch.dtype = getattr(torch, config.checkpoint_dtype)
+        plain = _unmerged(weights, config, model.config)
+        if config.lora:
+            plain = lora.merged(plain, weights, config.lora, lora.added_rows(config.lora, model.config))
+        with torch.device("meta"):
+            whole = MairaForConditionalGeneration(copy.deepcopy(model.config))
+        whole.to(dtype)
+        whole.generation_config = model.generation_config
+        with checkpoint_folder(folder) as fresh:
+            whole.save_pretrained(fresh, state_dict={name: tensor.to(dtype) for name, tensor in plain})
+            processor.save_pretrained(fresh)
+            if config.lora:
+                lora.save_adapter(weights, config.lora, fresh / "lora", lora.added_rows(config.lora, model.config))
+    context.wait()
 
 
 def _unmerged(

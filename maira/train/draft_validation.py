@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,12 +22,11 @@ from maira.model.prompts import NEW_TOKENS, Task
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
 from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import TrainConfig
-from maira.train.data.batches import unreadable_sample_error
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS
-from maira.train.data.sources import UnreadableSample, check_images
+from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.generation import generation_engine, keep_task_report, parse_draft, study_on_disk
-from maira.train.monitoring import DraftMonitor
+from maira.train.monitoring import monitor_drafts
 from maira.train.parallel import ParallelModel
 from radfact.api import RadFact
 from radfact.io.jsonl import write_jsonl
@@ -54,40 +52,30 @@ class DraftEvaluator:
     ) -> None:
         self._config, self._processor, self._context = config, processor, context
         self.every = config.validation.drafts_every
-        self._failures: list[str] = []
+        self._failures: list[str] = []  # reasons why studies of this process have no requests
         drawn = sample_studies(dataset, config)
         studies: list[Study] = []
         for source, number, task in drawn:
-            with self._reading():
+            # A study that cannot be read is reported by the process that drafts it.
+            with skipping_unreadable(config.faults, "the drafts"):
                 studies.append(keep_task_report(dataset.study(source, number), task))
-        self._failures.clear()  # reported by the process that drafts the study
         self._references: dict[str, Report] = {
             study.sample_id: study.grounded_findings or study.findings or "" for study in studies
         }
-        self._monitor = DraftMonitor() if config.is_post_training else None
         self.names = [f"drafts/{name}" for name in SCORES] if studies else []
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]
         self._radiographs = TemporaryDirectory(prefix="maira-radiographs-")
         self._items: list[GenerationItem] = []
         for source, number, task in drawn[context.rank :: context.size]:
-            with self._reading():
+            with skipping_unreadable(config.faults, "the drafts") as reasons:
                 study = study_on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
                 shown = drop_inputs(keep_task_report(study, task), config.drop)
                 if errors := check_images(shown)[1]:
                     raise errors[0]
                 self._items += list(_requests(shown, task, config))
+            self._failures += reasons
         self._items.sort(key=lambda item: length_key(item.request))
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Context for reading a study, which is skipped if it is unreadable and the configuration says so."""
-        try:
-            yield
-        except UnreadableSample as error:
-            if self._config.faults.unreadable == "stop":
-                raise unreadable_sample_error(error, "a sample of the drafts") from None
-            self._failures.append(str(error))
 
     def evaluate(self, model: ParallelModel, step: int) -> tuple[dict[str, float | None], list[str]]:
         """Draft with the current weights, save the drafts to `drafts/step-N.jsonl`, and score them.
@@ -127,8 +115,8 @@ class DraftEvaluator:
         ]
         scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
         scores: dict[str, float | None] = {f"drafts/{name}": scored.get(name) for name in SCORES}
-        if self._monitor is not None and pairs:
-            scores |= self._monitor(pairs)
+        if self._config.is_post_training and pairs:
+            scores |= monitor_drafts(pairs)
         overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
         if f"boxes/{BOXES['mean_iou']}" in self.names:
             box_scores = summarize_overlaps(overlaps, replicates=0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -42,17 +40,13 @@ def generation_engine(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Context with a model in evaluation mode; then restores the modes of its modules and all random generators."""
+    """Context with a model in evaluation mode; then restores the modes of its modules and torch's random generators."""
     modes = [(module, module.training) for module in model.modules()]
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
         model.eval()
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
             for module, mode in modes:
                 module.training = mode
 

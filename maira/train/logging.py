@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +41,11 @@ class MetricsFile:
     """`metrics.jsonl`, one object with its `step` per line; lines that cannot be written wait for the next one.
 
     Of a run that resumes from a step, later and incomplete lines are removed.
-
-    Attributes:
-        validated: step of the last validation in the file; 0 without any.
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        self._path, self._pending, self.validated = path, "", 0
+        self._path, self._pending = path, ""
+        self.validated = 0  # step of the last validation in the file; 0 without any
         if not path.exists():
             return
         with open_atomic(path) as handle:
@@ -77,42 +74,26 @@ class MetricsFile:
         self._pending = ""
 
 
-@dataclass
-class _Counts:
-    """Counts of this process since the last line; `waited` is the time spent waiting for data, in seconds."""
-
-    started: float
-    tokens: int = 0
-    samples: int = 0
-    flops: float = 0.0
-    waited: float = 0.0
-    paused: float = 0.0
-
-
 class MetricsLogger:
     """Logs the steps of a run, every `log_every`, and its validations.
 
     All processes call it alike, `start` first. Each keeps its own counts, which are summed when a line is due, so that
     no step synchronizes with the device or waits for other processes. Only the main process writes. A tracker or file
     that cannot be written during the run is reported once and does not end the run.
-
-    Attributes:
-        validated: step of the last validation that is logged, known to the main process; 0 before the first.
     """
 
     def __init__(
         self, config: BaseTrainConfig, model_config: Any, context: DistributedContext, console: Console, steps: int
     ) -> None:
-        self.validated = 0
         self._config, self._context, self._console, self._steps = config, context, console, steps
-        self._costs = make_rates(model_config, config)
-        self._peak = _peak(context.device)
+        self.validated = 0  # step of the last validation that is logged, known to the main process; 0 before the first
+        self._costs, self._peak = make_rates(model_config, config), _peak(context.device)
         self._trackers: dict[str, Tracker] = {}
         self._can_write = True
         self._losses: dict[str, Tensor | float] = {}
         self._count = 0
         self._seconds = 0.0
-        self._counts = _Counts(time.perf_counter())
+        self._begin_line(time.perf_counter())
 
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; files lose what they hold of later steps."""
@@ -120,29 +101,34 @@ class MetricsLogger:
             self._trackers = start_trackers(self._config, step)
             self._metrics = MetricsFile(self._config.out / "metrics.jsonl", step)
             self.validated = self._metrics.validated
-        self._counts = _Counts(time.perf_counter())
-        self._pace = deque([(step, self._counts.started)], maxlen=_WINDOW + 1)
+        self._begin_line(time.perf_counter())
+        self._pace = deque([(step, self._started)], maxlen=_WINDOW + 1)
+
+    def _begin_line(self, now: float) -> None:
+        """Begin to count for the next line: tokens, samples and FLOPs of this process, and seconds by their use."""
+        self._started = now
+        self._counts = dict.fromkeys(("tokens", "samples", "flops", "waited", "paused"), 0.0)
 
     def log_setup(self, schedule: DataSchedule, model: nn.Module, sharding: str, kernel: str) -> None:
         """Print what the run does and how."""
-        config, context = self._config, self._context
-        parameters = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
-        trained = sum(count for count, is_trained in parameters if is_trained)
-        total = sum(count for count, _ in parameters)
-        size = f"{context.size} processes"
+        trained, total = (
+            sum(_numel(p) for p in model.parameters() if p.requires_grad or not only_trained)
+            for only_trained in (True, False)
+        )
+        size = f"{self._context.size} processes"
         processes = {"none": "1 process", "ddp": f"{size} (DDP)", "fsdp": f"{size} (FSDP2)"}
         self.info(
             f"{len(schedule.table):,} samples, {schedule.samples_per_epoch:,} per epoch, {schedule.steps:,} steps of "
-            f"{config.global_batch}",
+            f"{self._config.global_batch}",
             f"{_short(trained)} of {_short(total)} parameters trained",
-            f"{processes[sharding]} on {context.device.type}, attention {kernel.removeprefix('maira_')}",
-            f"metrics in {', '.join(metric_targets(config))}",
+            f"{processes[sharding]} on {self._context.device.type}, attention {kernel.removeprefix('maira_')}",
+            f"metrics in {', '.join(metric_targets(self._config))}",
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next line needs of previous steps, as JSON values, the same in every process."""
         losses = {name: float(value) for name, value in self._losses.items()}
-        seconds = self._seconds + time.perf_counter() - self._counts.started
+        seconds = self._seconds + time.perf_counter() - self._started
         return {"losses": losses, "count": self._count, "seconds": seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -153,18 +139,17 @@ class MetricsLogger:
     def count_row(self, batch: PackedBatch, waited: float) -> None:
         """Count a packed row of this process."""
         lengths = batch.starts.diff()[: len(batch.sample_ids)].numpy()
-        counts = self._counts
-        counts.tokens += int(lengths.sum())
-        counts.samples += len(lengths)
-        counts.flops += sum(self._costs.of(lengths, batch.pixel_values.shape[0], batch.targets.shape[0]).values())
-        counts.waited += waited
+        flops = self._costs.of(lengths, batch.pixel_values.shape[0], batch.targets.shape[0]).values()
+        counted = {"tokens": int(lengths.sum()), "samples": len(lengths), "flops": sum(flops), "waited": waited}
+        for name, count in counted.items():
+            self._counts[name] += count
 
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Context whose time (of a validation, say) is excluded from the rates, but not from the remaining time."""
         started = time.perf_counter()
         yield
-        self._counts.paused += time.perf_counter() - started
+        self._counts["paused"] += time.perf_counter() - started
 
     def log_step(self, step: int, epoch: int, losses: Mapping[str, Tensor | float], **last: Tensor | float) -> None:
         """Count an optimizer step, and log if a line is due."""
@@ -205,16 +190,17 @@ class MetricsLogger:
 
     def _read_rates(self) -> dict[str, float]:
         """Return the rates since the last line, over all processes, and the peak memory of the fullest device."""
-        counts, context, now = self._counts, self._context, time.perf_counter()
-        local = [counts.tokens, counts.samples, counts.flops / 1e12, counts.waited]
+        counts, context = self._counts, self._context
+        local = [counts["tokens"], counts["samples"], counts["flops"] / 1e12, counts["waited"]]
         memory = [0.0] * context.size
         memory[context.rank] = _memory(context.device)
         sums = torch.tensor([*local, *memory], dtype=torch.float64, device=context.device)
+        now = time.perf_counter()
+        elapsed = now - self._started
         tokens, samples, tflop, waited, *peaks = context.sum(sums).tolist()
-        elapsed = now - counts.started
-        seconds = max(elapsed - counts.paused, 1e-9)
+        seconds = max(elapsed - counts["paused"], 1e-9)
         self._seconds += elapsed
-        self._counts = _Counts(now)
+        self._begin_line(now)
         rates = {
             "tokens_per_second": tokens / seconds,
             "samples_per_second": samples / seconds,
@@ -255,9 +241,7 @@ def _numel(parameter: nn.Parameter) -> int:
 
 def _peak(device: torch.device) -> float | None:
     """Return the peak FLOP/s of a device by its data sheet; None for a CPU or an unknown device."""
-    if device.type != "cuda":
-        return None
-    accelerator = find_accelerator(torch.cuda.get_device_name(device))
+    accelerator = find_accelerator(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return accelerator.peak if accelerator else None
 
 

@@ -6,17 +6,14 @@ Source: MAIRA-2, appendix B.2.
 from __future__ import annotations
 
 import hashlib
-import random
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -26,7 +23,7 @@ from maira.runtime.signals import TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
 from maira.train.blocks import prepare_blocks
-from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
+from maira.train.checkpointing import CheckpointManager, check_same_run, resume_fields
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.batches import Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
@@ -40,7 +37,7 @@ from maira.train.record import RECORD_FILE, make_record
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model
-from radfact.io.jsonl import append_jsonl, write_json
+from radfact.io.jsonl import write_json
 from radfact.io.outputs import Output, lock_output
 
 ConfigT = TypeVar("ConfigT", bound=BaseTrainConfig)
@@ -48,29 +45,18 @@ _FOLDER = Output("folder", content="training", is_private=False)
 
 
 class StepResult(NamedTuple):
-    """Losses and gradient of a step, over all processes.
+    """Losses and gradient of a step, over all processes."""
 
-    Attributes:
-        losses: `loss`, and its terms if it has several.
-        norm: () tensor, norm of the gradient that the parameters now hold, before clipping.
-        norm_value: the same as a number.
-        sample_ids: samples of this process's rows.
-    """
-
-    losses: dict[str, float]
-    norm: Tensor
-    norm_value: float
-    sample_ids: list[str]
+    losses: dict[str, float]  # `loss`, and its terms if it has several
+    norm: Tensor  # () norm of the gradient that the parameters now hold, before clipping
+    norm_value: float  # the same as a number
+    sample_ids: list[str]  # samples of this process's rows
 
 
 class Objective(Protocol):
-    """Training objective other than the cross-entropy on the data; yields the rows and computes the metrics.
+    """Training objective other than the cross-entropy on the data; yields the rows and computes the metrics."""
 
-    Attributes:
-        statistics: names of `Losses.statistics`.
-    """
-
-    statistics: Sequence[str]
+    statistics: Sequence[str]  # names of `Losses.statistics`
 
     def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
         """Yield the steps of a run with the rows of this process."""
@@ -83,39 +69,26 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What differs between the kinds of models that are trained.
+    """What differs between the kinds of models that are trained."""
 
-    Attributes:
-        training: model with loss, on the CPU; `requires_grad` marks what is trained.
-        dataset: samples to train on.
-        model_config: configuration of the model.
-        write_checkpoint: writes the current model as a checkpoint to a folder; all processes call it.
-        only_trained: omit weights from training states that are not trained, since a checkpoint has them.
-        origin: `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in
-            processes other than the main one.
-        make_validator: makes the validator from the logger and the number of steps; None without validation data.
-        make_objective: makes the objective from model, schedule and logger; None for the cross-entropy on the data.
-    """
-
-    training: PackedLossModel
+    training: PackedLossModel  # model with loss, on the CPU; `requires_grad` marks what is trained
     dataset: SampleDataset
     model_config: Any
-    write_checkpoint: Callable[[Path], None]
-    only_trained: bool
+    write_checkpoint: Callable[[Path], None]  # writes the current model to a folder; all processes call it
+    only_trained: bool  # omit weights from training states that are not trained, since a checkpoint has them
+    # `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in processes other
+    # than the main one.
     origin: dict[str, Any]
+    # Makes the validator from the logger and the number of steps; None without validation data.
     make_validator: Callable[[MetricsLogger, int], Validator] | None = None
+    # None for the cross-entropy on the data.
     make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
 
 
 class Trainer:
-    """A training run in progress.
+    """A training run in progress."""
 
-    Attributes:
-        model: as this process computes with it.
-        step: optimizer steps done.
-    """
-
-    step: int = 0
+    step = 0  # optimizer steps done
 
     def __init__(
         self, config: BaseTrainConfig, setup: TrainingSetup, context: DistributedContext, console: Console
@@ -128,7 +101,7 @@ class Trainer:
             self.model = parallelize(setup.training, config, context)
         self.optimizer = make_optimizer(setup.training, config)
         # All processes have the same weights, but each its own dropout.
-        _seed(config.seed + context.rank)
+        torch.manual_seed(config.seed + context.rank)
         steps = self.schedule.steps
         self.lr_factor = make_lr_schedule(config, steps)
         self.log = MetricsLogger(config, setup.model_config, context, console, steps)
@@ -136,11 +109,11 @@ class Trainer:
         self.checkpoints = CheckpointManager(
             config.out, config.keep, context, self.log.info, only_trained=setup.only_trained
         )
-        self.anomalies = AnomalyDetector(config.faults)
+        self._anomaly_file = config.out / "faults.jsonl"
+        self.anomalies = AnomalyDetector(config.faults, self._anomaly_file if context.is_main else None)
         self.validator = setup.make_validator(self.log, steps) if setup.make_validator else None
-        self.objective: Objective | None = None
-        if setup.make_objective:
-            self.objective = setup.make_objective(self.model, self.schedule, self.log)
+        make = setup.make_objective
+        self.objective = make(self.model, self.schedule, self.log) if make else None
 
     def train(self, termination: TerminationSignal) -> None:
         """Train from the current step to the last one."""
@@ -197,26 +170,12 @@ class Trainer:
 
     def resume(self) -> None:
         """Load the last complete state of an interrupted run, if there is one, and start logging from there."""
-        record: dict[str, Any] = {"step": 0}
-        states = self.checkpoints.find()
-        for state in states:
-            candidate = read_record(state)
-            check_same_run(state, candidate, self.config)
-            self._check_same_data(state, candidate)
-            try:
-                self.checkpoints.load(state, self.model.training, self.optimizer)
-            except RunError as error:
-                self.log.info(f"{error}; falling back to the previous state")
-                continue
-            record = candidate
-            break
-        if states and self.checkpoints.last is None:
-            raise self.checkpoints.damaged_error()
-        self.step = record["step"]
+        record = self.checkpoints.resume(self.model.training, self.optimizer, self._check_same_run)
+        self.step = record["step"] if record else 0
         self.log.start(self.step)
         if self.validator:
             self.validator.start(self.step)
-        if self.step == 0:
+        if record is None:
             return
         self.anomalies.load_state_dict(record["watch"])
         self.log.load_state_dict(record["log"])
@@ -246,7 +205,8 @@ class Trainer:
         }
         self.checkpoints.save(self.step, self.model.training, self.optimizer, record)
 
-    def _check_same_data(self, state: Path, record: dict[str, Any]) -> None:
+    def _check_same_run(self, state: Path, record: dict[str, Any]) -> None:
+        check_same_run(state, record, self.config)
         if record["data"] != self._data_fingerprint:
             start = self.config.model if isinstance(self.config.model, Path) else "random weights"
             raise InputError(
@@ -282,23 +242,17 @@ class Trainer:
         return [replace(batch, totals=totals) for batch in batches]
 
     def _record_skipped(self, step: int, skipped: list[SkippedSample], phase: Phase, *, of: int) -> None:
-        """Write unreadable samples to the list of anomalies, and end the run if there are too many."""
+        """List unreadable samples, and end the run if there are too many."""
         known = len(self.anomalies.unreadable)
         row = self.anomalies.record_skipped(step, skipped, phase, of=of)
-        file = self._write_anomaly(row)
+        self._stop_if_told(row)
         if len(self.anomalies.unreadable) > known:
-            self.log.info(f"{describe_row(row)}; they are excluded, and listed in {file}")
+            self.log.info(f"{describe_row(row)}; they are excluded, and listed in {self._anomaly_file}")
 
-    def _write_anomaly(self, row: dict[str, Any]) -> Path:
-        """Append a row to `faults.jsonl`, and end the run if its action says so."""
-        file = self.config.out / "faults.jsonl"
-        if self.context.is_main:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            append_jsonl(file, [row])
+    def _stop_if_told(self, row: dict[str, Any]) -> None:
         if row["action"] == "stop":
             self.checkpoints.finish()
-            raise stop_error(row, file, self.checkpoints.resume_hint)
-        return file
+            raise stop_error(row, self._anomaly_file, self.checkpoints.resume_hint)
 
     def _validate(self) -> None:
         """Validate if that is due after the current step."""
@@ -318,18 +272,10 @@ class Trainer:
     def _iterate_steps(self, termination: TerminationSignal) -> Generator[StepBatches]:
         if self.objective is not None:
             return self.objective.iterate(self.step, termination)
-        return iterate_steps(
-            self.setup.dataset,
-            self.schedule,
-            self.step,
-            rank=self.context.rank,
-            world_size=self.context.size,
-            workers=self.config.workers,
-        )
+        processes = {"rank": self.context.rank, "world_size": self.context.size}
+        return iterate_steps(self.setup.dataset, self.schedule, self.step, **processes, workers=self.config.workers)
 
-    def _compute_gradient(
-        self, batches: list[PackedBatch], waited: float, metrics: Mapping[str, float] = MappingProxyType({})
-    ) -> StepResult:
+    def _compute_gradient(self, batches: list[PackedBatch], waited: float, metrics: Mapping[str, float]) -> StepResult:
         """Compute losses and gradient of a step from the rows of all processes."""
         totals, weight = batches[0].totals, self.model.training.patch_weight
         log_probs: list[Tensor] = []
@@ -375,9 +321,11 @@ class Trainer:
     def _skip(self, kind: Kind, result: StepResult) -> None:
         """Skip the update of an anomalous step, list its samples, and end the run if the configuration says so."""
         sample_ids = sorted(sample_id for part in self.context.gather(result.sample_ids) for sample_id in part)
-        row = self.anomalies.make_row(kind, self.step + 1, result.losses["loss"], result.norm_value, sample_ids)
-        file = self._write_anomaly(row)
-        self.log.info(f"step {row['step']} is skipped: {describe_row(row)}; its samples are listed in {file}")
+        row = self.anomalies.record_step(kind, self.step + 1, result.losses["loss"], result.norm_value, sample_ids)
+        self._stop_if_told(row)
+        self.log.info(
+            f"step {row['step']} is skipped: {describe_row(row)}; its samples are listed in {self._anomaly_file}"
+        )
         self.optimizer.zero_grad()
         self.step += 1
 
@@ -409,7 +357,7 @@ def run_training(
     if isinstance(config.model, Path):
         config = config.model_copy(update={"model": resolve_model(config.model, field="model")})
     context, console = init_distributed(), console or Console()
-    _seed(config.seed)
+    torch.manual_seed(config.seed)
     with _lock_run_folder(config, overwrite) if context.is_main else nullcontext() as is_new:
         try:
             context.wait()  # until the main process holds the lock; the folder is read from here on
@@ -445,9 +393,3 @@ def attention_kernel(config: BaseTrainConfig, context: DistributedContext) -> st
     """Return the name of the attention kernel that a configuration asks for, or that is available."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     return attention.select_kernel(config.attention, context.device, dtype)
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)

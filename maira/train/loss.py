@@ -17,24 +17,14 @@ from maira.train.data.packing import PackedBatch, StepTotals
 
 
 class Losses(NamedTuple):
-    """Losses of one packed row as sums, so that those of a step add up however it was packed.
+    """Losses of one packed row as sums, so that those of a step add up however it was packed."""
 
-    Attributes:
-        answer: () cross-entropy summed over answer tokens, or the loss of the objective.
-        patches: () auxiliary loss, summed over samples; 0 without.
-        per_sample: (samples,) cross-entropy, summed over each sample's answer, without a gradient.
-        tokens: (samples,) answer tokens of each sample.
-        log_probs: (answer tokens,) of the policy, without a gradient; None without a policy.
-        statistics: sums for the metrics of the objective (`maira.train.loop.Objective.statistics`); None for the
-            cross-entropy.
-    """
-
-    answer: Tensor
-    patches: Tensor
-    per_sample: Tensor
-    tokens: Tensor
-    log_probs: Tensor | None = None
-    statistics: Tensor | None = None
+    answer: Tensor  # () cross-entropy summed over answer tokens, or the loss of the objective
+    patches: Tensor  # () auxiliary loss, summed over samples; 0 without
+    per_sample: Tensor  # (samples,) cross-entropy, summed over each sample's answer, without a gradient
+    tokens: Tensor  # (samples,) answer tokens of each sample
+    log_probs: Tensor | None = None  # (answer tokens,) of the policy, without a gradient; None without a policy
+    statistics: Tensor | None = None  # sums of `maira.train.loop.Objective.statistics`; None for the cross-entropy
 
     def total(self, totals: StepTotals, patch_weight: float) -> Tensor:
         """Return this row's part of the loss of its optimizer step."""
@@ -43,17 +33,11 @@ class Losses(NamedTuple):
 
 
 class PackedLossModel(nn.Module):
-    """A model that reads packed rows and returns their losses.
-
-    Attributes:
-        model: to train.
-        kernel: name of the attention within samples (`attention.select_kernel`).
-        patch_weight: weight of the auxiliary loss; 0 for none.
-    """
+    """A model that reads packed rows and returns their losses."""
 
     model: Any
-    kernel: str
-    patch_weight: float = 0.0
+    kernel: str  # name of the attention within samples (`attention.select_kernel`)
+    patch_weight: float = 0.0  # of the auxiliary loss; 0 for none
 
 
 def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from maira.model.parser import split_sentences
 from radfact.errors import InputError
 from radfact.reader.polarity import read_polarity
 from radfact.records import Pair, Report, Sentence, narrative
-from radfact.rewards import PairReward, load_reward
+from radfact.rewards import load_reward
 
 _SCORES = ("findings", "rouge_l")
 """Scores in addition to those of RadFact, as far as their packages are installed."""
@@ -20,24 +21,16 @@ NAMES = tuple(f"drafts/{name}" for name in (*_SCORES, *_SENTENCE_STATISTICS))
 """Names of the values in the metrics of a run."""
 
 
-class DraftMonitor:
-    """Computes the values of a round of drafts."""
-
-    def __init__(self) -> None:
-        self._scores: dict[str, PairReward] = {}
-        for name in _SCORES:
-            try:
-                self._scores[name] = load_reward(name)
-            except InputError:  # a package is missing: the value stays unknown
-                continue
-
-    def __call__(self, pairs: Sequence[Pair]) -> dict[str, float | None]:
-        """Return the mean of each value, None without one."""
-        columns: dict[str, list[float | None]] = {name: [] for name in _SCORES}
-        columns |= {name: [reward.total for reward in score(pairs)] for name, score in self._scores.items()}
-        columns |= sentence_statistics([pair.candidate for pair in pairs])
-        known = {name: [value for value in column if value is not None] for name, column in columns.items()}
-        return {f"drafts/{name}": float(np.mean(column)) if column else None for name, column in known.items()}
+def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:
+    """Return the mean of each value over a round of drafts, None without one."""
+    columns: dict[str, list[float | None]] = {}
+    for name in _SCORES:
+        columns[name] = []
+        with suppress(InputError):  # a package is missing: the value stays unknown
+            columns[name] = [reward.total for reward in load_reward(name)(pairs)]
+    columns |= sentence_statistics([pair.candidate for pair in pairs])
+    known = {name: [value for value in column if value is not None] for name, column in columns.items()}
+    return {f"drafts/{name}": float(np.mean(column)) if column else None for name, column in known.items()}
 
 
 def sentence_statistics(reports: Sequence[Report]) -> dict[str, list[Any]]:

@@ -121,21 +121,13 @@ def parallelize(model: PackedLossModel, config: BaseTrainConfig, context: Distri
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """A model as this process computes with it.
+    """A model as this process computes with it."""
 
-    Attributes:
-        training: the model; its parameters are DTensors if it is sharded.
-        wrapped: the module that is called.
-        context: processes of the run.
-        autocast: compute in bfloat16 with weights of another type.
-        keeps_unsharded_gradients: whether unsharded gradients are kept until the last row of a step.
-    """
-
-    training: PackedLossModel
-    wrapped: nn.Module
+    training: PackedLossModel  # its parameters are DTensors if it is sharded
+    wrapped: nn.Module  # the module that is called
     context: DistributedContext
-    autocast: bool = False
-    keeps_unsharded_gradients: bool = True
+    autocast: bool = False  # compute in bfloat16 with weights of another type
+    keeps_unsharded_gradients: bool = True  # until the last row of a step
 
     def __call__(self, batch: PackedBatch) -> Losses:
         """Return the losses of a packed row."""

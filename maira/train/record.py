@@ -18,65 +18,43 @@ RECORD_FILE = "training.json"
 
 
 class ModelRecord(Record):
-    """The model that a run started from.
+    """The model that a run started from."""
 
-    Attributes:
-        name, commit: repository and commit on the Hub; None for a folder.
-        fingerprint: of its files; None for random weights.
-    """
-
-    name: str | None = None
+    name: str | None = None  # repository on the Hub; None for a folder
     commit: str | None = None
-    fingerprint: str | None = None
+    fingerprint: str | None = None  # of its files; None for random weights
 
 
 class SourceRecord(Record):
-    """One source of the training data.
+    """One source of the training data."""
 
-    Attributes:
-        sha256: of the manifest or file; None if it is not known, as for shards.
-        studies: studies, or conversations of a judge, with at least one sample.
-        samples: number of samples by task; with preferences, number of pairs.
-        preferences_sha256: SHA-256 of the file of preferences; None without preferences.
-    """
-
-    sha256: str | None = None
+    sha256: str | None = None  # of the manifest or file; None if it is not known, as for shards
     preferences_sha256: str | None = None
-    studies: int
-    samples: dict[str, int]
+    studies: int  # studies, or conversations of a judge, with at least one sample
+    samples: dict[str, int]  # number of samples by task; with preferences, number of pairs
 
 
 class TrainingRecord(Record):
-    """`training.json`.
+    """`training.json`."""
 
-    Attributes:
-        software: version of this package.
-        config: the run config, with defaults.
-        model: model of the start.
-        data: the sources of the training data, in the order of the run config.
-        steps: optimizer steps done.
-    """
-
-    software: str
-    config: dict[str, Any]
+    software: str  # version of this package
+    config: dict[str, Any]  # the run config, with defaults
     model: ModelRecord
-    data: tuple[SourceRecord, ...]
-    steps: int
+    data: tuple[SourceRecord, ...]  # in the order of the run config
+    steps: int  # optimizer steps done
 
 
 def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArray[Any], steps: int) -> TrainingRecord:
     """Make the record of a run."""
     name, commit = (snapshot_name(config.model) if isinstance(config.model, Path) else None) or (None, None)
-    unknown = [None] * len(config.train)
     data = []
-    for index, (key, preferences) in enumerate(
-        zip(origin.get("train") or unknown, origin.get("preferences") or unknown, strict=True)
-    ):
+    for index in range(len(config.train)):
+        sha256, preferences = (origin[name][index] if origin.get(name) else None for name in ("train", "preferences"))
         own = rows[rows["source"] == index]
         tasks, counts = np.unique(own["task"], return_counts=True)
         data.append(
             SourceRecord(
-                sha256=key if isinstance(key, str) else None,
+                sha256=sha256 if isinstance(sha256, str) else None,
                 preferences_sha256=preferences,
                 studies=len(np.unique(own["number"])),
                 samples={str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)},

@@ -12,15 +12,12 @@ from rich.console import Console
 from torch import nn
 
 from maira.model.config import context_window
-from maira.model.modeling import MairaForConditionalGeneration
-from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
-from maira.train.components import TOKENIZER_STUDIES, check_context, load_model, set_trainable
+from maira.train.components import TOKENIZER_STUDIES, check_context, load_model, set_trainable, write_checkpoint
 from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.data.dataset import StudyDataset, data_fingerprints, iterate_texts, open_dataset
 from maira.train.data.packing import SampleDataset
 from maira.train.data.schedule import DataSchedule
-from maira.train.export import write_checkpoint
 from maira.train.logging import MetricsLogger
 from maira.train.loop import Objective, TrainingSetup, attention_kernel, run_training
 from maira.train.loss import MairaLossModel
@@ -63,7 +60,20 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
             return DpoObjective(config, pairs, schedule, model, origin.get("model"), log.info)
 
     else:
-        answers = dataset = _open_answers(config, model, processor, context, console)
+        grid = model.config.vision_config.image_size // model.config.vision_config.patch_size
+        answers = dataset = main_process_first(
+            context,
+            "reading studies",
+            lambda on_progress: open_dataset(
+                config,
+                config.train,
+                processor,
+                config.out / "tables",
+                patch_grid=grid if config.patch_loss else None,
+                on_progress=on_progress,
+            ),
+        )
+        _print_notes(answers, context, console)
         kinds = len(answers.kinds)
         if config.grpo:
             prompts = dataset = PromptDataset(answers, config.grpo, window)
@@ -88,27 +98,6 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
         else None,
         make_objective=make_objective,
     )
-
-
-def _open_answers(
-    config: TrainConfig,
-    model: MairaForConditionalGeneration,
-    processor: MairaProcessor,
-    context: DistributedContext,
-    console: Console,
-) -> StudyDataset:
-    """Open the samples of the studies, and print which inputs are not used."""
-    vision = model.config.vision_config
-    grid = vision.image_size // vision.patch_size if config.patch_loss else None
-    dataset = main_process_first(
-        context,
-        "reading studies",
-        lambda on_progress: open_dataset(
-            config, config.train, processor, config.out / "tables", patch_grid=grid, on_progress=on_progress
-        ),
-    )
-    _print_notes(dataset, context, console)
-    return dataset
 
 
 def _print_notes(dataset: StudyDataset, context: DistributedContext, console: Console) -> None:

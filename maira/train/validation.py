@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import BaseTrainConfig, TrainConfig
 from maira.train.data.batches import SkippedSample, collate_row, encode_row
 from maira.train.data.dataset import open_dataset
-from maira.train.data.packing import ALL_TASKS, PackedBatch, SampleDataset, StepTotals, check_lengths, pack
+from maira.train.data.packing import ALL_TASKS, SampleDataset, StepTotals, check_lengths, pack
 from maira.train.data.workers import map_in_workers
 from maira.train.draft_validation import DraftEvaluator
 from maira.train.generation import evaluation_mode
@@ -36,9 +36,6 @@ class Validator:
     """Validates a model during a run; all processes make and call it alike.
 
     The training is not affected: the modes of the modules and the states of random number generators are restored.
-
-    Attributes:
-        samples: number of samples in the draw.
     """
 
     def __init__(
@@ -51,29 +48,24 @@ class Validator:
         drafter: DraftEvaluator | None = None,
     ) -> None:
         self._config, self._context, self._log, self._steps = config, context, log, steps
-        self._corpus, self._drafter = dataset, drafter
-        drawn = sample_answers(self._corpus, config)
+        self._dataset, self._drafter = dataset, drafter
+        drawn = sample_answers(dataset, config)
         self.samples = len(drawn)
-        self._tasks = [ALL_TASKS[i] for i in np.unique(self._corpus.table["task"][drawn])]
-        self._rows, self._own = _shard_rows(self._corpus, drawn, config, context)
-        undrawn = set(np.unique(self._corpus.table["task"])) - set(np.unique(self._corpus.table["task"][drawn]))
-        measured_on = _validation_fingerprint(self._corpus, drawn, config)
-        self._best = BestCheckpoint(config, self.names, {f"loss/{ALL_TASKS[task]}" for task in undrawn}, measured_on)
+        self._rows, self._own = _shard_rows(dataset, drawn, config, context)
+        tasks, drawn_tasks = (np.unique(rows["task"]).tolist() for rows in (dataset.table, dataset.table[drawn]))
+        self._tasks = [ALL_TASKS[task] for task in drawn_tasks]
+        names = [f"loss/{name}" for name in ("all", *self._tasks)] + (drafter.names if drafter else [])
+        undrawn = {f"loss/{ALL_TASKS[task]}" for task in tasks if task not in drawn_tasks}
+        self._best = BestCheckpoint(config, names, undrawn, _validation_fingerprint(dataset, drawn, config))
 
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; checkpoints of later steps are not compared with."""
         if message := self._best.start(step):
             self._log.info(message)
 
-    @property
-    def names(self) -> list[str]:
-        """Names of all metrics, in order."""
-        losses = [f"loss/{name}" for name in ("all", *self._tasks)]
-        return losses + (self._drafter.names if self._drafter else [])
-
     def is_due(self, step: int) -> bool:
         """Return whether the model is validated after a step."""
-        return self._is_loss_due(step) or self._is_draft_due(step)
+        return self._is_time(step, self._config.validation.every) or self._are_drafts_due(step)
 
     def after_step(
         self,
@@ -87,13 +79,16 @@ class Validator:
             return
         metrics = dict[str, float | None]()
         with self._log.pause():
-            if self._is_loss_due(step):
+            if self._is_time(step, self._config.validation.every):
                 metrics, skipped = self.losses(model)
                 if skipped:
                     record_skipped(skipped)
-            if self._is_draft_due(step):
+            if self._are_drafts_due(step):
                 metrics |= self.drafts(model, step)
-            metrics = self._finite(step, metrics)
+            invalid = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
+            if invalid:
+                self._log.info(f"{', '.join(invalid)} after step {step}: not finite, not used to choose a checkpoint")
+            metrics |= dict.fromkeys(invalid)
             # One process decides for all, since others may read an outdated folder.
             is_best = self._context.gather(self._best.is_beaten_by(metrics))[0]
             if is_best and (reason := self._best.replace(step, metrics, write, self._context)):
@@ -106,10 +101,17 @@ class Validator:
         skipped: list[SkippedSample] = []
         # (summed cross-entropy, answer tokens) of each task
         sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._context.device)
-        with evaluation_mode(model.wrapped), torch.no_grad():
-            for batch, unread, counts in self._batches():
+        encode = partial(encode_row, self._dataset, self._config.faults, "validation")
+        with (
+            evaluation_mode(model.wrapped),
+            torch.no_grad(),
+            closing(map_in_workers(encode, self._rows, self._config.workers)) as encoded,
+        ):
+            for number, row in enumerate(encoded):
+                counts = number < self._own
+                batch = collate_row(row, StepTotals(1, 1), self._dataset)
                 # Processes that could not read a row report it here, where no other process waits for their tensors.
-                skipped += [sample for part in self._context.gather(unread if counts else []) for sample in part]
+                skipped += [sample for part in self._context.gather(row.skipped if counts else []) for sample in part]
                 with self._context.collective_section():
                     batch_losses = model(batch.to(self._context.device))
                 if counts:
@@ -118,11 +120,9 @@ class Validator:
                     sums.index_add_(1, tasks, torch.stack([batch_losses.per_sample, batch_losses.tokens]).double())
         with self._context.collective_section():
             losses, tokens = self._context.sum(sums).tolist()
-        by_name = {"all": (sum(losses), sum(tokens))} | dict(
-            zip(ALL_TASKS, zip(losses, tokens, strict=True), strict=True)
-        )
-        means = {name: loss / count if count else None for name, (loss, count) in by_name.items()}
-        return {f"loss/{name}": means[name] for name in ("all", *self._tasks)}, skipped
+        by_name = {"all": (sum(losses), sum(tokens))}
+        by_name |= {task: (losses[ALL_TASKS.index(task)], tokens[ALL_TASKS.index(task)]) for task in self._tasks}
+        return {f"loss/{name}": loss / count if count else None for name, (loss, count) in by_name.items()}, skipped
 
     def drafts(self, model: ParallelModel, step: int) -> dict[str, float | None]:
         """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`."""
@@ -134,29 +134,11 @@ class Validator:
             self._log.info(f"requests without a response: {len(failures)}; the first: {failures[0]}")
         return scores
 
-    def _is_loss_due(self, step: int) -> bool:
-        return self._is_time(step, self._config.validation.every)
-
-    def _is_draft_due(self, step: int) -> bool:
+    def _are_drafts_due(self, step: int) -> bool:
         return self._drafter is not None and self._is_time(step, self._drafter.every)
 
     def _is_time(self, step: int, every: int | None) -> bool:
         return every is not None and step > 0 and (step % every == 0 or step == self._steps)
-
-    def _finite(self, step: int, metrics: MetricValues) -> dict[str, float | None]:
-        """Replace metrics that are not finite by None, and report them."""
-        invalid = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
-        if invalid:
-            self._log.info(f"{', '.join(invalid)} after step {step}: not finite, not used to choose a checkpoint")
-        return {name: None if name in invalid else value for name, value in metrics.items()}
-
-    def _batches(self) -> Iterator[tuple[PackedBatch, list[SkippedSample], bool]]:
-        """Yield the rows of this process with their skipped samples, and whether the row counts."""
-        none, skips = StepTotals(1, 1), self._config.faults.unreadable == "skip"
-        work = partial(encode_row, self._corpus, skips, "validation")
-        with closing(map_in_workers(work, self._rows, self._config.workers)) as encoded:
-            for number, row in enumerate(encoded):
-                yield collate_row(row, none, self._corpus), row.skipped, number < self._own
 
 
 class BestCheckpoint:
@@ -169,11 +151,8 @@ class BestCheckpoint:
     def __init__(
         self, config: BaseTrainConfig, names: list[str], undrawn: Collection[str] = (), measured_on: str = ""
     ) -> None:
-        self._name, self._folder, self._measured_on = (
-            config.validation.best_by,
-            config.out / "checkpoint-best",
-            measured_on,
-        )
+        self._name, self._measured_on = config.validation.best_by, measured_on
+        self._folder = config.out / "checkpoint-best"
         self._value: float | None = None
         if self._name is not None and self._name not in names:
             reason = f"unknown metric '{self._name}'; known metrics are {', '.join(names)}"
@@ -201,31 +180,31 @@ class BestCheckpoint:
 
     def is_beaten_by(self, metrics: MetricValues) -> bool:
         """Return whether metrics are better than those of the best checkpoint."""
-        value = metrics.get(self._name) if self._name is not None else None
-        if self._name is None or value is None:
-            return False
-        return self._value is None or (value < self._value if self._name.startswith("loss/") else value > self._value)
+        value = None if self._name is None else metrics.get(self._name)
+        if self._name is None or value is None or self._value is None:
+            return value is not None
+        return value < self._value if self._name.startswith("loss/") else value > self._value
 
     def replace(
         self, step: int, metrics: MetricValues, write: Callable[[Path], None], context: DistributedContext
     ) -> str | None:
         """Replace the best checkpoint by the current model; all processes call this."""
-        value, reason = metrics[self._name or ""], None
+        value, reason = metrics[self._name or ""], ""
         try:
             write(self._folder)
         except OSError as error:
             reason = str(error)
             context.wait()  # the other processes wait in `write`
-        if context.is_main and reason is None:
-            record = {"step": step, "figure": self._name, "value": value, "measured_on": self._measured_on}
-            try:
+        try:
+            if context.is_main and not reason:
+                record = {"step": step, "figure": self._name, "value": value, "measured_on": self._measured_on}
                 write_json(self._folder / "best.json", record)
-            except OSError as error:
-                reason = str(error)
-        reasons = [text for text in context.gather(reason) if text]
-        if not reasons:
+        except OSError as error:
+            reason = str(error)
+        failure = next((text for text in context.gather(reason) if text), None)
+        if failure is None:
             self._value = value
-        return reasons[0] if reasons else None
+        return failure
 
 
 def make_report_validator(

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import resource
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from error_checks import raises
@@ -21,7 +19,7 @@ import maira.train.checkpointing as module
 from maira.runtime.processes import DistributedContext
 from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
 from radfact.errors import RunError
-from radfact.io.jsonl import read_json, write_json
+from radfact.io.jsonl import write_json
 
 TENSORS = "rank-00000.safetensors"
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
@@ -58,12 +56,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         # The state is that of now, not of when it is written.
         for _ in range(3):
             ours.learn()
-        numbers = random.random(), np.random.rand(), torch.rand(1)
+        number = torch.rand(1)
         assert manager.finish()
         manager.load(manager.find()[0], theirs.model, theirs.optimizer)
     for _ in range(3):
         theirs.learn()
-    assert (random.random(), np.random.rand(), torch.rand(1)) == numbers
+    assert torch.rand(1) == number
     for name, weight in ours.model.state_dict().items():
         assert torch.equal(theirs.model.state_dict()[name], weight)
 
@@ -97,11 +95,15 @@ def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) 
             record.write_text(record.read_text(encoding="utf-8")[:20], encoding="utf-8")
         else:
             (tensors if damage == "missing" else record).unlink()
-        assert [state.name for state in manager.find()] == ["step-000005"]
+        resumed = manager.resume(trained.model, trained.optimizer, lambda *_: None)
+        assert resumed is not None
+        assert resumed["step"] == manager.last == 5
+        (line,) = messages
+        assert line.startswith(str(last))
+        assert "\n" not in line
         (tmp_path / "states" / "step-000005" / TENSORS).unlink()
         with raises("states: file-unreadable"):
-            manager.find()
-    assert messages == [f"{last} is damaged and ignored"]
+            manager.resume(trained.model, trained.optimizer, lambda *_: None)
 
 
 class Command:
@@ -145,9 +147,7 @@ def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -
     with states(tmp_path) as (manager, messages):
         manager.save(5, trained.model, trained.optimizer, {})
         manager.finish()
-        record = read_json(tmp_path / "states" / "step-000005" / "state.json")
-        del record["sizes"]
-        write_json(tmp_path / "states" / "step-000005" / "state.json", record | {"format": 99, "version": "9.0"})
+        write_json(tmp_path / "states" / "step-000005" / "state.json", {"format": 99, "version": "9.0"})
         (state,) = manager.find()
         with raises("step-000005: unsupported-version"):
             read_record(state)
@@ -171,9 +171,7 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
         monkeypatch.undo()
         manager.save(15, trained.model, trained.optimizer, {})
         assert manager.finish()
-    (line,) = messages
-    assert line.startswith("the state of step 10 could not be saved, the run continues: ")
-    assert "states: no space left on device (1.04e-07 GB are to be written, " in line
+    assert messages == ["the state of step 10 could not be saved, the run continues: No space left on device"]
 
 
 def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 from maira.model.config import MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.runtime.processes import DistributedContext
-from maira.train.components import check_context, load_model, set_trainable
+from maira.train.components import check_context, load_model, set_trainable, write_checkpoint
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS
-from maira.train.export import write_checkpoint
 from maira.train.loss import MairaLossModel
 from radfact.errors import InputError
 

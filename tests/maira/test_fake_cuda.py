@@ -150,7 +150,7 @@ def test_a_step_reads_its_losses_and_norm_only(
             finish: Any = lambda loss, *_: {"loss": loss}  # noqa: E731
             trainer.objective = SimpleNamespace(statistics=statistics, after_backward=finish)
         with Recorder(device) as recorder:
-            result = trainer._compute_gradient(rows, 0.0)
+            result = trainer._compute_gradient(rows, 0.0, {})
             # At the end of the step.
             assert recorder.read == len(("answer", "patches", *statistics, "norm"))
             trainer._update(result)

@@ -29,7 +29,7 @@ from maira.train.checkpointing import resume_fields
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.packing import EncodedSample, StepTotals, collate
 from maira.train.loss import MairaLossModel
-from maira.train.monitoring import NAMES, DraftMonitor
+from maira.train.monitoring import NAMES, monitor_drafts
 from maira.train.post.grpo import compute_advantages, make_targets, policy_loss, replay_grammar
 from maira.train.post.rewards import excess_length
 from maira.train.report_training import train
@@ -294,7 +294,7 @@ def test_signs_of_other_means_are_counted() -> None:
     texts = ("No pleural effusion.", "There is a mass.", "There is a mass.", "There is a mass.")
     grounded = [Sentence(text=text, boxes=(box,) if text != texts[0] else None) for text in texts]
     pairs = [Pair("a", grounded, "There is a mass."), Pair("b", "The lungs are clear. No mass.", "There is a mass.")]
-    values = DraftMonitor()(pairs)
+    values = monitor_drafts(pairs)
     assert tuple(values) == NAMES
     words, normal, repeated, boxes = (3 + 3 * 4 + 6) / 2, 3 / 6, 2 / 6, 3 / 6
     assert [values[f"drafts/{name}"] for name in ("words", "normal_sentence_share")] == [words, normal]

@@ -27,8 +27,8 @@ from maira.judge.dataset import NO_IMAGES, encode_chat
 from maira.judge.run_config import read_judge_config
 from maira.judge.samples import ChatMessage, ChatSample, TrainingExample, write_samples
 from maira.judge.training import JudgeLossModel, check_packing, stops, train_judge
+from maira.train.components import gather_weights
 from maira.train.data.packing import EncodedSample, StepTotals, collate
-from maira.train.export import gather_weights
 from radfact.errors import InputError, RunError
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt

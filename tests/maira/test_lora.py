@@ -24,9 +24,8 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import ADDED_TOKENS
 from maira.runtime.processes import DistributedContext
-from maira.train.components import load_model, set_trainable
+from maira.train.components import load_model, set_trainable, write_checkpoint
 from maira.train.config.run_config import TrainConfig
-from maira.train.export import write_checkpoint
 from maira.train.loss import MairaLossModel
 from maira.train.optimizers import make_optimizer
 from maira.train.post.rollout_engine import write_language_model

@@ -187,7 +187,7 @@ def test_an_unreadable_state_falls_back_to_the_previous_one(
     tensors.write_bytes(bytes(tensors.stat().st_size))
     console = quiet()
     train(train_config(phantoms, tmp_path), console)
-    assert "step-000006 is damaged" in said(console)
+    assert "step-000006: " in said(console)
     assert "at step 3 of 8" in said(console)
     assert metrics(tmp_path) == metrics(finished)
 

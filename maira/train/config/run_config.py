@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from maira.data.image_check import ImageCheck
 from maira.model.prompts import Preset, Task
@@ -20,15 +20,6 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Component = Literal["encoder", "adapter", "language_model"]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-_POSITIVE_INT_KEYS = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "max_position_embeddings",
-)
-"""Arguments of LlamaConfig that are positive integers."""
 
 
 class VisionOptions(Record):
@@ -49,34 +40,27 @@ class VisionOptions(Record):
 
 
 class FromScratch(Record):
-    """A model with random weights and a tokenizer trained with it.
-
-    Attributes:
-        vision_config: arguments of the encoder.
-        text_config: arguments of transformers' LlamaConfig, except those that the tokenizer determines.
-        image_merge: side of the square of patches that becomes one image token.
-        projector_n_layers: linear layers of the adapter.
-        vocab_size: size of the tokenizer's vocabulary.
-    """
+    """A model with random weights and a tokenizer trained with it."""
 
     vision_config: VisionOptions
+    # Arguments of transformers' LlamaConfig, except those that the tokenizer determines.
     text_config: dict[str, Any]
-    image_merge: PositiveInt = 1
-    projector_n_layers: PositiveInt = 4
+    image_merge: PositiveInt = 1  # side of the square of patches that becomes one image token
+    projector_n_layers: PositiveInt = 4  # linear layers of the adapter
     vocab_size: PositiveInt = 1000
 
     @field_validator("text_config")
     @classmethod
     def _check_text_config(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for key in _POSITIVE_INT_KEYS:
-            number = value.get(key)
-            if key in value and (not isinstance(number, int) or isinstance(number, bool) or number <= 0):
+        sizes = {k: size for k, size in value.items() if k.startswith(("num_", "max_")) or k.endswith("_size")}
+        for key, number in sizes.items():
+            if type(number) is not int or number <= 0:
                 raise ValueError(f"{key}: expected a positive integer, found {number!r:.80}")
-        heads = value.get("num_attention_heads")
-        if heads and "hidden_size" in value and value.get("head_dim") is None:
-            _check_multiple("hidden_size", value["hidden_size"], "num_attention_heads", heads)
-        if heads and "num_key_value_heads" in value:
-            _check_multiple("num_attention_heads", heads, "num_key_value_heads", value["num_key_value_heads"])
+        pairs = [("num_attention_heads", "num_key_value_heads")]
+        pairs += [("hidden_size", "num_attention_heads")] if value.get("head_dim") is None else []
+        for name, divisor in pairs:
+            if sizes.keys() >= {name, divisor}:
+                _check_multiple(name, sizes[name], divisor, sizes[divisor])
         return value
 
     @model_validator(mode="after")
@@ -87,20 +71,13 @@ class FromScratch(Record):
 
 
 class DataSource(Record):
-    """Studies to train or validate on.
+    """Studies to train or validate on: a manifest or shards."""
 
-    Attributes:
-        manifest: `manifest.jsonl`; a relative path is relative to the working directory.
-        shards: instead, the folder or URL of shards (`maira pack`).
-        preferences: preference pairs of these studies (`preferences.jsonl`), for `dpo`.
-        split: only the studies of this split; None for all.
-        tasks: factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
-    """
-
-    manifest: Path | None = None
-    shards: str | None = None
-    preferences: Path | None = None
-    split: str | None = None
+    manifest: Path | None = None  # `manifest.jsonl`; a relative path is relative to the working directory
+    shards: str | None = None  # folder or URL of shards (`maira pack`)
+    preferences: Path | None = None  # preference pairs of these studies (`preferences.jsonl`), for `dpo`
+    split: str | None = None  # only the studies of this split; None for all
+    # Factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     tasks: dict[Task, NonNegative] | None = None
 
     @model_validator(mode="after")
@@ -109,142 +86,95 @@ class DataSource(Record):
             raise ValueError("expected either a manifest or shards")
         return self
 
-    @model_serializer(mode="wrap")
-    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit `preferences` if it is None, as configurations without `dpo` do."""
-        values: dict[str, Any] = handler(self)
-        return values if self.preferences is not None else {k: v for k, v in values.items() if k != "preferences"}
-
 
 class LoraOptions(Record):
-    """Options of low-rank adapters (LoRA) in the language model.
-
-    Attributes:
-        rank, alpha, dropout: as in peft's LoraConfig.
-        targets: linear layers of each block that get an adapter.
-        quantize: hold the frozen weights in 4 bits (QLoRA; needs bitsandbytes).
-    """
+    """Options of low-rank adapters (LoRA) in the language model; `rank`, `alpha` and `dropout` as in peft."""
 
     rank: PositiveInt = 64
     alpha: PositiveFloat = 128
     dropout: Fraction = 0.0
+    # Linear layers of each block that get an adapter.
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    quantize: Literal["nf4"] | None = None
+    quantize: Literal["nf4"] | None = None  # hold the frozen weights in 4 bits (QLoRA; needs bitsandbytes)
 
 
 class MairaLoraOptions(LoraOptions):
-    """Options of low-rank adapters in a MAIRA-2's language model.
+    """Options of low-rank adapters in a MAIRA-2's language model."""
 
-    Attributes:
-        added_tokens: also train the rows of MAIRA-2's added tokens in the embeddings and the head. In a freshly
-            assembled model these rows are all the same, so without it the model cannot learn to write boxes.
-    """
-
+    # Also train the rows of MAIRA-2's added tokens in the embeddings and the head. In a freshly assembled model these
+    # rows are all the same, so without it the model cannot learn to write boxes.
     added_tokens: bool = True
 
 
 class LossValidationConfig(Record):
-    """Losses that are computed during a run.
+    """Losses that are computed during a run."""
 
-    Attributes:
-        sources: validation data; empty for no validation.
-        every: optimizer steps between two validations; the last step is always validated.
-        samples: maximum number of samples, a fixed draw.
-        best_by: metric by which the best checkpoint is kept, such as "loss/all"; None keeps none.
-    """
-
-    sources: list[Any] = []  # noqa: RUF012
-    every: PositiveInt = 500
-    samples: PositiveInt = 512
+    sources: list[Any] = []  # noqa: RUF012  # validation data; empty for no validation
+    every: PositiveInt = 500  # optimizer steps between two validations; the last step is always validated
+    samples: PositiveInt = 512  # maximum number of samples, a fixed draw
+    # Metric by which the best checkpoint is kept, None for none: a loss ("loss/all", "loss/grounded", ...) or, of a
+    # MAIRA-2, a score of the drafts ("drafts/logical_f1", "boxes/iou", ...).
     best_by: str | None = None
 
 
 class ValidationConfig(LossValidationConfig):
-    """Losses and scores of drafts that are computed during a run.
-
-    Attributes:
-        drafts_every: optimizer steps between two rounds of drafts and box completions; None for none.
-        drafts: number of studies to draft, a fixed draw.
-        best_by: a loss ("loss/all", "loss/grounded", ...) or a score of the drafts ("drafts/logical_f1", "boxes/iou",
-            ...).
-    """
+    """Losses and scores of drafts that are computed during a run."""
 
     sources: list[DataSource] = []  # noqa: RUF012
-    drafts_every: PositiveInt | None = None
-    drafts: PositiveInt = 100
+    drafts_every: PositiveInt | None = None  # steps between two rounds of drafts and box completions; None for none
+    drafts: PositiveInt = 100  # number of studies to draft, a fixed draw
 
 
 class AnomalyConfig(Record):
-    """Actions for anomalous steps and unreadable samples.
+    """Actions for anomalous steps and unreadable samples: end the run, or skip the step or the sample."""
 
-    Attributes:
-        not_finite: action for a loss or gradient norm that is not finite: end the run, or skip the step.
-        spike: a step whose gradient norm is more than this many times its running mean is skipped; None skips none.
-        most_skipped: the run ends when more steps than this are skipped in a row.
-        image_check: whether a sample with an image that cannot be a chest radiograph counts as unreadable.
-        unreadable: action for a sample that cannot be read: end the run, or skip the sample.
-        most_unreadable: the run ends when more different samples than this cannot be read.
-    """
-
-    not_finite: Literal["stop", "skip"] = "stop"
+    not_finite: Literal["stop", "skip"] = "stop"  # for a loss or gradient norm that is not finite
+    # A step whose gradient norm is more than this many times its running mean is skipped; None skips none.
     spike: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    most_skipped: PositiveInt = 3
-    image_check: ImageCheck = "refuse"
-    unreadable: Literal["stop", "skip"] = "stop"
-    most_unreadable: PositiveInt = 100
+    most_skipped: PositiveInt = 3  # the run ends when more steps than this are skipped in a row
+    image_check: ImageCheck = "refuse"  # whether an image that cannot be a chest radiograph counts as unreadable
+    unreadable: Literal["stop", "skip"] = "stop"  # for a sample that cannot be read
+    most_unreadable: PositiveInt = 100  # the run ends when more different samples than this cannot be read
 
 
 class RewardConfig(Record):
-    """The reward of a sampled report.
+    """The reward of a sampled report."""
 
-    Attributes:
-        scores: weights of scores, named as in `radfact evaluate --metrics`; scores that are better when lower are
-            subtracted.
-        length_penalty: maximum penalty. A report with at most 1.5 times as many words as its reference has none; the
-            penalty grows linearly and reaches the maximum at twice the words of the reference.
-        format_penalty: penalty for a report that the token limit cut off, or that has another irregularity of form.
-        options: of `radfact.metrics.resources.MetricResources`: `judge`, `model`, `base_url`, `cache`, ...
-    """
-
+    # Weights of scores, named as in `radfact evaluate --metrics`; scores that are better when lower are subtracted.
     scores: Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)] = {  # noqa: RUF012
         "findings": 0.5,
         "spatial_f1": 0.5,
     }
+    # Maximum penalty. A report with at most 1.5 times as many words as its reference has none; the penalty grows
+    # linearly and reaches the maximum at twice the words of the reference.
     length_penalty: NonNegative = 0.1
+    # Penalty for a report that the token limit cut off, or that has another irregularity of form.
     format_penalty: NonNegative = 0.1
+    # Of `radfact.metrics.resources.MetricResources`: `judge`, `model`, `base_url`, `cache`, ...
     options: dict[str, Any] = {"judge": "offline"}  # noqa: RUF012
 
 
 class GrpoConfig(Record):
-    """Options of group-relative policy optimization (DeepSeekMath, section 4.1).
+    """Options of group-relative policy optimization (DeepSeekMath, section 4.1)."""
 
-    Attributes:
-        num_generations: responses per prompt, which form a group; `global_batch` counts responses.
-        num_iterations: optimizer steps with the same responses.
-        epsilon, epsilon_high: bounds of the probability ratio below and above 1 beyond which a token has no gradient;
-            `epsilon_high` is `epsilon` by default (DAPO, section 3.1).
-        scale_rewards: divide the advantages of a group by the standard deviation of its rewards. Groups with
-            almost equal rewards then weigh as much as all others; Dr. GRPO, section 3.1, advises against it.
-        temperature: of the sampling.
-        max_new_tokens: limit of a response; None for that of the task.
-        reward: of a response.
-        engine: inference engine that samples the responses.
-        engine_args: vLLM engine arguments, such as `gpu_memory_utilization`; only with engine "vllm".
-        importance_sampling_clip_max: upper bound of the importance weights, which correct for the difference between
-            the probabilities of vLLM and of the model in training (Yao et al., "Your Efficient RL Framework Secretly
-            Brings You Off-Policy RL Training", 2025); None for no correction.
-    """
-
+    # Responses per prompt, which form a group; `global_batch` counts responses.
     num_generations: Annotated[int, Field(ge=2)] = 8
-    num_iterations: PositiveInt = 1
+    num_iterations: PositiveInt = 1  # optimizer steps with the same responses
+    # Bounds of the probability ratio below and above 1 beyond which a token has no gradient; the upper one is `epsilon`
+    # by default (DAPO, section 3.1).
     epsilon: PositiveFloat = 0.2
     epsilon_high: PositiveFloat | None = None
+    # Divide the advantages of a group by the standard deviation of its rewards. Groups with almost equal rewards then
+    # weigh as much as all others; Dr. GRPO, section 3.1, advises against it.
     scale_rewards: bool = True
-    temperature: PositiveFloat = 1.0
-    max_new_tokens: PositiveInt | None = None
+    temperature: PositiveFloat = 1.0  # of the sampling
+    max_new_tokens: PositiveInt | None = None  # limit of a response; None for that of the task
     reward: RewardConfig = RewardConfig()
-    engine: Literal["transformers", "vllm"] = "transformers"
-    engine_args: dict[str, Any] = {}  # noqa: RUF012
+    engine: Literal["transformers", "vllm"] = "transformers"  # samples the responses
+    engine_args: dict[str, Any] = {}  # noqa: RUF012  # of vLLM, such as `gpu_memory_utilization`
+    # Upper bound of the importance weights, which correct for the difference between the probabilities of vLLM and of
+    # the model in training (Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training",
+    # 2025); None for no correction.
     importance_sampling_clip_max: PositiveFloat | None = 2.0
 
     @model_validator(mode="after")
@@ -255,82 +185,57 @@ class GrpoConfig(Record):
 
 
 class DpoConfig(Record):
-    """Options of direct preference optimization (Rafailov et al., "Direct Preference Optimization", 2023, section 4).
+    """Options of direct preference optimization (Rafailov et al., "Direct Preference Optimization", 2023)."""
 
-    Attributes:
-        beta: weight of the log-probability ratios of model and reference model in the reward. The larger it is, the
-            closer the model stays to the reference model.
-        nll_weight: weight of the mean negative log-likelihood per token of the chosen answer, which keeps its
-            probability from falling (Pang et al., "Iterative Reasoning Preference Optimization", 2024, section 2).
-    """
-
+    # Weight of the log-probability ratios of model and reference model in the reward. The larger it is, the closer the
+    # model stays to the reference model.
     beta: PositiveFloat = 0.1
+    # Weight of the mean negative log-likelihood per token of the chosen answer, which keeps its probability from
+    # falling (Pang et al., "Iterative Reasoning Preference Optimization", 2024, section 2).
     nll_weight: NonNegative = 0.0
 
 
 class BaseTrainConfig(Record):
-    """Options of a training run that all models share.
+    """Options of a training run that all models share."""
 
-    Attributes:
-        model: folder of the checkpoint to start from.
-        lora: train low-rank adapters in the language model.
-        train: training data.
-        validation: validation during the run.
-        tasks: how often each sample of a task is seen in an epoch; 0.5 is every second one, drawn anew each epoch.
-        out: folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always.
-        epochs, passes: length of the run, one of the two: epochs, or number of samples with repetitions.
-        global_batch: samples of one optimizer step over all processes.
-        token_budget: maximum tokens of one packed row, which is one forward pass on one process.
-        learning_rate, warmup, weight_decay, betas, clip: AdamW with cosine decay after linear warm-up (MAIRA-2,
-            appendix B.2).
-        optimizer: "adamw", or "adamw_8bit" (torchao) with its states in 8 bits.
-        precision: of the computation, "bf16" or "no" (float32).
-        weights: type of trained weights and their gradients; "bfloat16" rounds stochastically and needs "adamw_8bit".
-        parallel: FSDP2, DDP, or "auto": FSDP2 on accelerators, DDP on CPUs.
-        activation_checkpointing: recompute in the backward pass nothing, everything in a block but the matrix products
-            ("selective"), or each block ("full").
-        compile: compile each block of the language model with torch.compile.
-        attention: kernel for packed rows ("varlen": the variable-length kernel; "samples": the samples as a padded
-            batch); "auto" selects the first that is available.
-        workers: processes that prepare samples for one training process.
-        checkpoint_dtype: type of the weights of the finished checkpoint.
-        seed: of all random numbers.
-        save_every: optimizer steps between two training states; one is saved before each validation as well.
-        log_every: optimizer steps between two lines of metrics.
-        keep: number of training states kept.
-        faults: actions for anomalous steps and unreadable samples.
-        trackers: targets of metrics in addition to the console and `metrics.jsonl`.
-    """
-
-    model: Any
-    lora: LoraOptions | None = None
-    train: list[Any]
+    model: Any  # folder of the checkpoint to start from
+    lora: LoraOptions | None = None  # train low-rank adapters in the language model
+    train: list[Any]  # training data
     validation: LossValidationConfig = LossValidationConfig()
-    tasks: dict[Any, NonNegative]
-    out: Path
+    tasks: dict[
+        Any, NonNegative
+    ]  # how often each sample of a task is seen in an epoch; 0.5 is every second, drawn anew
+    out: Path  # folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always
+    # Length of the run, one of the two: epochs, or number of samples with repetitions.
     epochs: PositiveFloat | None = None
     passes: PositiveInt | None = None
-    global_batch: PositiveInt = 128
-    token_budget: PositiveInt = 8192
+    global_batch: PositiveInt = 128  # samples of one optimizer step over all processes
+    token_budget: PositiveInt = 8192  # maximum tokens of one packed row, which is one forward pass on one process
+    # AdamW with cosine decay after linear warm-up (MAIRA-2, appendix B.2).
     learning_rate: PositiveFloat = 2e-5
     warmup: Fraction = 0.03
     weight_decay: NonNegative = 0.0
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     clip: PositiveFloat = 1.0
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    precision: Literal["bf16", "no"] = "bf16"
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"  # "adamw_8bit" (torchao) has its states in 8 bits
+    precision: Literal["bf16", "no"] = "bf16"  # of the computation; "no" is float32
+    # Type of trained weights and their gradients; "bfloat16" rounds stochastically and needs "adamw_8bit".
     weights: Literal["float32", "bfloat16"] = "float32"
-    parallel: Literal["auto", "fsdp", "ddp"] = "auto"
+    parallel: Literal["auto", "fsdp", "ddp"] = "auto"  # "auto": FSDP2 on accelerators, DDP on CPUs
+    # Recompute in the backward pass nothing, all of a block but the matrix products ("selective"), or each block.
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    compile: bool = False
+    compile: bool = False  # compile each block of the language model with torch.compile
+    # Kernel for packed rows ("varlen": the variable-length kernel; "samples": the samples as a padded batch); "auto"
+    # selects the first that is available.
     attention: Literal["auto", "varlen", "samples"] = "auto"
-    workers: PositiveInt = 4
-    checkpoint_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    seed: Annotated[int, Field(ge=0)] = 0
-    save_every: PositiveInt = 500
-    keep: PositiveInt = 2
-    log_every: PositiveInt = 20
+    workers: PositiveInt = 4  # processes that prepare samples for one training process
+    checkpoint_dtype: Literal["float32", "float16", "bfloat16"] = "float32"  # of the weights of the finished checkpoint
+    seed: Annotated[int, Field(ge=0)] = 0  # of all random numbers
+    save_every: PositiveInt = 500  # steps between two training states; one is saved before each validation as well
+    keep: PositiveInt = 2  # number of training states kept
+    log_every: PositiveInt = 20  # optimizer steps between two lines of metrics
     faults: AnomalyConfig = AnomalyConfig()
+    # Targets of metrics in addition to the console and `metrics.jsonl`.
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
 
     @property
@@ -389,33 +294,23 @@ class BaseTrainConfig(Record):
 
 
 class TrainConfig(BaseTrainConfig):
-    """Options of a training run of a MAIRA-2.
+    """Options of a training run of a MAIRA-2; `train` may be the path of a manifest instead of a list."""
 
-    Attributes:
-        model: folder of the checkpoint to start from, or the options of a fresh model.
-        trained: trained components; with `lora`, of the language model only its adapters.
-        lora: train low-rank adapters in the language model, and the rows of MAIRA-2's added tokens.
-        train: training data; the path of a manifest stands for a list with one source.
-        tasks: by default each sample is seen once in an epoch (MAIRA-2, table 1).
-        drop: inputs that are removed in training and validation (MAIRA-2, appendix D.6).
-        preset: wording of the prompts.
-        patch_loss: weight of an auxiliary loss that predicts for every patch of a trained encoder which labeled
-            findings cover it; 0 for none. Its head is not part of the checkpoint.
-        grpo: train with rewards of sampled reports instead of the reports of the data (GRPO).
-        dpo: train with preference pairs instead of the reports of the data (DPO).
-    """
-
-    model: Path | FromScratch
+    model: Path | FromScratch  # folder of the checkpoint to start from, or the options of a fresh model
+    # Trained components; with `lora`, of the language model only its adapters.
     trained: tuple[Component, ...] = ("adapter", "language_model")
-    lora: MairaLoraOptions | None = None
+    lora: MairaLoraOptions | None = None  # train low-rank adapters, and the rows of MAIRA-2's added tokens
     train: list[DataSource]
     validation: ValidationConfig = ValidationConfig()
+    # By default each sample is seen once in an epoch (MAIRA-2, table 1).
     tasks: dict[Task, NonNegative] = {"findings": 1.0, "grounded": 1.0, "phrase": 1.0}  # noqa: RUF012
-    drop: tuple[Input, ...] = ()
-    preset: Preset = "release"
+    drop: tuple[Input, ...] = ()  # inputs that are removed in training and validation (MAIRA-2, appendix D.6)
+    preset: Preset = "release"  # wording of the prompts
+    # Weight of an auxiliary loss that predicts for every patch of a trained encoder which labeled findings cover it; 0
+    # for none. Its head is not part of the checkpoint.
     patch_loss: NonNegative = 0.0
-    grpo: GrpoConfig | None = None
-    dpo: DpoConfig | None = None
+    grpo: GrpoConfig | None = None  # train with rewards of sampled reports instead of the reports of the data
+    dpo: DpoConfig | None = None  # train with preference pairs instead of the reports of the data
 
     @field_validator("train", mode="before")
     @classmethod
@@ -423,15 +318,11 @@ class TrainConfig(BaseTrainConfig):
         return [{"manifest": value}] if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
-    def _check_trained(self) -> TrainConfig:
+    def _check_components(self) -> TrainConfig:
         if self.lora is not None and "language_model" not in self.trained:
             raise ValueError("lora: the language model is not trained; add language_model to trained, or remove lora")
         if self.patch_loss and "encoder" not in self.trained:
             raise ValueError("patch_loss: the encoder is not trained; add it to trained, or remove patch_loss")
-        return self
-
-    @model_validator(mode="after")
-    def _check_preferences(self) -> TrainConfig:
         if any(source.preferences is not None for source in self.validation.sources):
             raise ValueError("validation.sources: preferences are only available in `train`; remove them")
         has_preferences = [source.preferences is not None for source in self.train if self.shares(source)]
@@ -443,44 +334,28 @@ class TrainConfig(BaseTrainConfig):
 
     @model_validator(mode="after")
     def _check_post_training(self) -> TrainConfig:
-        if not self.is_post_training:
-            return self
         name = "grpo" if self.grpo is not None else "dpo"
         if self.grpo is not None and self.dpo is not None:
             raise ValueError("dpo: expected either grpo or dpo, found both; remove one of them")
-        if not isinstance(self.model, Path):
+        if self.is_post_training and not isinstance(self.model, Path):
             raise ValueError("model: expected the folder of a trained checkpoint, found the options of a new model")
-        if any("phrase" in self.shares(source) for source in self.train):
+        if self.is_post_training and any("phrase" in self.shares(source) for source in self.train):
             raise ValueError(f"tasks: phrase grounding is not available with {name}; set tasks={{grounded: 1}}")
-        if self.patch_loss:
+        if self.is_post_training and self.patch_loss:
             raise ValueError(f"patch_loss: not available with {name}; remove it")
-        if self.lora is not None and self.lora.dropout:
-            raise ValueError(
-                f"lora.dropout: expected 0 with {name}, whose old or reference probabilities have no dropout"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_grpo(self) -> TrainConfig:
-        grpo = self.grpo
-        if grpo is None:
+        if self.is_post_training and self.lora is not None and self.lora.dropout:
+            raise ValueError(f"lora.dropout: expected 0 with {name}, as old or reference probabilities have no dropout")
+        if self.grpo is None:
             return self
-        if grpo.engine == "vllm" and self.lora is not None and self.lora.quantize is not None:
+        if self.grpo.engine == "vllm" and self.lora is not None and self.lora.quantize is not None:
             raise ValueError("lora.quantize: not available with grpo.engine=vllm; set grpo.engine=transformers")
-        if self.global_batch % grpo.num_generations:
-            raise ValueError(
-                f"global_batch: expected a multiple of grpo.num_generations, which is {grpo.num_generations}, found "
-                f"{self.global_batch}"
-            )
-        for name, every in (
-            ("save_every", self.save_every),
-            ("validation.every", self.validation.every if self.validation.sources else None),
-            ("validation.drafts_every", self.validation.drafts_every if self.validation.sources else None),
-        ):
-            if every is not None and every % grpo.num_iterations:
-                raise ValueError(
-                    f"{name}: expected a multiple of grpo.num_iterations, which is {grpo.num_iterations}, found {every}"
-                )
+        sizes = {"global_batch": self.global_batch, "save_every": self.save_every}
+        if self.validation.sources:
+            sizes["validation.every"] = self.validation.every
+            sizes["validation.drafts_every"] = self.validation.drafts_every or 0
+        for field, size in sizes.items():
+            option = "num_generations" if field == "global_batch" else "num_iterations"
+            _check_multiple(field, size, f"grpo.{option}", getattr(self.grpo, option))
         return self
 
     @property
@@ -515,11 +390,7 @@ def _check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> N
 
 
 def read_train_config(path: Path, overrides: list[str] | None = None) -> TrainConfig:
-    """Read a configuration.
-
-    A configuration may name another one, `base: other.yaml` (relative to itself), and hold only the differences:
-    mappings are merged, all other values replace those of the base.
-    """
+    """Read a configuration with its `base`, and apply overrides."""
     source = read_config_values(path, overrides)
     # Separately, since pydantic reports an error in a union as errors of all of its members.
     model = source.values.get("model")

@@ -10,11 +10,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from maira.train.config.run_config import AnomalyConfig
 from maira.train.data.packing import EncodedSample, PackedBatch, SampleDataset, StepTotals, collate
 from maira.train.data.schedule import DataSchedule
-from maira.train.data.sources import UnreadableSample
+from maira.train.data.sources import UnreadableSample, skipping_unreadable
 from maira.train.data.workers import map_in_workers
-from radfact.errors import ErrorCode, InputError
 
 LENGTH_MULTIPLE = 64
 """Rows are padded to multiples of this many tokens, since kernels are compiled for every new shape."""
@@ -31,19 +31,12 @@ class SkippedSample(NamedTuple):
 
 
 class StepBatches(NamedTuple):
-    """What one process runs in an optimizer step.
+    """What one process runs in an optimizer step."""
 
-    Attributes:
-        number: of the step, from 0.
-        rows: packed rows; their totals count all samples of the step, over all processes.
-        skipped: samples of this process's rows that are unreadable.
-        metrics: of the samples, over all processes.
-    """
-
-    number: int
-    rows: list[PackedBatch]
-    skipped: list[SkippedSample]
-    metrics: Mapping[str, float] = MappingProxyType({})
+    number: int  # of the step, from 0
+    rows: list[PackedBatch]  # their totals count all samples of the step, over all processes
+    skipped: list[SkippedSample]  # unreadable samples of this process's rows
+    metrics: Mapping[str, float] = MappingProxyType({})  # of the samples, over all processes
 
 
 class EncodedRow(NamedTuple):
@@ -71,7 +64,7 @@ def iterate_steps(
             pending.append((step, len(rows), schedule.totals(step)))
             yield from rows
 
-    encode = partial(encode_row, dataset, schedule.config.faults.unreadable == "skip", "training")
+    encode = partial(encode_row, dataset, schedule.config.faults, "training")
     with closing(map_in_workers(encode, rows_ahead(), workers)) as encoded:
         for _ in range(first_step, schedule.steps):
             # `pending` has a step once its first row has been scheduled.
@@ -82,32 +75,19 @@ def iterate_steps(
             yield StepBatches(step, [collate_row(row, totals, dataset) for row in rows], skipped)
 
 
-def encode_row(dataset: SampleDataset, skips: bool, phase: Phase, row: Sequence[int]) -> EncodedRow:
+def encode_row(dataset: SampleDataset, config: AnomalyConfig, phase: Phase, row: Sequence[int]) -> EncodedRow:
     """Encode the samples of a row."""
     encoded = EncodedRow([], [])
     for index in row:
-        try:
+        with skipping_unreadable(config, f"the {phase}") as reasons:
             encoded.samples.append(dataset.encode(index))
-        except UnreadableSample as error:
-            if not skips:
-                raise unreadable_sample_error(error, f"a sample of the {phase}") from None
+        for reason in reasons:
             try:
                 name = dataset.sample_id(index)
             except UnreadableSample:  # not even the name, in a damaged shard
                 name = dataset.location(index)
-            encoded.skipped.append(SkippedSample(name, int(dataset.table[index]["answer"]), str(error)))
+            encoded.skipped.append(SkippedSample(name, int(dataset.table[index]["answer"]), reason))
     return encoded
-
-
-def unreadable_sample_error(error: InputError, owner: str) -> InputError:
-    """Return the error of an unreadable sample that is not to be skipped, with a hint."""
-    return InputError(
-        f"{error.message}, in {owner}. Repair it, or set faults.unreadable=skip to skip such samples; the same command "
-        "then resumes",
-        code=ErrorCode.FILE_UNREADABLE,
-        file=error.file,
-        line=error.line,
-    )
 
 
 def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> PackedBatch:

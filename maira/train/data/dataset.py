@@ -33,7 +33,7 @@ from radfact.io.download import file_sha256
 from radfact.io.jsonl import open_atomic, read_json, write_json
 from radfact.machine import usable_cores
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files of a table; increased when their layout or what they count changes."""
 
 BAD_IMAGES = "images-not-read.txt"
@@ -48,50 +48,32 @@ _MAX_PROCESSES = 32
 
 @dataclass(frozen=True)
 class Table:
-    """All samples that can be trained on.
+    """All samples that can be trained on."""
 
-    Attributes:
-        rows: (samples,) of `SAMPLE_LENGTHS`, sorted by source, study, task and phrase.
-        offsets: byte offsets of the lines of each manifest; None for shards.
-        kinds: kinds of all labels, sorted.
-        notes: number of samples by the input that cannot be used.
-        tokens: tokens of prompt and answer of all samples one after the other, with one placeholder for each image.
-    """
-
-    rows: npt.NDArray[Any]
-    offsets: list[npt.NDArray[np.uint64] | None]
-    kinds: list[str]
-    notes: dict[str, int]
+    rows: npt.NDArray[Any]  # (samples,) of `SAMPLE_LENGTHS`, sorted by source, study, task and phrase
+    kinds: list[str]  # kinds of all labels, sorted
+    notes: dict[str, int]  # number of samples by the input that cannot be used
+    # Prompt and answer of all samples one after the other, with one placeholder for each image.
     tokens: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     def save(self, folder: Path) -> None:
         """Write the table; `about.json` comes last, so the table is complete if it exists."""
-        arrays = {"rows": self.rows, "tokens": self.tokens}
-        arrays |= {f"lines-{i}": o for i, o in enumerate(self.offsets) if o is not None}
-        for name, array in arrays.items():
+        for name in ("rows", "tokens"):
             with open_atomic(folder / f"{name}.npy", "wb") as handle:
-                np.save(handle, array, allow_pickle=False)
-        write_json(folder / "about.json", {"sources": len(self.offsets), "kinds": self.kinds, "notes": self.notes})
+                np.save(handle, getattr(self, name), allow_pickle=False)
+        write_json(folder / "about.json", {"kinds": self.kinds, "notes": self.notes})
 
     @classmethod
     def load(cls, folder: Path) -> Table:
         """Memory-map a table that `save` wrote."""
-        about = read_json(folder / "about.json")
-        lines = [folder / f"lines-{i}.npy" for i in range(about["sources"])]
-        rows, tokens = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "tokens"))
-        offsets = [np.load(path, mmap_mode="r") if path.exists() else None for path in lines]
-        return cls(rows, offsets, about["kinds"], about["notes"], tokens)
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("rows", "tokens")}
+        return cls(**arrays, **read_json(folder / "about.json"))
 
 
 class StudyDataset:
     """Samples of studies by their row in the table.
 
     `patch_grid` is the number of patches along a side of the encoder's image, for the auxiliary loss; None without it.
-
-    Attributes:
-        table: (samples,) of `SAMPLE_LENGTHS`.
-        kinds: labeled kinds that the auxiliary loss predicts.
-        notes: number of samples by the input that cannot be used.
     """
 
     answers_per_sample = 1
@@ -194,10 +176,7 @@ def open_dataset(
     patch_grid: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> StudyDataset:
-    """Open the dataset of some sources; its table is read from a folder, or made by several processes and saved there.
-
-    Of the processes of a run, the main one comes first, and the others read the table that it made.
-    """
+    """Open the dataset of some sources; its table is read from a folder, or made and saved there."""
     studies = [open_source(source) for source in sources]
     key: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
     key += [processor.tokenizer.backend_tokenizer.to_str(), processor.chat_template]
@@ -209,9 +188,6 @@ def open_dataset(
     if not (path / "about.json").exists():
         _make_table(config, sources, studies, processor, on_progress, folder.with_name(BAD_IMAGES)).save(path)
     table = Table.load(path)
-    for opened, offsets in zip(studies, table.offsets, strict=True):
-        if isinstance(opened, ManifestSource) and offsets is not None:
-            opened.offsets = offsets
     return StudyDataset(studies, table, processor, config, patch_grid)
 
 
@@ -239,17 +215,12 @@ def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[in
     images = len(example.images)
     try:
         prompt = processor.encode_example(example)
-        answer = processor.encode_target(example.target or "")
+        ids = [*prompt, *processor.encode_target(example.target or "")]
+        count, expected = ids.count(processor.image_token_id), images * processor.image_seq_length
+        if count != expected:
+            raise ValueError(f"expected {expected} image tokens for {images} images, found {count}")
     except ValueError as error:
         raise InputError(f"sample '{example.sample_id}' (task {example.task}): {error}") from None
-    ids = [*prompt, *answer]
-    count, expected = ids.count(processor.image_token_id), images * processor.image_seq_length
-    if count != expected:
-        raise InputError(
-            f"sample '{example.sample_id}' (task {example.task}): expected {expected} image tokens for {images} images "
-            f"of {processor.image_seq_length} tokens, found {count}",
-            code=ErrorCode.MISMATCH,
-        )
     return ids, len(prompt)
 
 
@@ -265,10 +236,8 @@ def compact_images(ids: Sequence[int], processor: MairaProcessor) -> list[int]:
 def expand_images(ids: npt.NDArray[Any] | Sequence[int], processor: MairaProcessor) -> list[int]:
     """Return the tokens that `compact_images` shortened."""
     tokens = np.asarray(ids, np.int64)
-    expanded: list[int] = tokens.repeat(
-        np.where(tokens == processor.image_token_id, processor.image_seq_length, 1)
-    ).tolist()
-    return expanded
+    counts = np.where(tokens == processor.image_token_id, processor.image_seq_length, 1)
+    return list(tokens.repeat(counts).tolist())
 
 
 def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap) -> npt.NDArray[np.float32]:
@@ -303,7 +272,7 @@ def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
     train = [
         open_source(source).key() if source.manifest is None else _sha256(source.manifest) for source in config.train
     ]
-    preferences = [None if source.preferences is None else _sha256(source.preferences) for source in config.train]
+    preferences = [source.preferences and _sha256(source.preferences) for source in config.train]
     return {"model": model, "train": train} | ({"preferences": preferences} if any(preferences) else {})
 
 
@@ -315,11 +284,11 @@ def _sha256(path: Path) -> str:
 
 
 class _TablePart(NamedTuple):
-    """Rows and tokens of some studies of a source, and the numbers of the studies by a hash of their names."""
+    """Rows and tokens of some studies of a source, and the numbers and names of the studies."""
 
     rows: npt.NDArray[Any]
     tokens: npt.NDArray[Any]
-    names: dict[bytes, int]
+    names: list[tuple[int, str]]
     kinds: set[str]
     notes: Counter[str]
     image_errors: list[InputError]
@@ -337,15 +306,13 @@ def _make_part(
     split, tasks = sources[index].split, [task for task in TASKS if task in config.shares(sources[index])]
     rows: list[tuple[int, ...]] = []
     tokens: list[int] = []
-    names, kinds, notes, image_errors = dict[bytes, int](), set[str](), Counter[str](), list[InputError]()
-    source = studies[index]
-    for number, full_study, frontal_size in source.scan(begin, end, split, image_errors):
-        name = hashlib.blake2b(full_study.sample_id.encode(), digest_size=8).digest()
-        check_unique(source, full_study.sample_id, names.setdefault(name, number), number)
+    names, kinds, notes, image_errors = list[tuple[int, str]](), set[str](), Counter[str](), list[InputError]()
+    for number, full_study, frontal_size in studies[index].scan(begin, end, split, image_errors):
+        names.append((number, full_study.sample_id))
         kinds.update(label.kind for label in full_study.labels or ())
         study = drop_inputs(full_study, config.drop)
         for task, phrase in _answers(study, tasks):
-            with _locate_errors(source, number):
+            with _locate_errors(studies[index], number):
                 example = study_example(study, task, phrase, config, frontal_size)
                 ids, prompt = encode_example(example, processor)
             lengths = (len(example.images), prompt, len(ids) - prompt)
@@ -415,19 +382,18 @@ def _make_table(
         (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
     ]
     make_part, total = partial(_make_part, config, sources, studies, processor), sum(studies[i].count for i in used)
-    processes = min(usable_cores(), _MAX_PROCESSES)
+    processes = min(usable_cores(), _MAX_PROCESSES) if total > _SINGLE_PROCESS else 0
     parts: list[_TablePart] = []
-    names = [dict[bytes, int]() for _ in studies]
-    with closing(map_in_workers(make_part, chunks, 0 if total <= _SINGLE_PROCESS else processes)) as made:
-        for (index, _, end), part in zip(chunks, made, strict=True):
+    numbers: dict[tuple[int, str], int] = {}
+    done = 0
+    with closing(map_in_workers(make_part, chunks, processes)) as made:
+        for (index, begin, end), part in zip(chunks, made, strict=True):
             parts.append(part)
-            for name in part.names.keys() & names[index].keys():
-                number = part.names[name]
-                sample_id = studies[index].read(number).study.sample_id
-                check_unique(studies[index], sample_id, names[index][name], number)
-            names[index].update(part.names)
+            for number, sample_id in part.names:
+                check_unique(studies[index], sample_id, numbers.setdefault((index, sample_id), number), number)
+            done += end - begin
             if on_progress:
-                on_progress(end + sum(studies[i].count for i in used if i < index), total)
+                on_progress(done, total)
     if errors := [error for part in parts for error in part.image_errors]:
         raise _combine_errors(errors, bad_images)
     rows = np.concatenate([np.empty(0, SAMPLE_LENGTHS), *(part.rows for part in parts)])
@@ -443,7 +409,6 @@ def _make_table(
     notes = sum((part.notes for part in parts), Counter[str]())
     return Table(
         rows,
-        [opened.offsets if isinstance(opened, ManifestSource) else None for opened in studies],
         sorted(set[str]().union(*(part.kinds for part in parts))),
         dict(sorted(notes.items())),
         np.concatenate([part.tokens for part in parts]),

@@ -46,36 +46,21 @@ class StepTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyTargets:
-    """What the policy gradient needs of sampled tokens, those of one response or of all responses of a row.
+    """What the policy gradient needs of sampled tokens, those of one response or of all responses of a row."""
 
-    Attributes:
-        advantages: (answer tokens,) float32, of the response that each token belongs to.
-        log_probs: (answer tokens,) float32, log-probability of each token when it was sampled; NaN where that is the
-            one of the current weights.
-        engine_log_probs: (answer tokens,) float32, log-probability of each token in the inference engine; NaN if the
-            model in training samples itself, or if it is unknown.
-        choices: (answer tokens,), row of `Grammar.allowed` of the tokens that were allowed.
-        banned: (n, 2), pairs of answer-token index and token id: tokens forbidden in addition to `choices`.
-    """
-
-    advantages: Tensor
-    log_probs: Tensor
-    engine_log_probs: Tensor
-    choices: Tensor
-    banned: Tensor
+    advantages: Tensor  # (answer tokens,) float32, of the response that each token belongs to
+    log_probs: Tensor  # (answer tokens,) float32, when a token was sampled; NaN where that is by the current weights
+    engine_log_probs: Tensor  # (answer tokens,) float32, in the inference engine; NaN if there is none or if unknown
+    choices: Tensor  # (answer tokens,), row of `Grammar.allowed` of the tokens that were allowed
+    banned: Tensor  # (n, 2), indices of answer tokens with token ids that are forbidden in addition to `choices`
 
     @classmethod
     def cat(cls, parts: Sequence[PolicyTargets]) -> PolicyTargets:
         """Concatenate the targets of the samples of a row."""
         counts = np.cumsum([0, *(len(part.choices) for part in parts)])
         offsets = [torch.tensor([int(count), 0]) for count in counts[:-1]]
-        return cls(
-            torch.cat([part.advantages for part in parts]),
-            torch.cat([part.log_probs for part in parts]),
-            torch.cat([part.engine_log_probs for part in parts]),
-            torch.cat([part.choices for part in parts]),
-            torch.cat([part.banned + offset for part, offset in zip(parts, offsets, strict=True)]),
-        )
+        shifted = [replace(part, banned=part.banned + offset) for part, offset in zip(parts, offsets, strict=True)]
+        return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in shifted), strict=True)))
 
     def to(self, device: torch.device) -> PolicyTargets:
         """Return the targets on a device."""
@@ -89,41 +74,24 @@ def _to_device(value: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Preference:
-    """The rejected answer of a preference pair.
+    """The rejected answer of a preference pair."""
 
-    Attributes:
-        rejected_ids: tokens of the prompt and the rejected answer.
-        reference_log_probs: log-probabilities of the chosen and the rejected answer under the reference model; None
-            before they are computed.
-    """
-
-    rejected_ids: list[int]
+    rejected_ids: list[int]  # tokens of the prompt and the rejected answer
+    # Of the chosen and the rejected answer under the reference model; None before they are computed.
     reference_log_probs: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class EncodedSample:
-    """A sample as model inputs.
-
-    Attributes:
-        sample_id: name of the sample.
-        task: task of the sample.
-        input_ids: tokens of prompt and answer.
-        prompt_tokens: number of prompt tokens among them.
-        images: (images, size, size) float32, preprocessed, in the order of their placeholders.
-        coverage: (patches, kinds), share of each patch of the frontal that each labeled kind covers; None without the
-            auxiliary loss.
-        policy: of a sampled answer; None for an answer of the data.
-        preference: rejected answer of a preference pair, whose chosen answer is `input_ids`; None for other samples.
-    """
+    """A sample as model inputs."""
 
     sample_id: str
     task: Task | JudgeTask
-    input_ids: list[int]
-    prompt_tokens: int
-    images: npt.NDArray[np.float32]
-    coverage: npt.NDArray[np.float32] | None = None
-    policy: PolicyTargets | None = None
+    input_ids: list[int]  # tokens of prompt and answer, of a preference pair the chosen one
+    prompt_tokens: int  # number of prompt tokens among them
+    images: npt.NDArray[np.float32]  # (images, size, size), preprocessed, in the order of their placeholders
+    coverage: npt.NDArray[np.float32] | None = None  # (patches, kinds), see `patch_coverage`
+    policy: PolicyTargets | None = None  # of a sampled answer; None for an answer of the data
     preference: Preference | None = None
 
     @property
@@ -135,13 +103,9 @@ class EncodedSample:
 
 
 class SampleDataset(Protocol):
-    """A map-style dataset: samples by their row in a table.
+    """A map-style dataset: samples by their row in a table."""
 
-    Attributes:
-        table: (samples,) of `SAMPLE_LENGTHS`.
-    """
-
-    table: npt.NDArray[Any]
+    table: npt.NDArray[Any]  # (samples,) of `SAMPLE_LENGTHS`
 
     @property
     def pad_id(self) -> int:
@@ -157,55 +121,38 @@ class SampleDataset(Protocol):
         """Return a sample without an answer, which fills a row whose samples cannot be read."""
 
     def encode(self, row: int) -> EncodedSample:
-        """Tokenize a sample and load its images."""
+        """Return the tokens of a sample, and load its images."""
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Samples concatenated in one row: the inputs of one forward pass.
+    """Samples concatenated in one row, the inputs of one forward pass, and the totals of its optimizer step."""
 
-    Attributes:
-        input_ids: (1, tokens).
-        position_ids: (1, tokens), from 0 in each sample.
-        starts: (samples + 1,) int32, first token of each sample, then the end of the last one. Tokens beyond it are
-            padding, which attention treats as one more sample.
-        used_tokens: tokens without padding.
-        longest: tokens of the longest sample (padding included as one).
-        answers: (answer tokens,), positions whose next token belongs to an answer.
-        targets: (answer tokens,), that next token.
-        answer_samples: (answer tokens,), index of the sample that each token belongs to.
-        pixel_values: (images, 1, size, size); the model expands them to three equal channels.
-        frontal_rows: (samples,), index of each sample's current frontal image.
-        coverage: (samples, patches, kinds); None without the auxiliary loss.
-        sample_ids, tasks: of each sample, without padding.
-        totals: of the optimizer step that the row belongs to.
-        policy: of sampled answers; None for answers of the data.
-        reference_log_probs: (samples,) float32, log-probability of each answer under the reference model, for rows of
-            preference pairs, where chosen and rejected answers alternate; None for other rows.
-    """
-
-    input_ids: Tensor
-    position_ids: Tensor
+    input_ids: Tensor  # (1, tokens)
+    position_ids: Tensor  # (1, tokens), from 0 in each sample
+    # (samples + 1,) int32, first token of each sample, then the end of the last one. Tokens beyond it are padding,
+    # which attention treats as one more sample.
     starts: Tensor
-    used_tokens: int
-    longest: int
-    answers: Tensor
-    targets: Tensor
-    answer_samples: Tensor
-    pixel_values: Tensor
-    frontal_rows: Tensor
-    coverage: Tensor | None
-    sample_ids: tuple[str, ...]
+    used_tokens: int  # tokens without padding
+    longest: int  # tokens of the longest sample (padding included as one)
+    answers: Tensor  # (answer tokens,), positions whose next token belongs to an answer
+    targets: Tensor  # (answer tokens,), that next token
+    answer_samples: Tensor  # (answer tokens,), index of the sample that each token belongs to
+    pixel_values: Tensor  # (images, 1, size, size); the model expands them to three equal channels
+    frontal_rows: Tensor  # (samples,), index of each sample's current frontal image
+    coverage: Tensor | None  # (samples, patches, kinds); None without the auxiliary loss
+    sample_ids: tuple[str, ...]  # these and `tasks` without padding
     tasks: tuple[Task | JudgeTask, ...]
     totals: StepTotals
-    policy: PolicyTargets | None = None
+    policy: PolicyTargets | None = None  # of sampled answers; None for answers of the data
+    # (samples,) float32, of each answer under the reference model, for rows of preference pairs, where chosen and
+    # rejected answers alternate; None for other rows.
     reference_log_probs: Tensor | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch with its tensors on a device."""
-        moved: dict[str, Any] = {
-            name: _to_device(value, device) for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: _to_device(value, device) for name, value in tensors.items()}
         return replace(self, **moved, policy=None if self.policy is None else self.policy.to(device))
 
 

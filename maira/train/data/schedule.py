@@ -20,15 +20,9 @@ class DataSchedule:
     """The samples of each optimizer step, a function of seed, step and number of processes.
 
     An epoch takes each sample as often as the shares of the configuration say: whole times, and for the remaining
-    fraction as many samples as it stands for, drawn anew each epoch. The order of an epoch is a function of seed and
-    epoch. Its draw d takes the samples from d * samples_per_draw on, whatever the number of processes; samples that do
-    not fill a draw are omitted from the epoch. A draw serves `steps_per_draw` steps, one unless responses to its
-    prompts are sampled.
-
-    Attributes:
-        samples_per_epoch: samples of an epoch, before those that fill no step are omitted.
-        steps_per_epoch: optimizer steps of an epoch.
-        steps: optimizer steps of the run.
+    fraction as many samples as it stands for, drawn anew each epoch. Its draw d takes the samples from
+    d * samples_per_draw on, whatever the number of processes; samples that do not fill a draw are omitted from the
+    epoch. A draw serves `steps_per_draw` steps, one unless responses to its prompts are sampled.
     """
 
     def __init__(self, table: npt.NDArray[Any], config: BaseTrainConfig) -> None:

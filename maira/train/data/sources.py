@@ -7,22 +7,18 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from maira.data.images import Gray, image_size, load_gray
 from maira.data.manifest import manifest_folder, parse_study
 from maira.data.shards import PackedSample, Shards
 from maira.data.study import IMAGE_COLUMNS, Study
-from maira.train.config.run_config import DataSource
+from maira.train.config.run_config import AnomalyConfig, DataSource
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import parse_rows
-
-Offsets = npt.NDArray[np.uint64]
 
 _LINES = 256
 
@@ -50,31 +46,39 @@ def reading_sample() -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def skipping_unreadable(config: AnomalyConfig, owner: str) -> Iterator[list[str]]:
+    """Context for one sample; if it is unreadable, the list receives the reason, or the run ends."""
+    reasons: list[str] = []
+    try:
+        yield reasons
+    except UnreadableSample as error:
+        if config.unreadable == "stop":
+            raise InputError(
+                f"{error.message}, in a sample of {owner}. Repair it, or set faults.unreadable=skip to skip such "
+                "samples; the same command then resumes",
+                code=ErrorCode.FILE_UNREADABLE,
+                file=error.file,
+                line=error.line,
+            ) from None
+        reasons.append(str(error))
+
+
 class ManifestSource:
-    """The lines of a manifest, numbered from 0.
+    """The lines of a manifest, numbered from 0."""
 
-    Attributes:
-        location: path, for messages.
-    """
-
-    def __init__(self, path: Path, offsets: Offsets | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self.location = path, str(path)
-        with _opening(path):
-            self._version = _version(path.stat())
-        if offsets is not None:
-            self.offsets = offsets
+        with _opening(path), path.open("rb") as lines:
+            self._version = _version(os.fstat(lines.fileno()))
+            # (lines + 1,), byte offsets of the lines and the end
+            self._offsets = np.cumsum([0, *map(len, lines)], dtype=np.uint64)
         self._folder = manifest_folder(path)
-
-    @cached_property
-    def offsets(self) -> Offsets:
-        """(lines + 1,), byte offsets of the lines and the end."""
-        with _opening(self.path), self.path.open("rb") as lines:
-            return np.cumsum([0, *map(len, lines)], dtype=np.uint64)
 
     @property
     def count(self) -> int:
         """Upper bound of the numbers, some of which may have no study."""
-        return len(self.offsets) - 1
+        return len(self._offsets) - 1
 
     def key(self) -> Any:
         """Return the name, size and modification time of the file."""
@@ -112,13 +116,13 @@ class ManifestSource:
 
     def _rows(self, begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield line numbers from 1 and objects of the lines from one number up to another."""
-        at = int(self.offsets[begin])
+        at = int(self._offsets[begin])
         with _opening(self.path), self.path.open("rb") as handle:
             if _version(os.fstat(handle.fileno())) != self._version:
                 message = "has changed since the run began; the data of a run must not change"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
             handle.seek(at)
-            content = handle.read(int(self.offsets[end]) - at)
+            content = handle.read(int(self._offsets[end]) - at)
         try:
             text = content.decode("utf-8" if at else "utf-8-sig")
         except UnicodeDecodeError as error:
@@ -180,11 +184,9 @@ class ShardSource:
 StudySource = ManifestSource | ShardSource
 
 
-def open_source(source: DataSource, offsets: Offsets | None = None) -> StudySource:
-    """Open a source; `offsets` are those of a manifest's lines, if known."""
-    if source.manifest is not None:
-        return ManifestSource(source.manifest, offsets)
-    return ShardSource(str(source.shards))
+def open_source(source: DataSource) -> StudySource:
+    """Open a source."""
+    return ShardSource(str(source.shards)) if source.manifest is None else ManifestSource(source.manifest)
 
 
 def check_images(study: Study) -> tuple[tuple[int, int] | None, list[UnreadableSample]]:
@@ -196,12 +198,9 @@ def check_images(study: Study) -> tuple[tuple[int, int] | None, list[UnreadableS
             size = image_size(study.frontal)
     except UnreadableSample as error:
         errors.append(error)
-    others: list[Path | None] = [getattr(study, column) for column in IMAGE_COLUMNS[1:]]
-    errors += [
-        UnreadableSample("no such file", code=ErrorCode.FILE_NOT_FOUND, file=image)
-        for image in others
-        if image is not None and not image.is_file()
-    ]
+    others = [image for column in IMAGE_COLUMNS[1:] if (image := getattr(study, column)) is not None]
+    missing = [image for image in others if not image.is_file()]
+    errors += [UnreadableSample("no such file", code=ErrorCode.FILE_NOT_FOUND, file=image) for image in missing]
     return size, errors
 
 

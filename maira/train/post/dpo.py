@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from maira.runtime.signals import TerminationSignal
-from maira.train.config.run_config import DpoConfig, TrainConfig
+from maira.train.config.run_config import AnomalyConfig, DpoConfig, TrainConfig
 from maira.train.data.batches import EncodedRow, StepBatches, collate_row, encode_row, iterate_steps
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.data.schedule import DataSchedule
@@ -166,7 +166,7 @@ class DpoObjective:
         own = rows[self._context.rank :: self._context.size]
         # Processes exchange tensors in every row, so each needs the same number of rows.
         own += rows[:1] * (-(-len(rows) // self._context.size) - len(own))
-        encode = partial(_encode_pairs, self._dataset, self._config.faults.unreadable == "skip")
+        encode = partial(_encode_pairs, self._dataset, self._config.faults)
         with (
             evaluation_mode(self._model.wrapped),
             torch.no_grad(),
@@ -193,9 +193,9 @@ class DpoObjective:
         self._save(log_probs)
 
 
-def _encode_pairs(dataset: PreferenceDataset, skips: bool, row: Sequence[int]) -> list[EncodedRow]:
+def _encode_pairs(dataset: PreferenceDataset, config: AnomalyConfig, row: Sequence[int]) -> list[EncodedRow]:
     """Encode each pair of a row separately, to know which pairs are unreadable."""
-    return [encode_row(dataset, skips, "training", [index]) for index in row]
+    return [encode_row(dataset, config, "training", [index]) for index in row]
 
 
 def _reference_rows(lengths: npt.NDArray[np.int64], budget: int) -> list[list[int]]:

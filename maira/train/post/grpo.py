@@ -32,11 +32,11 @@ from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
 from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import GrpoConfig, TrainConfig
-from maira.train.data.batches import EncodedRow, SkippedSample, StepBatches, collate_row, unreadable_sample_error
+from maira.train.data.batches import EncodedRow, SkippedSample, StepBatches, collate_row
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack, prompt_table
 from maira.train.data.schedule import DataSchedule
-from maira.train.data.sources import UnreadableSample, check_images
+from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
 from maira.train.loss import Losses, sum_losses
 from maira.train.parallel import ParallelModel
@@ -244,12 +244,9 @@ class RolloutSampler:
         skipped: list[SkippedSample] = []
         with TemporaryDirectory(prefix="maira-radiographs-") as folder:
             for index in range(self._context.rank, len(prompts), self._context.size):
-                try:
+                with skipping_unreadable(self._config.faults, "the training") as reasons:
                     requests += self._requests(step, index, prompts[index], Path(folder) / str(index))
-                except UnreadableSample as error:
-                    if self._config.faults.unreadable == "stop":
-                        raise unreadable_sample_error(error, "a sample of the training") from None
-                    skipped.append(SkippedSample(self._dataset.location(prompts[index]), 0, str(error)))
+                skipped += [SkippedSample(self._dataset.location(prompts[index]), 0, reason) for reason in reasons]
             self._context.wait()  # processes that have failed report it here
             with evaluation_mode(self._model.training), open_engine() as engine:
                 responses = dict(engine.generate([request.request for request in requests]))

@@ -127,7 +127,7 @@ def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int
             lengths = (2 * images, 2 * prompt, len(encoded.chosen) + len(encoded.rejected))
             rows.append((index, header.number, TASKS.index(task), 0, *lengths, digest))
             encoded_pairs.append(encoded)
-    table = Table(np.array(rows, PAIR_LENGTHS), [], [], +notes)
+    table = Table(np.array(rows, PAIR_LENGTHS), [], +notes)
     dataset = PreferenceDataset(sources, table, processor, config, None)
     dataset.pairs = encoded_pairs
     return dataset
