@@ -2,7 +2,6 @@
 
     python tests/benchmarks/bench_findings.py rankings SHARED/radjudge/rankings.json
     python tests/benchmarks/bench_findings.py codes SHARED/openi --half held-out
-    python tests/benchmarks/bench_findings.py errors SHARED/openi --half held-out
     python tests/benchmarks/bench_findings.py speed SHARED/openi
 
 `rankings`: radiologists' rankings of candidates (RadJudge): fraction of the comparisons that a score gets
@@ -13,10 +12,7 @@ text by ROUGE-L, by words and by pairs of words, and a random one. The number of
 between the manual MeSH codes of both reports: the smallest number of codes to add, remove or change, where a code with
 another place or qualifier counts as half a change. The codes were assigned by people, not by this project's rules.
 
-`errors`: zero to five errors are injected into each report by rules (`radfact meta inject`), and half of the reports
-are reworded. The rules check each error with the ontology that the metric reads with, which favors it.
-
-For `codes` and `errors`, Kendall's tau-b of each score with the number of errors is printed, and its difference from
+Kendall's tau-b of each score with the number of errors is printed, and its difference from
 that of `findings`, with intervals of a bootstrap of references. `--half` selects the half of the archive
 (`iu_reports.py`); costs were chosen with the development half alone.
 
@@ -36,12 +32,10 @@ from pathlib import Path
 import numpy as np
 from iu_reports import HALVES, archive_half
 from read_reports import read_reports
-from rule_styler import standardize
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import kendalltau
 
 from radfact import Pair, PatientContext, evaluate
-from radfact.meta.injection.rules import RuleInjector
 
 METRICS = ("findings", "radfact", "rouge_l", "bleu")
 SCORES = ("findings", "findings_f1", "logical_f1", "rouge_l", "bleu_4")
@@ -114,19 +108,6 @@ def _overlap(first: Counter, second: Counter) -> float:
     return 2 * (first & second).total() / max(first.total() + second.total(), 1)
 
 
-def error_cases(root: Path, half: str | None, count: int, seed: int) -> Iterator[Case]:
-    """Yield reports with zero to five errors; half of them are reworded."""
-    reports = [report for report in read_reports(root) if half in (None, archive_half(report.key))]
-    rng = random.Random(seed)
-    injector = RuleInjector(seed=seed)
-    for report in rng.sample(reports, count):
-        reference = " ".join(report.sections)
-        injected = injector.inject_mixed(report.key, reference, rng.randrange(6))
-        candidate = standardize(injected.candidate) if rng.random() < 0.5 else injected.candidate
-        if candidate.strip():
-            yield Pair(report.key, candidate, reference, report.key), float(len(injected.changes))
-
-
 def print_agreement(cases: Sequence[Case], significance: Path | None, seed: int, replicates: int = 1000) -> None:
     """Print tau of each score, and its difference from tau of the first score."""
     pairs = [pair for pair, _ in cases]
@@ -194,7 +175,7 @@ def print_speed(root: Path, count: int) -> None:
 def main() -> None:
     """Print one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measurement", choices=("rankings", "codes", "errors", "speed"))
+    parser.add_argument("measurement", choices=("rankings", "codes", "speed"))
     parser.add_argument("data", type=Path, help="folder of IU-Xray, or the file of rankings")
     parser.add_argument("--half", choices=HALVES)
     parser.add_argument("--count", type=int, default=300, help="references")
@@ -206,8 +187,7 @@ def main() -> None:
     elif arguments.measurement == "speed":
         print_speed(arguments.data, arguments.count)
     else:
-        make_cases = code_cases if arguments.measurement == "codes" else error_cases
-        cases = make_cases(arguments.data, arguments.half, arguments.count, arguments.seed)
+        cases = code_cases(arguments.data, arguments.half, arguments.count, arguments.seed)
         print_agreement(list(cases), arguments.significance, arguments.seed)
 
 

@@ -7,21 +7,71 @@ and about 28 kB, and every response is cached on disk. The server is a separate 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "radfact"))
 
-from delay_server import delay_server
-from llm_load import PARAMETERS, Cost, judge_prefix, judge_requests, measure
+from delay_server import ANSWER, delay_server
 
-from radfact.llm import ChatClient, ResponseCache, load_chat_client
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix, ResponseCache, load_chat_client
 from radfact.llm.langchain import LangChainBackend
 
 CONCURRENCIES = (1, 16, 64, 256)
 LANGCHAIN_CALLS = 200
+
+PARAMETERS: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 1024}
+_SHOTS = 67
+
+
+def _request(number: int) -> str:
+    sides = ("right", "left", "upper", "lower", "middle")
+    premises = [f"There is a finding number {number} of kind {i} in the {sides[i]} zone." for i in range(5)]
+    listed = "\n- ".join(premises)
+    return f"reference:\n- {listed}\nhypothesis: Finding number {number} is seen.\n"
+
+
+def judge_prefix() -> PromptPrefix:
+    """Return a system message and 67 worked examples: 135 messages, about 28 kB as JSON."""
+    turns = [turn for i in range(_SHOTS) for turn in (("user", _request(i)), ("assistant", ANSWER))]
+    return PromptPrefix([("system", "Say whether the hypothesis follows from the reference."), *turns])
+
+
+def judge_requests(count: int) -> list[ChatRequest[str]]:
+    """Return different requests with the same prefix."""
+    prefix = judge_prefix()
+    return [ChatRequest((("user", _request(1000 + i)),), str, prefix) for i in range(count)]
+
+
+class Cost(NamedTuple):
+    """Wall-clock seconds and CPU seconds of this process for a number of calls."""
+
+    calls: int
+    wall: float
+    cpu: float
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU time of one call, in milliseconds."""
+        return 1000 * self.cpu / self.calls
+
+
+def measure(client: ChatClient, requests: Sequence[ChatRequest[Any]]) -> Cost:
+    """Send all requests after a warm-up request, without garbage collection, and return their cost."""
+    client.complete_all([ChatRequest((("user", "warm-up"),), str, requests[0].prefix)])
+    gc.disable()
+    try:
+        wall, cpu = time.perf_counter(), time.process_time()
+        client.complete_all(requests)
+        return Cost(len(requests), time.perf_counter() - wall, time.process_time() - cpu)
+    finally:
+        gc.enable()
 
 
 def main() -> None:

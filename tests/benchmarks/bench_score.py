@@ -5,6 +5,14 @@
 Reports combine random findings, sides, zones, degrees and sizes, and have two to six boxes each; candidates keep most
 sentences of their reference. The judge is the offline one, or with `--verbatim` one that takes almost no time, so that
 reading, scores, bootstrap and writing remain.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_score.py --metrics
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_score.py --metrics --weights FOLDER
+
+prints instead the processor time of each metric for one pair of such reports, in milliseconds, after a few other pairs,
+so that imports and weights are loaded. Metrics with a language model query one that answers at once, so that only our
+part is measured, including retries of its invalid responses: add the time of your model, and see `cost` in `radfact
+metrics` for its number of calls. A metric without its weights or packages has no time.
 """
 
 from __future__ import annotations
@@ -20,10 +28,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from radfact import RadFact, load_judge, read_candidates_and_references, write_results
+from radfact import Pair, RadFact, load_judge, read_candidates_and_references, write_results
+from radfact.api import MetricSet
 from radfact.io.jsonl import write_jsonl
+from radfact.metrics.registry import entries
 from radfact.pages.page import write_page
 
+WARM_UP = 5
 FINDINGS = ["pleural effusion", "opacity", "consolidation", "nodule", "atelectasis", "pneumothorax", "scarring", "mass"]
 DEGREES = ["Small", "Moderate", "Large", "Mild", "New", "Unchanged", "Increased", "Decreased", "Possible", "Persistent"]
 PLACES = [
@@ -93,12 +104,38 @@ def print_time(step: str) -> Iterator[None]:
     print(f"{step:<28} {time.perf_counter() - started:8.2f} s   peak {peak:5.2f} GiB")
 
 
+def print_milliseconds(count: int, weights: dict[str, Path]) -> None:
+    """Print a table of the time of one pair by metric."""
+    rng = random.Random(0)
+    texts = [" ".join(sentence["text"] for sentence in random_report(rng)) for _ in range(2 * (count + WARM_UP))]
+    pairs = [Pair(str(number), *texts[2 * number : 2 * number + 2]) for number in range(count + WARM_UP)]
+    print("| metric | ms per pair | note |\n|---|---|---|")
+    for name, entry in entries().items():
+        needs_model = entry.load().requirements.judge == "model"
+        judge = {"judge": "mock:silent", "judge_args": {"responses": "none"}} if needs_model else {"judge": "offline"}
+        try:
+            with MetricSet(name, weights=weights, **judge) as metrics:
+                ((_, metric),) = metrics.metrics.values()
+                metric.score(pairs[:WARM_UP])
+                started = time.process_time()
+                metric.score(pairs[WARM_UP:])
+                value, note = time.process_time() - started, "without the model" if needs_model else ""
+        except Exception as error:  # continue with the next metric
+            value, note = None, " ".join(str(error).split())[:60]
+        print(f"| `{name}` | {'-' if value is None else f'{1000 * value / count:.2f}'} | {note} |", flush=True)
+
+
 def main() -> None:
     """Print one line per step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=15_000)
     parser.add_argument("--verbatim", action="store_true", help="judge that only compares texts")
+    parser.add_argument("--metrics", action="store_true", help="time of each metric for one pair, of 300")
+    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="folder with a folder of weights per name")
     arguments = parser.parse_args()
+    if arguments.metrics:
+        print_milliseconds(300, {path.name: path for path in arguments.weights.iterdir()} if arguments.weights else {})
+        return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         drafts, manifest = write_studies(folder, arguments.studies)

@@ -1,4 +1,4 @@
-"""Command lines of every command and the small valid inputs that they name, for `faults.py`."""
+"""Small valid inputs of every command, for `faults.py`."""
 
 from __future__ import annotations
 
@@ -17,105 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = ("There is a small left pleural effusion.", "The heart is enlarged.", "There is no pneumothorax.")
 ROWS = [(f"r{number}", " ".join(SENTENCES[number % 3 :]), " ".join(SENTENCES[: 1 + number % 3])) for number in range(6)]
 """Id, reference and candidate."""
-
-LINES = (
-    "radfact score pairs.json --judge offline --out out",
-    "radfact score pairs.csv --judge offline --out out --config options.yaml",
-    "radfact score --candidates drafts.jsonl --references phantoms/manifest.jsonl --judge offline --out out",
-    "radfact evaluate pairs.csv --metrics rouge_l --out out",
-    "radfact metrics",
-    "RADFACT_WEIGHTS=fetched radfact weights list",
-    "RADFACT_WEIGHTS=fetched radfact weights verify",
-    "radfact doctor",
-    "radfact compare results results2 --out out",
-    "radfact green-summary results",
-    "radfact page results --manifest phantoms/manifest.jsonl",
-    "radfact judge-check labeled.json --judge offline --out out",
-    "radfact split pairs.csv --judge offline --out out.json",
-    "radfact export results --out out.json",
-    "radfact meta agreement ratings.csv --better lower --metrics rouge_l --out out",
-    "radfact meta pairs ratings.csv --out out.csv",
-    "radfact meta corrections refisco.csv --layout refisco-v0 --judge openai:m --base-url http://127.0.0.1:9/v1 "
-    "--metrics rouge_l --out out",
-    "radfact meta inject reports.csv --out out.jsonl",
-    "radfact meta detect injected.jsonl --metrics rouge_l --out out",
-    "radfact meta rexamine reports.csv --styler openai:m --base-url http://127.0.0.1:9/v1 --metrics rouge_l --out out",
-    "radfact meta ensemble fit ratings.csv --better lower --judges a=rated --judges b=rated2 --folds 2 --out out.json",
-    "radfact meta ensemble apply ensemble.json --judges a=rated --judges b=rated2 --out out",
-    "maira stats phantoms/manifest.jsonl --out out.json",
-    "maira show phantoms/manifest.jsonl --out out.html",
-    "maira pack phantoms/manifest.jsonl --out out",
-    "maira sentences phantoms/manifest.jsonl --judge offline --out out.jsonl",
-    "maira train train.yaml train=phantoms/manifest.jsonl out=out",
-    "maira train dpo.yaml train.0.manifest=phantoms/manifest.jsonl train.0.preferences=preferences.jsonl out=out",
-    "maira estimate train.yaml --gpus 1 --gpu a100-80g --mfu-from metrics.jsonl",
-    "maira ablate train.yaml ablation.yaml train=phantoms/manifest.jsonl out=out/{name} "
-    "--test phantoms/manifest.jsonl --judge offline --out out",
-    "maira generate --checkpoint checkpoint --manifest phantoms/manifest.jsonl --max-new-tokens 2 --out out.jsonl",
-    "maira ground --checkpoint checkpoint --manifest phantoms/manifest.jsonl --phrases phrases.csv --out out.jsonl",
-    "maira boxes --checkpoint checkpoint --manifest phantoms/manifest.jsonl --out out.jsonl",
-    "maira preferences drafts.jsonl drafts2.jsonl --manifest phantoms/manifest.jsonl --scores rouge_l=1 "
-    "--out out.jsonl",
-    "maira assemble --encoder encoder --language-model llama --out out",
-    "maira judge-data reports.csv --task entailment --teacher injected --teacher offline --out out",
-    "maira judge-train judge.yaml model=llama train=samples.jsonl out=out",
-    "maira doctor checkpoint",
-    "maira prepare dicom radiograph.dcm --size 32 --out out",
-    "maira prepare phantom --count 1 --size 32 --out out",
-    "maira prepare mimic-cxr-jpg --root mimic --out out --size 32",
-    "maira prepare mimic-cxr --root mimic --metadata mimic --out out --size 32",
-    "maira prepare ms-cxr --root ms-cxr --images mimic --out out --size 32",
-    "maira prepare padchest --root padchest --reports padchest/english.csv --out out --size 32",
-    "maira prepare padchest-gr --root padchest-gr --out out --size 32",
-    "maira prepare iu-xray --root iu-xray --out out --size 32",
-    "maira prepare chexpert-plus --root chexpert-plus --out out --size 32",
-    "maira prepare rexgradient --root rexgradient --out out --size 32",
-    "maira prepare interpret-cxr --root interpret-cxr --views interpret-cxr/views.csv --out out --size 32",
-    "maira prepare coco --root coco.json --images phantoms --out out --size 32",
-    "maira prepare table --root studies.csv --out out --size 32",
-    "maira annotate export phrases.jsonl --out out",
-    "maira annotate import export.json --manifest phrases.jsonl --out out.jsonl",
-    "maira evaluate labels drafts.jsonl --manifest phantoms/manifest.jsonl --out out.json",
-    "maira evaluate baseline --manifest phantoms/manifest.jsonl --out out.jsonl",
-    "maira evaluate inputs --checkpoint checkpoint --manifest phantoms/manifest.jsonl --drop prior "
-    "--max-new-tokens 2 --judge offline --out out",
-    "maira review start drafts.jsonl --manifest phantoms/manifest.jsonl --db out.sqlite --no-browser --port 0",
-    "maira review export review.sqlite --out out",
-    "maira review summary review.sqlite --out out",
-)
-"""Command lines of every command, to be run in the folder of the inputs."""
 NOT_UTF8 = os.fsdecode(b"\xe9.dcm")
-SPECIAL = {
-    "a name that is not UTF-8": f"maira prepare dicom {NOT_UTF8} --out out",
-    "a decompression bomb": "maira prepare dicom bomb.dcm --out out",
-    "a key with a line break": "OPENAI_API_KEY='sk\nx' radfact score pairs.json --judge openai:m --out out",
-    "no network": "RADFACT_WEIGHTS=out https_proxy=http://127.0.0.1:9 radfact weights fetch wordnet",
-    "an unknown name": "RADFACT_WEIGHTS=out radfact weights fetch wordnt",
-    "a server that is down": "radfact score pairs.json --judge openai:m --base-url http://127.0.0.1:9/v1 --out out",
-}
-"""Command lines that fail with valid inputs, by case."""
-FOLDER_FILES = {
-    "fetched": ("wordnet/.weights.json", "wordnet/lexnames"),
-    "results": ("scores.json", "samples.jsonl"),
-    "rated": ("scores.json", "samples.jsonl"),
-    "checkpoint": (
-        "config.json",
-        "model.safetensors",
-        "processor_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ),
-    "encoder": ("config.json", "model.safetensors"),
-    "llama": ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
-    "mimic": ("mimic-cxr-2.0.0-metadata.csv", "mimic-cxr-2.0.0-split.csv"),
-    "ms-cxr": ("MS_CXR_Local_Alignment_v1.1.0.json",),
-    "padchest": ("PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv",),
-    "iu-xray": ("indiana_projections.csv", "ecgen-radiology/1.xml"),
-    "chexpert-plus": ("df_chexpert_plus_240401.csv",),
-    "rexgradient": ("test_metadata_view_position.json",),
-    "interpret-cxr": ("train.csv", "val_mimic.json"),
-}
-"""Files to damage in the folders that a command line names."""
 
 
 def write_inputs(folder: Path) -> None:

@@ -25,11 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "benchmarks", "data", "maira", "radfact"))]
 
-from fault_inputs import FOLDER_FILES, LINES, SPECIAL, write_inputs  # noqa: E402 - after the path
+from fault_inputs import NOT_UTF8, write_inputs  # noqa: E402 - after the path
 
 TIMEOUT = 60.0
 """Seconds after which a run counts as a hang; a valid run takes less than ten."""
@@ -40,13 +43,7 @@ ALLOWED = ("clear", "accepted", "listed")
 
 @dataclass(frozen=True)
 class Damage:
-    """A change of one file.
-
-    Attributes:
-        change: returns the damaged bytes of a file, or None if the damage does not apply.
-        suffixes: suffixes of the files to damage; empty for all.
-        is_valid: whether a command may accept the damaged file.
-    """
+    """A change of a file: damaged bytes (None if it does not apply), suffixes (empty for all), if it stays valid."""
 
     change: Callable[[bytes], bytes | None]
     suffixes: tuple[str, ...] = ()
@@ -99,56 +96,8 @@ DAMAGES: Mapping[str, Damage] = {
     "unknown field": Damage(_replace(rb"\{", b'{"unknwon": 1, '), (".jsonl", ".yaml")),
     "invalid YAML": Damage(lambda content: content + b"\n\t- :", (".yaml",)),
 }
-OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "--seed": ("-5", "x", "1e400"),
-    "--bootstrap": ("-1", "1000000000", "99999999999999999999"),
-    "--out": (".", "phantoms", "pairs.csv/x", "/dev/null/x", "/proc/x"),
-    "--judge": ("nope", "python:nope:nope", "vllm:nope", "openai:"),
-    "--metrics": ("nope", "rouge_l,nope", ""),
-    "--workers": ("0", "-1"),
-    "--count": ("-1",),
-    "--size": ("0", "1000000000"),
-    "--task": ("nope",),
-    "--layout": ("nope",),
-    "--better": ("nope",),
-    "--split": ("nope",),
-    "--draw-splits": ("train=0.8,test=0.5", "train=x", "train=nan", "train=1,train=0"),
-    "--price": ("nan,1", "1"),
-    "--base-url": ("nope", "http://127.0.0.1:0/v1"),
-    "--config": ("nope.yaml", "phantoms", "pairs.csv"),
-    "--few-shots": ("nope", "pairs.csv"),
-    "--concurrency": ("0", "1000000000"),
-    "--threshold": ("nan", "2"),
-    "--weights": ("nope",),
-    "--max-new-tokens": ("0", "-1"),
-    "--batch": ("0",),
-    "--device": ("nope", "cuda:7"),
-    "--gpus": ("0", "-1"),
-    "--gpu": ("nope",),
-    "--shard-size": ("0", "nope"),
-    "--port": ("70000",),
-}
-"""Wrong values of options."""
-ACCEPTED: Mapping[str, str] = {
-    r".*: --concurrency 1000000000": "the number of requests is the limit",
-    r"maira doctor: .*": "the command succeeds and reports the damage",
-    r"maira estimate: (1e999|a text for a number|duplicate row|unknown field) metrics.jsonl": "only its mfu is read",
-    r"maira prepare ms-cxr: .*(metadata|split).csv": "phrases do not need the tables of MIMIC-CXR",
-    r"maira prepare rexgradient: NaN .*": "NaN is a missing value in this file, as pandas writes it",
-    r"maira prepare interpret-cxr: missing .*": "the folder may have some of the tables",
-    r"radfact weights list: .*": "the list shows whether each of the weights is complete",
-    r"radfact metrics: --(judge|base-url) .*": "the list shows the missing requirements of each metric",
-    r"radfact (evaluate|meta \w+): --(judge|base-url|few-shots) .*": "the metric of this line needs no judge",
-    r"radfact .*: unknown field .*(drafts|manifest|samples).jsonl": "other programs add fields",
-    r"maira (ground|boxes|evaluate inputs): 1e999 checkpoint/tokenizer_config.json": "the number is not used",
-    r"maira train: duplicate row preferences.jsonl": "several readers may have the same preference",
-    r"maira (preferences|train|evaluate labels|review start): unknown field (drafts2?|preferences).jsonl": (
-        "other programs add fields"
-    ),
-    r"maira prepare (iu-xray|padchest): duplicate row .*/(indiana_projections|english).csv": "both rows state the same",
-    r"maira (ablate|evaluate inputs): --metrics $": "RadFact is always among the metrics",
-}
-"""Reasons why runs succeed although the input is damaged, by pattern of `COMMAND: CASE`."""
+RUNS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("fault_runs.yaml").read_text(encoding="utf-8"))
+"""Commands, files to damage, wrong values of options, and reasons why a run may succeed; see the file."""
 _REPORT_TEXT = ("left pleural effusion", "heart is enlarged", "no pneumothorax", "clear lungs")
 """Parts of the reports in the inputs, which no error may quote."""
 
@@ -167,7 +116,9 @@ class Run:
     def is_valid(self) -> bool:
         """Whether the run may succeed."""
         name = f"{self.command}: {self.case}"
-        return (self.damage is not None and self.damage.is_valid) or any(re.fullmatch(p, name) for p in ACCEPTED)
+        return (self.damage is not None and self.damage.is_valid) or any(
+            re.fullmatch(p, name) for p in RUNS["accepted"]
+        )
 
 
 @dataclass(frozen=True)
@@ -188,9 +139,9 @@ def plan_runs(inputs: Path) -> Iterator[Run]:
     """Yield every command line with every damage and wrong option that applies to it."""
     from command_tree import COMMANDS
 
-    for case, line in SPECIAL.items():
-        yield Run(_command(line, COMMANDS), case, line)
-    for line in LINES:
+    for case, line in RUNS["invalid"].items():
+        yield Run(_command(line, COMMANDS), case, line.replace("{not_utf8}", NOT_UTF8))
+    for line in RUNS["commands"]:
         command = _command(line, COMMANDS)
         for path in _input_files(line, inputs):
             for name in ("missing", "a folder", "unreadable") if (inputs / path).is_file() else ("missing",):
@@ -199,7 +150,7 @@ def plan_runs(inputs: Path) -> Iterator[Run]:
                 if not damage.suffixes or Path(path).suffix in damage.suffixes:
                     yield Run(command, f"{name} {path}", line, path, damage)
         flags = {flag for parameter in COMMANDS[command].params for flag in parameter.opts}
-        for flag, values in OPTIONS.items():
+        for flag, values in RUNS["options"].items():
             for value in values if flag in flags else ():
                 yield Run(command, f"{flag} {value}", f"{line} {flag} '{value}'")
 
@@ -211,8 +162,8 @@ def _command(line: str, commands: Iterable[str]) -> str:
 def _input_files(line: str, inputs: Path) -> Iterator[str]:
     for word in shlex.split(line):
         path = word.rpartition("=")[2]
-        if path in FOLDER_FILES:
-            yield from (f"{path}/{name}" for name in FOLDER_FILES[path])
+        if path in RUNS["files"]:
+            yield from (f"{path}/{name}" for name in RUNS["files"][path])
         elif (inputs / path).is_file():
             yield path
 
@@ -311,14 +262,7 @@ def _classify(run: Run, code: int | None, error: str, changed: Sequence[str]) ->
 def run_all(
     runs: Sequence[Run], inputs: Path, processes: int = 2, *, preload: Sequence[str] = PRELOAD
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of runs in their order.
-
-    Args:
-        runs: the runs.
-        inputs: folder of valid inputs.
-        processes: number of runs at a time.
-        preload: modules to import once.
-    """
+    """Yield the outcomes of runs in their order; the modules of `preload` are imported once."""
     context = get_context("forkserver")
     context.set_forkserver_preload([*preload])
     with ThreadPoolExecutor(processes) as pool:

@@ -5,10 +5,10 @@
     python tests/benchmarks/read_reports.py FOLDER --half development --pairs
 
 FOLDER holds `NLMCXR_reports.tgz`. Findings and impression of each report are the premises, once as segmented and once
-split by the offline splitter; each of the eight findings in `FINDINGS` is a hypothesis. A finding is labeled present if
-one of its codes is among the major MeSH codes of the report ("Opacity/lung/base/left"). A report is not counted for a
-finding if it only has codes that leave the finding open, such as "Cardiomegaly/borderline" (`UNDECIDED`). The findings
-in `OTHER_FINDINGS` have their own row, outside of the micro average.
+split by the offline splitter; each of the eight `findings` in `iu_codes.yaml` is a hypothesis. A finding is labeled
+present if one of its codes is among the major MeSH codes of the report ("Opacity/lung/base/left"). A report is not
+counted for a finding if it only has codes that leave the finding open, such as "Cardiomegaly/borderline" (`undecided`).
+The findings in `others` have their own row, outside of the micro average.
 
 Unlike the judge, the codes do not distinguish stated from possible findings ("scarring or atelectasis"): the last line
 of scores also counts possible findings as detected.
@@ -35,6 +35,7 @@ from pathlib import Path
 from time import process_time
 from xml.etree import ElementTree
 
+import yaml
 from iu_reports import HALVES, archive_half
 
 from radfact.io.jsonl import open_atomic
@@ -43,63 +44,10 @@ from radfact.judges.offline import OfflineJudge
 from radfact.reader.facts import parse_sentence, parse_text
 from radfact.reader.segmentation import segment_sentences
 
-_CONSOLIDATION = ("Consolidation", "Airspace Disease", "Infiltrate", "Pneumonia")
-_FOCAL = ("Nodule", "Mass", "Granuloma", "Calcified Granuloma")
-
-FINDINGS: dict[str, tuple[str, ...]] = {
-    "cardiomegaly": ("Cardiomegaly",),
-    "pleural effusion": ("Pleural Effusion", "Hydropneumothorax", "Hemothorax", "Hemopneumothorax"),
-    "pneumothorax": ("Pneumothorax", "Hydropneumothorax", "Hemopneumothorax"),
-    "consolidation": _CONSOLIDATION,
-    "atelectasis": ("Pulmonary Atelectasis",),
-    "pulmonary edema": ("Pulmonary Edema",),
-    "lung lesion": _FOCAL,
-    "opacity": (*_CONSOLIDATION, *_FOCAL, "Opacity", "Density", "Pulmonary Atelectasis"),
-}
-"""Codes that mean that a finding is present."""
-OTHER_FINDINGS: dict[str, tuple[str, ...]] = {
-    "scarring": ("Cicatrix/lung",),
-    "hyperinflation": ("Lung/hyperdistention",),
-    "low lung volumes": ("Lung/hypoinflation",),
-    "emphysema": ("Emphysema", "Pulmonary Emphysema", "Bullous Emphysema"),
-    "pulmonary vascular congestion": ("Pulmonary Congestion",),
-    "elevated hemidiaphragm": ("Diaphragm/elevated",),
-    "pleural thickening": ("Thickening/pleura",),
-    "hiatal hernia": ("Hernia, Hiatal",),
-    "tortuous aorta": ("Aorta/tortuous", "Aorta, Thoracic/tortuous"),
-    "aortic atherosclerosis": ("Atherosclerosis/aorta", "Calcinosis/aorta", "Calcinosis/aorta, thoracic"),
-    "fracture": ("Fractures, Bone",),
-    "scoliosis": ("Scoliosis",),
-    "degenerative change of the spine": ("Spine/degenerative", "Thoracic Vertebrae/degenerative", "Osteophyte",
-                                         "Spondylosis", "Lumbar Vertebrae/degenerative"),
-}  # fmt: skip
-"""Codes of further findings, in a separate row."""
-_LESS_CERTAIN = ("Granulomatous Disease", "Calcinosis", "Lung", "Cavitation")
-UNDECIDED: dict[str, tuple[str, ...]] = {
-    "cardiomegaly": ("Cardiomegaly/borderline", "Cardiac Shadow/enlarged"),
-    "pleural effusion": ("Costophrenic Angle", "Pleura"),
-    "consolidation": ("Opacity", "Density"),
-    "pulmonary edema": ("Pulmonary Congestion", "Heart Failure"),
-    "lung lesion": (*_LESS_CERTAIN, "Density", "Opacity"),
-    "opacity": (*_LESS_CERTAIN, "Cicatrix", "Markings", "Pulmonary Fibrosis", "Lung Diseases, Interstitial",
-                "Pulmonary Edema", "Pulmonary Congestion", "Tuberculosis", "Sarcoidosis", "Nipple Shadow"),
-    "scarring": ("Cicatrix", "Pulmonary Fibrosis", "Fibrosis", "Granulomatous Disease",
-                 "Lung Diseases, Interstitial", "Opacity"),
-    "hyperinflation": ("Emphysema", "Pulmonary Emphysema", "Pulmonary Disease, Chronic Obstructive",
-                       "Diaphragm/flattened", "Lung, Hyperlucent"),
-    "emphysema": ("Pulmonary Disease, Chronic Obstructive", "Lung/hyperdistention", "Blister"),
-    "pulmonary vascular congestion": ("Pulmonary Edema", "Heart Failure", "Markings", "Blood Vessels",
-                                      "Pulmonary Artery"),
-    "elevated hemidiaphragm": ("Diaphragm", "Diaphragmatic Eventration"),
-    "pleural thickening": ("Cicatrix", "Pleura", "Costophrenic Angle"),
-    "tortuous aorta": ("Aorta", "Aorta, Thoracic"),
-    "aortic atherosclerosis": ("Atherosclerosis", "Calcinosis", "Aorta", "Aorta, Thoracic"),
-    "fracture": ("Deformity", "Ribs", "Spinal Fusion"),
-    "scoliosis": ("Spine", "Kyphosis", "Thoracic Vertebrae"),
-    "degenerative change of the spine": ("Spine", "Thoracic Vertebrae", "Lumbar Vertebrae", "Arthritis", "Kyphosis",
-                                         "Hyperostosis, Diffuse Idiopathic Skeletal", "Deformity", "Sclerosis"),
-}  # fmt: skip
-"""Codes that leave a finding open without a code of the finding itself."""
+_CODES: dict[str, dict[str, list[str]]] = yaml.safe_load(
+    Path(__file__).with_name("iu_codes.yaml").read_text(encoding="utf-8")
+)
+FINDINGS, OTHER_FINDINGS, UNDECIDED = _CODES["findings"], _CODES["others"], _CODES["undecided"]
 MIDLINE = {"cardiomegaly", "pulmonary edema"}
 
 
@@ -144,11 +92,7 @@ def _side(code: str) -> str | None:
 
 
 def read_reports(root: Path) -> Iterator[Report]:
-    """Yield the indexed reports with text.
-
-    Args:
-        root: folder with `NLMCXR_reports.tgz`.
-    """
+    """Yield the indexed reports with text."""
     with tarfile.open(root / "NLMCXR_reports.tgz") as archive:
         for member in archive:
             handle = archive.extractfile(member) if member.name.endswith(".xml") else None

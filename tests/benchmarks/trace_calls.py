@@ -1,11 +1,12 @@
-"""Count the distinct functions of `radfact` that scoring one pair of reports calls, and how deep their calls go.
+"""Count the distinct functions of ours that a command calls, and how deep their calls go.
 
 A guide to how much code a reader has to follow, and no measure of time:
 
     python tests/benchmarks/trace_calls.py              # `radfact score` on one grounded pair, offline judge
     python tests/benchmarks/trace_calls.py --list       # the same, with the functions by file
+    python tests/benchmarks/trace_calls.py maira generate --checkpoint checkpoints/phantom --manifest M --out O
 
-Functions and methods of the package count once each, also those that run while its modules are imported and in other
+Functions and methods of the packages count once each, also those that run while their modules are imported and in other
 threads. Class bodies, module bodies, lambdas, comprehensions and generator expressions do not count. The depth is the
 number of such calls that are open at the same time in one thread.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import inspect
 import io
 import json
@@ -23,11 +23,13 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 BOX = {"x_min": 0.1, "y_min": 0.6, "x_max": 0.4, "y_max": 0.9}
 PAIR = {
     "example_id": "1",
@@ -44,10 +46,10 @@ PAIR = {
 
 
 class Trace:
-    """Records which functions of one package are called, in all threads and from the first import on."""
+    """Records which functions of some folders are called, in all threads and from the first import on."""
 
-    def __init__(self, package: Path) -> None:
-        self._root = f"{package.resolve()}/"
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._roots = tuple(f"{folder}/" for folder in folders)
         self._counted: dict[CodeType, bool] = {}
         self._open: Counter[int] = Counter()
         self.functions: set[CodeType] = set()
@@ -58,7 +60,7 @@ class Trace:
             # A module body lacks CO_NEWLOCALS, a class body CO_OPTIMIZED.
             flags = inspect.CO_NEWLOCALS | inspect.CO_OPTIMIZED
             is_function = code.co_flags & flags == flags and not code.co_name.startswith("<")
-            self._counted[code] = is_function and code.co_filename.startswith(self._root)
+            self._counted[code] = is_function and code.co_filename.startswith(self._roots)
         return self._counted[code]
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -82,20 +84,16 @@ class Trace:
             threading.setprofile(None)  # type: ignore[arg-type]
 
 
-def trace_score() -> Trace:
-    """Run `radfact score` on one pair, in this process, and trace it."""
-    spec = importlib.util.find_spec("radfact")
-    assert spec is not None
-    assert spec.origin is not None
-    trace = Trace(Path(spec.origin).parent)
-    with tempfile.TemporaryDirectory() as folder:
-        pairs = Path(folder, "pairs.json")
-        pairs.write_text(json.dumps([PAIR]), encoding="utf-8")
-        sys.argv = ["radfact", "score", str(pairs), "--judge", "offline", "--out", f"{folder}/results"]
-        with trace.tracing(), contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            importlib.import_module("radfact.cli.main").main()
-        if not Path(folder, "results", "scores.json").exists():
-            raise SystemExit("the traced command wrote no scores.json")
+def trace_command(words: Sequence[str]) -> Trace:
+    """Run a command in this process and trace it; it must succeed."""
+    folders = [ROOT / name for name in ("radfact", "maira", "data", "encoders")]
+    trace, sys.argv = Trace(folders), list(words)
+    with trace.tracing(), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            importlib.import_module(f"{words[0]}.cli.main").main()
+        except SystemExit as ended:
+            if ended.code:
+                raise
     return trace
 
 
@@ -103,8 +101,15 @@ def main() -> None:
     """Print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="also list the functions by file")
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="COMMAND", help="`radfact` or `maira` with its options"
+    )
     arguments = parser.parse_args()
-    trace = trace_score()
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = Path(folder, "pairs.json")
+        pairs.write_text(json.dumps([PAIR]), encoding="utf-8")
+        score = ["radfact", "score", str(pairs), "--judge", "offline", "--out", f"{folder}/results"]
+        trace = trace_command(arguments.words or score)
     files = Counter(code.co_filename for code in trace.functions)
     print(f"{len(trace.functions)} distinct functions in {len(files)} files, depth {trace.depth}")
     if arguments.list:

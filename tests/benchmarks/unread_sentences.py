@@ -18,40 +18,22 @@ from radfact.judges.offline import OfflineJudge, count_unread
 
 OTHER_LANGUAGES = {
     "German": (
-        "Das Herz ist normal groß.",
-        "Kein Pleuraerguss.",
-        "Die Lunge ist beidseits frei belüftet.",
-        "Unauffälliges Mediastinum.",
-        "Kein Pneumothorax.",
-        "Verschattung im rechten Unterlappen.",
-        "Zentraler Venenkatheter in regelrechter Lage.",
-        "Degenerative Veränderungen der Wirbelsäule.",
-        "Zeichen der pulmonalvenösen Stauung.",
-        "Alte Rippenfrakturen links.",
+        "Das Herz ist normal groß. Kein Pleuraerguss. Die Lunge ist beidseits frei belüftet. "
+        "Unauffälliges Mediastinum. Kein Pneumothorax. Verschattung im rechten Unterlappen. Zentraler "
+        "Venenkatheter in regelrechter Lage. Degenerative Veränderungen der Wirbelsäule. Zeichen der "
+        "pulmonalvenösen Stauung. Alte Rippenfrakturen links. "
     ),
     "Spanish": (
-        "Corazón de tamaño normal.",
-        "Sin derrame pleural.",
-        "Los pulmones están bien expandidos.",
-        "Mediastino sin alteraciones.",
-        "No hay neumotórax.",
-        "Infiltrado en el lóbulo inferior derecho.",
-        "Catéter venoso central en posición adecuada.",
-        "Cambios degenerativos de la columna.",
-        "Signos de congestión venosa pulmonar.",
-        "Fracturas costales antiguas izquierdas.",
+        "Corazón de tamaño normal. Sin derrame pleural. Los pulmones están bien expandidos. Mediastino "
+        "sin alteraciones. No hay neumotórax. Infiltrado en el lóbulo inferior derecho. Catéter venoso "
+        "central en posición adecuada. Cambios degenerativos de la columna. Signos de congestión venosa "
+        "pulmonar. Fracturas costales antiguas izquierdas. "
     ),
     "French": (
-        "Le cœur est de taille normale.",
-        "Pas d'épanchement pleural.",
-        "Les poumons sont bien aérés.",
-        "Médiastin sans particularité.",
-        "Pas de pneumothorax.",
-        "Opacité du lobe inférieur droit.",
-        "Cathéter veineux central en bonne position.",
-        "Remaniements dégénératifs du rachis.",
-        "Signes de surcharge veineuse pulmonaire.",
-        "Fractures costales anciennes à gauche.",
+        "Le cœur est de taille normale. Pas d'épanchement pleural. Les poumons sont bien aérés. "
+        "Médiastin sans particularité. Pas de pneumothorax. Opacité du lobe inférieur droit. Cathéter "
+        "veineux central en bonne position. Remaniements dégénératifs du rachis. Signes de surcharge "
+        "veineuse pulmonaire. Fractures costales anciennes à gauche. "
     ),
 }
 
@@ -68,7 +50,8 @@ def main() -> None:
     sections_mostly_unread = sum(2 * count > length for count, length in counts)
     print(f"IU-Xray: {unread:,} of {total:,} sentences ({unread / total:.1%}) in {len(counts):,} findings sections,")
     print(f"  more than half of the sentences in {sections_mostly_unread} of the sections")
-    for language, sentences in OTHER_LANGUAGES.items():
+    for language, text in OTHER_LANGUAGES.items():
+        sentences = [f"{sentence}." for sentence in text.split(". ") if sentence]
         print(f"{language}: {count_unread_sentences(judge, sentences)} of {len(sentences)} sentences")
 
 

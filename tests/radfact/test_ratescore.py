@@ -83,7 +83,7 @@ def test_scores_of_zero_have_the_harmonic_mean_zero() -> None:
 @pytest.mark.parametrize(
     ("labels", "spans"),
     [
-        # From the package; tests/benchmarks/ratescore_parity.py compares random sequences.
+        # From the package.
         ("B-A I-A O", [(0, 2, "A")]),
         ("I-A B-A B-C I-A O", [(1, 2, "A"), (2, 4, "C")]),
         ("O I-A I-A B-A O I-A O", [(3, 4, "A")]),
