@@ -129,6 +129,8 @@ def prepare(image: npt.NDArray[np.floating] | npt.NDArray[np.integer], size: int
     Raises:
         InputError: the image is not (H, W), not finite, or one side is over `MAX_ASPECT` times the other.
     """
+    from PIL import Image
+
     if image.ndim != 2 or 0 in image.shape:
         raise InputError(f"expected a gray image of shape (height, width), found {image.shape}")
     height, width = image.shape
@@ -140,7 +142,9 @@ def prepare(image: npt.NDArray[np.floating] | npt.NDArray[np.integer], size: int
     scaled = image.astype(np.float32)
     if min(height, width) != size:
         # Bicubic interpolation overshoots at sharp edges (markers, collimation), which must not affect the contrast.
-        scaled = np.clip(_resize_shorter_side(scaled, size), low, high)
+        target = tuple(max(size, size * side // min(height, width)) for side in (width, height))
+        resized = Image.fromarray(scaled).resize(target, Image.Resampling.BICUBIC)
+        scaled = np.clip(np.asarray(resized, np.float32), low, high)
         low, high = float(scaled.min()), float(scaled.max())
     if low == high:
         return np.zeros((size, size), np.float32)
@@ -173,25 +177,27 @@ class CropMap:
 
         The box is None if it lies outside the crop. A box without area inside the crop is kept.
         """
-        x_min, x_max, x_cut = _clip(*(self._to_crop_share(x, self.width) for x in (box.x_min, box.x_max)))
-        y_min, y_max, y_cut = _clip(*(self._to_crop_share(y, self.height) for y in (box.y_min, box.y_max)))
+        shorter = min(self.width, self.height)
+        (left, right), (top, bottom) = (
+            [(share * side - (side - shorter) // 2) / shorter for share in ends] for ends, side in self._sides(box)
+        )
+        x_min, x_max, x_cut = _clip(left, right)
+        y_min, y_max, y_cut = _clip(top, bottom)
         if x_min > x_max or y_min > y_max:
             return None, True
         return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max), x_cut or y_cut
 
     def to_original(self, box: Box) -> Box:
         """Return a box of the crop in shares of the original image."""
-        x_min, x_max = (self._to_original_share(x, self.width) for x in (box.x_min, box.x_max))
-        y_min, y_max = (self._to_original_share(y, self.height) for y in (box.y_min, box.y_max))
+        shorter = min(self.width, self.height)
+        (x_min, x_max), (y_min, y_max) = (
+            [min(1.0, (share * shorter + (side - shorter) // 2) / side) for share in ends]
+            for ends, side in self._sides(box)
+        )
         return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
-    def _to_crop_share(self, share: float, side: int) -> float:
-        shorter = min(self.width, self.height)
-        return (share * side - (side - shorter) // 2) / shorter
-
-    def _to_original_share(self, share: float, side: int) -> float:
-        shorter = min(self.width, self.height)
-        return min(1.0, (share * shorter + (side - shorter) // 2) / side)
+    def _sides(self, box: Box) -> tuple[tuple[tuple[float, float], int], tuple[tuple[float, float], int]]:
+        return ((box.x_min, box.x_max), self.width), ((box.y_min, box.y_max), self.height)
 
 
 def _clip(low: float, high: float) -> tuple[float, float, bool]:
@@ -201,13 +207,3 @@ def _clip(low: float, high: float) -> tuple[float, float, bool]:
     if cut and inside_high - inside_low <= _TOLERANCE:
         return 1.0, 0.0, True
     return min(inside_low, 1.0), max(inside_high, 0.0), cut
-
-
-def _resize_shorter_side(image: Gray, size: int) -> Gray:
-    from PIL import Image
-
-    height, width = image.shape
-    shorter = min(height, width)
-    target = (max(size, size * width // shorter), max(size, size * height // shorter))
-    resized = Image.fromarray(image).resize(target, Image.Resampling.BICUBIC)
-    return np.asarray(resized, dtype=np.float32)

@@ -30,7 +30,6 @@ MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
 
 _AHEAD = 16
 """Radiographs queued for each process. The number in flight bounds the memory, whatever the archive's size."""
-_CRASHED = "the decoder crashed"
 
 _ConversionFailure = tuple[Radiograph, str, Study, str]
 """A radiograph that cannot be converted, the reason, and a sample that was to show it in a column."""
@@ -139,11 +138,12 @@ def prepare(
 
 
 def _link_originals(study: Study, radiographs: Mapping[Path, Radiograph]) -> Study:
-    sources = {column: radiographs[path] for column in IMAGE_COLUMNS if (path := getattr(study, column)) is not None}
-    originals = {
-        column: Original(path=source.path.absolute(), member=source.member, is_inverted=source.is_inverted)
-        for column, source in sources.items()
-    }
+    originals = {}
+    for column in IMAGE_COLUMNS:
+        if (path := getattr(study, column)) is not None:
+            source = radiographs[path]
+            file = source.path.absolute()
+            originals[column] = Original(path=file, member=source.member, is_inverted=source.is_inverted)
     return study.model_copy(update={"originals": originals})
 
 
@@ -215,46 +215,41 @@ def _convert_in_processes(
     targets: Sequence[Target], conversion: Conversion
 ) -> Generator[tuple[Radiograph, str | None]]:
     """Convert in separate processes: decoders are C++, and a damaged file can crash its process."""
-    pending, crashed = iter(targets), list[Target]()
     workers = conversion.workers or 1
-    suspects: list[Target] = []
-    while True:
-        yield from _convert_in_pool(pending, conversion, workers, workers * _AHEAD, crashed)
-        if not crashed:
-            break
-        suspects += crashed
-        crashed.clear()
-    pending = iter(suspects)
-    while True:
-        # One in flight at a time identifies the file that crashes the decoder.
-        yield from _convert_in_pool(pending, conversion, 1, 1, crashed)
-        if not crashed:
-            return
-        radiograph, _ = crashed.pop()
-        yield radiograph, f"{radiograph.path}: {_CRASHED}"
+    pending, suspects = iter(targets), list[Target]()
+    # One in flight at a time identifies the file that crashes the decoder.
+    for processes, limit in ((workers, workers * _AHEAD), (1, 1)):
+        while crashed := (yield from _convert_in_pool(pending, conversion, processes, limit)):
+            if limit == 1:
+                radiograph, _ = crashed[0]
+                yield radiograph, f"{radiograph.path}: the decoder crashed"
+            else:
+                suspects += crashed
+        pending = iter(suspects)
 
 
 def _convert_in_pool(
-    pending: Iterator[Target], conversion: Conversion, processes: int, limit: int, crashed: list[Target]
-) -> Generator[tuple[Radiograph, str | None]]:
-    """Convert with at most `limit` radiographs in flight; if a process dies, add those in flight to `crashed`."""
+    pending: Iterator[Target], conversion: Conversion, processes: int, limit: int
+) -> Generator[tuple[Radiograph, str | None], None, list[Target]]:
+    """Convert with at most `limit` radiographs in flight, and return those in flight when a process dies."""
     work = partial(convert_radiograph, **conversion.pixel_settings)
     in_flight: dict[Future[str | None], Target] = {}
-    with process_pool(processes) as pool:
-        try:
+    submitted: list[Target] = []
+    try:
+        with process_pool(processes) as pool:
             while True:
                 for target in islice(pending, limit - len(in_flight)):
                     # submit() may raise; the target must not get lost then.
-                    crashed.append(target)
-                    in_flight[pool.submit(work, *target)] = crashed.pop()
+                    submitted.append(target)
+                    in_flight[pool.submit(work, *target)] = submitted.pop()
                 if not in_flight:
-                    return
+                    return []
                 for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
                     reason = future.result()
                     radiograph, _ = in_flight.pop(future)
                     yield radiograph, reason
-        except BrokenProcessPool:
-            crashed += in_flight.values()
+    except BrokenProcessPool:
+        return [*submitted, *in_flight.values()]
 
 
 def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Generator[tuple[Radiograph, str | None]]:

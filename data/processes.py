@@ -42,29 +42,17 @@ def process_pool(
 
 class _Pool(ProcessPoolExecutor):
     def _spawn_process(self) -> None:
-        # A signal while the process starts would end it, and break the pool.
-        with signals_blocked():
+        # A signal while the process starts would break the pool; the mask is inherited until it ignores signals.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATION_SIGNALS)
+        try:
             super()._spawn_process()  # type: ignore[misc] # not in typeshed
-
-
-@contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Block termination signals, so that a process started in the block inherits the mask until it ignores them."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINATION_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def ignore_signals() -> None:
-    """Ignore termination signals in this process."""
-    for number in TERMINATION_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _init_worker(prepare: Callable[[], None] | None) -> None:
-    ignore_signals()
+    for number in TERMINATION_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     if prepare is not None:
         prepare()
     if (parent := parent_process()) is not None:

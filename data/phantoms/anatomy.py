@@ -21,30 +21,18 @@ LUNG_CENTER = 0.60
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Measures of one patient, in shares of the radiograph's centered square.
+    """Measures of one patient, in shares of the radiograph's centered square."""
 
-    Attributes:
-        midline: u of the spine.
-        lung_top: v of the apices.
-        half_width: from the midline to the outer border of a lung at its widest.
-        dome_right, dome_left: v of the top of each half of the diaphragm.
-        heart_share: width of the heart over the width of the chest (cardiothoracic ratio).
-        heart_v: v of the center of the heart.
-        rib_spacing: distance between ribs.
-        rib_phase: position of the first rib within that distance.
-        exposure: gamma of the radiograph, 1 is neutral.
-    """
-
-    midline: float
-    lung_top: float
-    half_width: float
-    dome_right: float
+    midline: float  # u of the spine
+    lung_top: float  # v of the apices
+    half_width: float  # from the midline to the outer border of a lung at its widest
+    dome_right: float  # v of the top of the right half of the diaphragm
     dome_left: float
-    heart_share: float
-    heart_v: float
+    heart_share: float  # width of the heart over the width of the chest (cardiothoracic ratio)
+    heart_v: float  # v of the center of the heart
     rib_spacing: float
-    rib_phase: float
-    exposure: float
+    rib_phase: float  # position of the first rib within that distance
+    exposure: float  # gamma of the radiograph, 1 is neutral
 
     def sign(self, side: Side) -> int:
         """-1 for the patient's right (small u), +1 for the left."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from maira.data.phantoms.findings import GRADED, KINDS, Finding, Kind
+from maira.data.phantoms.findings import GRADED, KINDS, Finding, Kind, in_report_order
 
 Change = Literal["new", "unchanged", "larger", "smaller"]
 
@@ -34,31 +34,21 @@ COUNTED: tuple[Kind, ...] = (
     "rib_fracture",
 )  # fmt: skip
 """Kinds that take an article."""
-ZONE_WORDS = {
-    "upper": ("upper zone", "upper lobe"),
-    "mid": ("mid zone", "mid lung"),
-    "lower": ("lower zone", "lower lobe"),
-}
+ZONE_WORDS = {"upper": ("zone", "lobe"), "mid": ("zone", "lung"), "lower": ("zone", "lobe")}
 TUBE_ENDS = {
     "endotracheal_tube": ("with its tip above the carina", "terminating above the carina"),
     "nasogastric_tube": ("with its tip in the stomach", "terminating in the stomach"),
     "central_line": ("with its tip in the SVC", "terminating in the superior vena cava"),
 }
 
-NORMAL: dict[str, tuple[str, ...]] = {
-    "lungs": ("The lungs are clear.", "Lungs are clear.", "Clear lungs."),
+CLEAR = ("The lungs are clear.", "Lungs are clear.", "Clear lungs.")
+NORMAL: dict[Kind, tuple[str, ...]] = {
     "effusion": ("No pleural effusion.", "There is no pleural effusion.", "No pleural effusion is seen."),
     "pneumothorax": ("No pneumothorax.", "There is no pneumothorax.", "No pneumothorax is seen."),
-    "heart": ("Heart size is normal.", "The heart is normal in size.", "Normal heart size."),
-    "bones": ("No acute osseous abnormality.", "No acute bony abnormality."),
+    "cardiomegaly": ("Heart size is normal.", "The heart is normal in size.", "Normal heart size."),
+    "rib_fracture": ("No acute osseous abnormality.", "No acute bony abnormality."),
 }
-DENIED_BY: dict[Kind, str] = {
-    "effusion": "effusion",
-    "pneumothorax": "pneumothorax",
-    "cardiomegaly": "heart",
-    "rib_fracture": "bones",
-}
-"""The normal statement in a report if a kind is absent."""
+"""Statements of a report in which a kind is absent."""
 LUNG_KINDS: tuple[Kind, ...] = ("consolidation", "mass", "nodule", "atelectasis", "edema")
 INDICATIONS: dict[Kind | None, tuple[str, ...]] = {
     "endotracheal_tube": ("Intubated, check tube position.",),
@@ -87,46 +77,46 @@ def _pick(rng: np.random.Generator, options: tuple[str, ...]) -> str:
     return options[rng.integers(len(options))]
 
 
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _side(finding: Finding) -> str:
+    return {"both": "bilateral ", None: ""}.get(finding.side, f"{finding.side} ")
+
+
+def _is_plural(finding: Finding) -> bool:
+    return finding.side == "both" and finding.kind == "effusion"
 
 
 def noun_phrase(finding: Finding, rng: np.random.Generator) -> str:
     """Return a finding with size, side and location, without article: "small left pleural effusion"."""
-    noun = _pick(rng, NOUNS[finding.kind])
-    plural = finding.side == "both" and finding.kind == "effusion"
+    noun, side, size, ending = _pick(rng, NOUNS[finding.kind]), _side(finding), "", ""
     if finding.kind in GRADED:
         words = SIZES if finding.kind in ("effusion", "pneumothorax") else SEVERITIES
-        noun_size = _pick(rng, words[finding.grade]) + " "
-    else:
-        noun_size = ""
-    side = {"both": "bilateral ", None: ""}.get(finding.side, f"{finding.side} ")
+        size = _pick(rng, words[finding.grade]) + " "
     if finding.zone is not None:
-        place = _pick(rng, ZONE_WORDS[finding.zone])
+        place = f"{finding.zone} {_pick(rng, ZONE_WORDS[finding.zone])}"
         return f"{side}{place} {noun}" if rng.random() < 0.5 else f"{noun} in the {side}{place}"
     if finding.kind == "atelectasis":
         side += _pick(rng, ("basal ", "basilar "))
-    ending = f" {_pick(rng, TUBE_ENDS[finding.kind])}" if finding.kind in TUBE_ENDS else ""
-    return f"{noun_size}{side}{noun}{'s' if plural else ''}{ending}"
+    if finding.kind in TUBE_ENDS:
+        ending = f" {_pick(rng, TUBE_ENDS[finding.kind])}"
+    return f"{size}{side}{noun}{'s' if _is_plural(finding) else ''}{ending}"
 
 
 def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Generator) -> str:
     """Return a sentence about a finding, with its change since the prior if there is one."""
-    phrase = noun_phrase(finding, rng)
-    plural = finding.side == "both" and finding.kind == "effusion"
-    verb = "are" if plural else "is"
+    phrase, plural = noun_phrase(finding, rng), _is_plural(finding)
+    capital, verb = phrase[0].upper() + phrase[1:], "are" if plural else "is"
     article = "" if plural or finding.kind not in COUNTED else "an " if phrase[0] in "aeiouE" else "a "
     if change == "new":
-        return _pick(rng, (f"New {phrase}.", f"There {verb} {'' if plural or not article else 'a '}new {phrase}."))
+        return _pick(rng, (f"New {phrase}.", f"There {verb} {'a ' if article else ''}new {phrase}."))
     if change == "unchanged":
-        return _pick(rng, (f"Unchanged {phrase}.", f"{_capital(phrase)}, unchanged."))
+        return _pick(rng, (f"Unchanged {phrase}.", f"{capital}, unchanged."))
     if change is not None:
         word = {"larger": ("increased", "worsened"), "smaller": ("decreased", "improved")}[change]
-        return f"{_capital(phrase)}, {_pick(rng, word)}."
+        return f"{capital}, {_pick(rng, word)}."
     if finding.kind == "cardiomegaly" and rng.random() < 0.5:
         degree = ("mildly", "moderately", "severely")[finding.grade]
         return _pick(rng, (f"The heart is {degree} enlarged.", f"Heart size is {degree} enlarged."))
-    return _pick(rng, (f"{_capital(phrase)}.", f"There {verb} {article}{phrase}.", f"{_capital(phrase)} {verb} seen."))
+    return _pick(rng, (f"{capital}.", f"There {verb} {article}{phrase}.", f"{capital} {verb} seen."))
 
 
 def dictate(
@@ -138,15 +128,13 @@ def dictate(
     resolved = [] if prior is None else [f for f in prior if f.kind not in present]
     for kind in KINDS:
         if kind == "consolidation" and not present & set(LUNG_KINDS):
-            sentences.append(Dictated(_pick(rng, NORMAL["lungs"])))
-        for finding in sorted((f for f in findings if f.kind == kind), key=lambda f: (f.sides, f.v)):
+            sentences.append(Dictated(_pick(rng, CLEAR)))
+        for finding in in_report_order(f for f in findings if f.kind == kind):
             change = None if prior is None else change_since(finding, prior)
             sentences.append(Dictated(dictate_finding(finding, change, rng), finding))
-        for finding in resolved:
-            if finding.kind == kind:
-                sentences.append(Dictated(_dictate_resolved(finding)))
-        if kind in DENIED_BY and kind not in present:
-            sentences.append(Dictated(_pick(rng, NORMAL[DENIED_BY[kind]])))
+        sentences += [Dictated(_dictate_resolved(finding)) for finding in resolved if finding.kind == kind]
+        if kind in NORMAL and kind not in present:
+            sentences.append(Dictated(_pick(rng, NORMAL[kind])))
     return sentences
 
 
@@ -161,11 +149,10 @@ def change_since(finding: Finding, prior: tuple[Finding, ...]) -> Change:
 
 
 def _dictate_resolved(finding: Finding) -> str:
-    side = {"both": "bilateral ", None: ""}.get(finding.side, f"{finding.side} ")
-    if finding.kind in ("endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker"):
-        return f"The {side}{NOUNS[finding.kind][0]} has been removed."
-    plural = finding.side == "both" and finding.kind == "effusion"
-    return f"The {side}{NOUNS[finding.kind][0]}{'s have' if plural else ' has'} resolved."
+    subject = f"The {_side(finding)}{NOUNS[finding.kind][0]}"
+    if finding.kind in (*TUBE_ENDS, "pacemaker"):
+        return f"{subject} has been removed."
+    return f"{subject}{'s have' if _is_plural(finding) else ' has'} resolved."
 
 
 def dictate_indication(findings: tuple[Finding, ...], rng: np.random.Generator) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,6 +31,9 @@ SIDED: tuple[Kind, ...] = (
     "central_line", "pacemaker", "consolidation", "mass", "nodule", "atelectasis", "effusion", "pneumothorax",
     "rib_fracture",
 )  # fmt: skip
+RADII: dict[Kind, tuple[float, float]] = {
+    "consolidation": (0.065, 0.105), "mass": (0.066, 0.088), "nodule": (0.036, 0.046),
+}  # fmt: skip
 BILATERAL_SHARE: dict[Kind, float] = {"atelectasis": 0.25, "effusion": 0.3}
 GRADED: tuple[Kind, ...] = ("effusion", "pneumothorax", "cardiomegaly", "edema")
 """Kinds with a size or severity in three grades."""
@@ -42,22 +46,14 @@ GRADES = ((0.0, 0.25), (0.38, 0.62), (0.75, 1.0))
 
 @dataclass(frozen=True)
 class Finding:
-    """One abnormality.
-
-    Attributes:
-        kind: kind of finding.
-        sides: the patient's sides; empty for findings without a side (heart, midline tubes).
-        zone: third of the lung, for findings described by it.
-        lateral, v: center: distance from the midline and height.
-        extent: in [0, 1], from the smallest to the largest of its kind.
-    """
+    """One abnormality."""
 
     kind: Kind
-    sides: tuple[Side, ...] = ()
-    zone: Zone | None = None
-    lateral: float = 0.0
-    v: float = 0.0
-    extent: float = 0.5
+    sides: tuple[Side, ...] = ()  # the patient's; empty for findings without a side (heart, midline tubes)
+    zone: Zone | None = None  # third of the lung, for findings described by it
+    lateral: float = 0.0  # distance of the center from the midline
+    v: float = 0.0  # height of the center
+    extent: float = 0.5  # in [0, 1], from the smallest to the largest of its kind
 
     @property
     def grade(self) -> int:
@@ -72,9 +68,7 @@ class Finding:
     @property
     def radius(self) -> float:
         """Radius of round findings."""
-        minimum, maximum = {"consolidation": (0.065, 0.105), "mass": (0.066, 0.088), "nodule": (0.036, 0.046)}[
-            self.kind
-        ]
+        minimum, maximum = RADII[self.kind]
         return minimum + (maximum - minimum) * self.extent
 
 
@@ -86,7 +80,7 @@ def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Find
         if rng.random() < BILATERAL_SHARE.get(kind, 0.0):
             sides = ("left", "right")
     extent = float(rng.uniform(*GRADES[rng.integers(3)]))
-    if kind in ("consolidation", "mass", "nodule"):
+    if kind in RADII:
         zones: tuple[Zone, ...] = ("upper", "mid", "lower")
         zone = zones[rng.integers(3)]
         v = float(rng.uniform(*ZONE_V[zone]))
@@ -145,56 +139,45 @@ def pneumothorax_rim(finding: Finding) -> tuple[float, float]:
 
 def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
     """Return the ground-truth boxes (u_min, v_min, u_max, v_max), one per side, in the image's centered square."""
-    boxes: list[Rectangle]
-    if finding.kind == "cardiomegaly":
+    kind, boxes = finding.kind, list[Rectangle]()
+    if kind == "cardiomegaly":
         boxes = [anatomy.heart_box]
-    elif finding.kind == "edema":
-        boxes = [_between(anatomy, side, 0.06, 0.30, 0.30, 0.64) for side in ("right", "left")]
-    elif finding.kind == "effusion":
-        boxes = [
-            _between(anatomy, side, 0.10, anatomy.half_width, effusion_level(finding, anatomy, side) - 0.03,
-                     anatomy.dome(side) + 0.10)
-            for side in finding.sides
-        ]  # fmt: skip
-    elif finding.kind == "pneumothorax":
-        width, end = pneumothorax_rim(finding)
-        start = float(anatomy.outer(anatomy.lung_top + 0.03)) - width
-        outer = float(anatomy.outer(end))
-        boxes = [_between(anatomy, side, max(start, 0.04), outer, anatomy.lung_top, end) for side in finding.sides]
-    elif finding.kind == "atelectasis":
-        boxes = [
-            _between(anatomy, side, 0.13, 0.31, anatomy.dome(side) - 0.10, anatomy.dome(side) - 0.005)
-            for side in finding.sides
-        ]
-    elif finding.kind == "pacemaker":
+    elif kind == "pacemaker":
         boxes = [generator(finding, anatomy)]
-    elif finding.kind in ("endotracheal_tube", "nasogastric_tube", "central_line"):
+    elif kind in ("endotracheal_tube", "nasogastric_tube", "central_line"):
         line = np.array(device_path(finding, anatomy, finding.sides[0] if finding.sides else None))
         (u0, v0), (u1, v1) = line.min(0), line.max(0)
         boxes = [(u0 - 0.015, v0, u1 + 0.015, v1 + 0.01)]
+    elif kind in ("edema", "effusion", "pneumothorax", "atelectasis"):
+        for side in finding.sides or ("right", "left"):
+            inner, outer, top, bottom = _lateral_extent(finding, anatomy, side)
+            near, far = anatomy.u(side, inner), anatomy.u(side, outer)
+            boxes.append((float(min(near, far)), float(top), float(max(near, far)), float(bottom)))
     else:
-        half = 0.045 if finding.kind == "rib_fracture" else finding.radius * 1.1
+        half = 0.045 if kind == "rib_fracture" else finding.radius * 1.1
         u = anatomy.u(finding.sides[0], finding.lateral)
         boxes = [(u - half, finding.v - half, u + half, finding.v + half)]
     return [(max(a, 0.0), max(b, 0.0), min(c, 1.0), min(d, 1.0)) for a, b, c, d in sorted(boxes)]
 
 
-def _between(
-    anatomy: Anatomy, side: Side, inner: float, outer: float, top: float, bottom: float
-) -> tuple[float, float, float, float]:
-    near, far = anatomy.u(side, inner), anatomy.u(side, outer)
-    return float(min(near, far)), float(top), float(max(near, far)), float(bottom)
+def _lateral_extent(finding: Finding, anatomy: Anatomy, side: Side) -> Rectangle:
+    """Return (inner, outer, v_min, v_max) of a finding on a side, with distances from the midline."""
+    dome = anatomy.dome(side)
+    if finding.kind == "effusion":
+        return 0.10, anatomy.half_width, effusion_level(finding, anatomy, side) - 0.03, dome + 0.10
+    if finding.kind == "atelectasis":
+        return 0.13, 0.31, dome - 0.10, dome - 0.005
+    if finding.kind == "edema":
+        return 0.06, 0.30, 0.30, 0.64
+    width, end = pneumothorax_rim(finding)
+    start = float(anatomy.outer(anatomy.lung_top + 0.03)) - width
+    return max(start, 0.04), float(anatomy.outer(end)), anatomy.lung_top, end
 
 
 _SIMILAR = ({"effusion", "pneumothorax"}, {"effusion", "atelectasis"}, {"pacemaker", "central_line"})
 """Kinds that cannot be told apart on one side."""
-_COVERED: dict[Kind, Zone] = {
-    "effusion": "lower",
-    "atelectasis": "lower",
-    "pacemaker": "upper",
-    "pneumothorax": "upper",
-}
-"""Zones that kinds cover on their side."""
+_COVERED = (("effusion", "lower"), ("atelectasis", "lower"), ("pacemaker", "upper"), ("pneumothorax", "upper"))
+"""Kinds, and the zones that they cover on their side."""
 
 
 def compatible(finding: Finding, others: list[Finding]) -> bool:
@@ -207,8 +190,44 @@ def compatible(finding: Finding, others: list[Finding]) -> bool:
             return False
         if set(other.sides) & set(finding.sides) and (
             kinds in _SIMILAR
-            or any(zone in zones for kind, zone in _COVERED.items() if kind in kinds)
+            or any(kind in kinds and zone in zones for kind, zone in _COVERED)
             or (other.zone is not None and other.zone == finding.zone)
         ):
             return False
     return True
+
+
+def in_report_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings in the order in which a report mentions them."""
+    return tuple(sorted(findings, key=lambda finding: (KINDS.index(finding.kind), finding.sides, finding.v)))
+
+
+def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
+    """Draw up to four findings that can be seen next to each other, in the order of a report."""
+    count = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
+    weights = np.array([FREQUENCY[kind] for kind in KINDS])
+    chosen: list[Finding] = []
+    for _ in range(4 * count):
+        if len(chosen) == count:
+            break
+        finding = draw_finding(KINDS[rng.choice(len(KINDS), p=weights / weights.sum())], anatomy, rng)
+        if compatible(finding, chosen):
+            chosen.append(finding)
+    return in_report_order(chosen)
+
+
+def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
+    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since."""
+    prior: list[Finding] = []
+    for finding in findings:
+        if rng.random() < 0.3:
+            continue
+        if finding.kind in GRADED and rng.random() < 0.35:
+            grade = (finding.grade + 1 + int(rng.integers(2))) % 3
+            finding = replace(finding, extent=float(rng.uniform(*GRADES[grade])))
+        prior.append(finding)
+    present = {finding.kind for finding in findings}
+    for extra in draw_findings(anatomy, rng)[:1]:
+        if rng.random() < 0.4 and extra.kind not in present and compatible(extra, prior):
+            prior.append(extra)
+    return in_report_order(prior)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,19 +15,9 @@ from PIL import Image
 
 from maira.data.images import CropMap
 from maira.data.manifest import PREPARATION_RECORD, open_run_folder, write_manifest
-from maira.data.phantoms.anatomy import Anatomy, draw_anatomy
+from maira.data.phantoms.anatomy import draw_anatomy
 from maira.data.phantoms.dictate import Dictated, dictate, dictate_indication
-from maira.data.phantoms.findings import (
-    FREQUENCY,
-    GRADED,
-    GRADES,
-    KINDS,
-    Finding,
-    apply_to,
-    compatible,
-    draw_finding,
-    rectangles,
-)
+from maira.data.phantoms.findings import Finding, apply_to, draw_findings, draw_prior, rectangles
 from maira.data.phantoms.render import render_frontal, render_lateral
 from maira.data.processes import process_pool
 from maira.data.study import IMAGE_COLUMNS, Label, Study
@@ -45,37 +36,6 @@ class PhantomStudy:
 
     study: Study
     radiographs: dict[str, NDArray[np.uint8]]
-
-
-def draw_findings(anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """Draw up to four findings that can be seen next to each other, in the order of a report."""
-    count = int(rng.choice(5, p=[0.12, 0.26, 0.30, 0.22, 0.10]))
-    weights = np.array([FREQUENCY[kind] for kind in KINDS])
-    chosen: list[Finding] = []
-    for _ in range(4 * count):
-        if len(chosen) == count:
-            break
-        finding = draw_finding(KINDS[rng.choice(len(KINDS), p=weights / weights.sum())], anatomy, rng)
-        if compatible(finding, chosen):
-            chosen.append(finding)
-    return tuple(sorted(chosen, key=lambda f: (KINDS.index(f.kind), f.sides, f.v)))
-
-
-def draw_prior(findings: tuple[Finding, ...], anatomy: Anatomy, rng: np.random.Generator) -> tuple[Finding, ...]:
-    """Draw the findings of the prior radiograph: some missing, some of another size, some resolved since."""
-    prior: list[Finding] = []
-    for finding in findings:
-        if rng.random() < 0.3:
-            continue
-        if finding.kind in GRADED and rng.random() < 0.35:
-            grade = (finding.grade + 1 + int(rng.integers(2))) % 3
-            finding = replace(finding, extent=float(rng.uniform(*GRADES[grade])))
-        prior.append(finding)
-    present = {finding.kind for finding in findings}
-    for extra in draw_findings(anatomy, rng)[:1]:
-        if rng.random() < 0.4 and extra.kind not in present and compatible(extra, prior):
-            prior.append(extra)
-    return tuple(sorted(prior, key=lambda f: (KINDS.index(f.kind), f.sides, f.v)))
 
 
 def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
@@ -129,10 +89,9 @@ def _narrative(sentences: list[Dictated], rng: np.random.Generator) -> str:
     """Return the report as running text; adjacent negations are sometimes joined."""
     texts = [s.text for s in sentences]
     if rng.random() < 0.5:
-        for first, second in pairwise(texts):
+        for at, (first, second) in enumerate(pairwise(texts)):
             are_negated = first.startswith("No") and second.startswith("No")
             if are_negated and "pleural effusion" in first and "pneumothorax" in second:
-                at = texts.index(first)
                 texts[at : at + 2] = ["No pleural effusion or pneumothorax."]
                 break
     return " ".join(texts)
@@ -161,13 +120,8 @@ def write_phantoms(
         (folder / role).mkdir(parents=True, exist_ok=True)
     make = partial(_write_study, folder=folder, seed=seed, size=size, split=split)
     studies = []
-    if workers == 1:
-        for study in map(make, range(count)):
+    with nullcontext() if workers == 1 else process_pool(workers) as pool:
+        for study in pool.map(make, range(count), chunksize=16) if pool else map(make, range(count)):
             studies.append(study)
             yield study
-    else:
-        with process_pool(workers) as pool:
-            for study in pool.map(make, range(count), chunksize=16):
-                studies.append(study)
-                yield study
     write_manifest(folder / "manifest.jsonl", studies)

@@ -115,14 +115,11 @@ def _paint_chest(canvas: Canvas, anatomy: Anatomy, lungs: dict[Side, Array], rng
     # Ribs fall off to the side; one periodic profile draws all of them.
     phase = (canvas.v + 0.35 * away**1.5 - 0.1) / anatomy.rib_spacing + anatomy.rib_phase
     profile = np.clip(np.cos(2 * np.pi * phase) * 1.6 - 0.5, 0, 1)
-    canvas.pixels += (
-        0.07 * profile * canvas.band(anatomy.outer(canvas.v) + 0.012 - away) * canvas.band(away - 0.05, 0.02)
-    )
+    wall, spine_edge = canvas.band(anatomy.outer(canvas.v) + 0.012 - away), canvas.band(away - 0.05, 0.02)
+    canvas.pixels += 0.07 * profile * wall * spine_edge
     for sign in (-1, 1):
-        m = anatomy.midline
-        canvas.pixels += 0.09 * canvas.stroke(
-            [(m + sign * 0.03, 0.19), (m + sign * 0.16, 0.14), (m + sign * 0.36, 0.12)], 0.022
-        )
+        clavicle = [(anatomy.midline + sign * u, v) for u, v in ((0.03, 0.19), (0.16, 0.14), (0.36, 0.12))]
+        canvas.pixels += 0.09 * canvas.stroke(clavicle, 0.022)
 
     spine = np.exp(-(((canvas.u - anatomy.midline) / 0.045) ** 2))
     canvas.pixels += spine * (0.13 + 0.03 * np.cos(2 * np.pi * canvas.v / 0.065))
@@ -133,9 +130,8 @@ def _paint_chest(canvas: Canvas, anatomy: Anatomy, lungs: dict[Side, Array], rng
     canvas.pixels += 0.15 * arch * lung + 0.02 * arch
     for side in SIDES:
         hilum = canvas.blob(anatomy.u(side, 0.095), 0.43, 0.045, 0.07)
-        canvas.pixels += lungs[side] * (
-            0.13 * hilum + 0.035 * canvas.noise(rng, 34) * canvas.blob(anatomy.u(side, 0.1), 0.45, 0.2, 0.26)
-        )
+        vessels = 0.035 * canvas.noise(rng, 34) * canvas.blob(anatomy.u(side, 0.1), 0.45, 0.2, 0.26)
+        canvas.pixels += lungs[side] * (0.13 * hilum + vessels)
 
 
 def _paint_finding(
@@ -147,62 +143,51 @@ def _paint_finding(
         u, r = anatomy.u(finding.sides[0], finding.lateral), finding.radius
         if kind == "consolidation":
             fluffy = np.clip(1 + 0.4 * canvas.noise(rng, 22), 0, 1.6)
-            canvas.pixels += (
-                0.25
-                * lung
-                * np.sqrt(canvas.blob(u, finding.v, r * 0.62))
-                * canvas.disc(u, finding.v, r * 1.1, edge=0.5)
-                * fluffy
-            )
+            hill, core = np.sqrt(canvas.blob(u, finding.v, r * 0.62)), canvas.disc(u, finding.v, r * 1.1, edge=0.5)
+            canvas.pixels += 0.25 * lung * hill * core * fluffy
         else:
             canvas.pixels += (0.22 if kind == "nodule" else 0.24) * canvas.disc(u, finding.v, r)
     elif kind == "atelectasis":
         for side in finding.sides:
-            dome = anatomy.dome(side)
             for shift in (-0.075, -0.04):
-                line = [(anatomy.u(side, 0.145), dome + shift), (anatomy.u(side, 0.22), dome + shift - 0.01),
-                        (anatomy.u(side, 0.295), dome + shift + 0.02)]  # fmt: skip
+                v = anatomy.dome(side) + shift
+                line = [(anatomy.u(side, away), y) for away, y in ((0.145, v), (0.22, v - 0.01), (0.295, v + 0.02))]
                 canvas.pixels += 0.2 * canvas.stroke(line, 0.013)
     elif kind == "edema":
         strength = 0.14 + 0.20 * finding.extent
         for side in SIDES:
             wings = canvas.blob(anatomy.u(side, 0.17), 0.47, 0.14, 0.18)
             canvas.pixels += lungs[side] * wings * strength * (1 + 0.3 * canvas.noise(rng, 40))
-    elif kind == "effusion":
+    elif kind in ("effusion", "pneumothorax"):
         for side in finding.sides:
-            _fill_with_fluid(canvas, anatomy, finding, side)
-    elif kind == "pneumothorax":
-        for side in finding.sides:
-            _paint_pneumothorax(canvas, anatomy, finding, side, lungs[side])
+            lateral = (canvas.u - anatomy.midline) * anatomy.sign(side)
+            if kind == "effusion":
+                _fill_with_fluid(canvas, anatomy, finding, side, lateral)
+            else:
+                _paint_pneumothorax(canvas, anatomy, finding, lungs[side], lateral)
     elif kind == "rib_fracture":
         u = anatomy.u(finding.sides[0], finding.lateral)
         canvas.pixels += 0.2 * canvas.disc(u, finding.v, 0.034, 0.022, 0.3)
         canvas.pixels -= 0.3 * canvas.stroke([(u - 0.014, finding.v - 0.03), (u + 0.014, finding.v + 0.03)], 0.009)
     elif kind == "pacemaker":
         left, top, right, bottom = generator(finding, anatomy)
-        case = (
-            canvas.band(canvas.u - left)
-            * canvas.band(right - canvas.u)
-            * canvas.band(canvas.v - top)
-            * canvas.band(bottom - canvas.v)
-        )
+        case = canvas.band(canvas.u - left) * canvas.band(right - canvas.u)
+        case = case * canvas.band(canvas.v - top) * canvas.band(bottom - canvas.v)
         canvas.pixels += 0.5 * case + 0.3 * canvas.stroke(device_path(finding, anatomy, finding.sides[0]), 0.006)
     elif kind != "cardiomegaly":
         tube = canvas.stroke(device_path(finding, anatomy, finding.sides[0] if finding.sides else None), 0.011)
         canvas.pixels += (0.34 if kind == "endotracheal_tube" else 0.27) * tube
 
 
-def _fill_with_fluid(canvas: Canvas, anatomy: Anatomy, finding: Finding, side: Side) -> None:
-    lateral = (canvas.u - anatomy.midline) * anatomy.sign(side)
+def _fill_with_fluid(canvas: Canvas, anatomy: Anatomy, finding: Finding, side: Side, lateral: Array) -> None:
     meniscus = effusion_level(finding, anatomy, side) - 0.06 * np.clip(lateral / anatomy.half_width, 0, 1) ** 3
     column = canvas.band(anatomy.outer(canvas.v) - lateral) * canvas.band(lateral - 0.055, 0.012)
     fluid = column * canvas.band(canvas.v - meniscus, 0.015) * canvas.band(anatomy.dome(side) + 0.13 - canvas.v, 0.02)
     canvas.pixels += fluid * (np.maximum(canvas.pixels, 0.63) - canvas.pixels) * 0.9
 
 
-def _paint_pneumothorax(canvas: Canvas, anatomy: Anatomy, finding: Finding, side: Side, lung: Array) -> None:
+def _paint_pneumothorax(canvas: Canvas, anatomy: Anatomy, finding: Finding, lung: Array, lateral: Array) -> None:
     width, end = pneumothorax_rim(finding)
-    lateral = (canvas.u - anatomy.midline) * anatomy.sign(side)
     border = anatomy.outer(canvas.v - 0.04) - width
     above = canvas.band(end - canvas.v, 0.03)
     canvas.pixels -= 0.13 * canvas.band(lateral - border) * lung * above
@@ -221,23 +206,15 @@ def render_lateral(
     slope = dome + 0.12 * np.clip((canvas.u - 0.45) / 0.35, -1, 1.2) ** 2
     lung = canvas.disc(0.53, 0.52, 0.33, 0.42, 0.06) * canvas.band(slope - canvas.v)
     canvas.pixels -= lung * (0.3 + 0.025 * canvas.noise(rng, 9))
-    canvas.pixels += (
-        0.12
-        * canvas.band(canvas.u - 0.74, 0.03)
-        * canvas.band(0.86 - canvas.u, 0.02)
-        * (1 + 0.2 * np.cos(2 * np.pi * canvas.v / 0.07))
-    )
+    spine = 0.12 * canvas.band(canvas.u - 0.74, 0.03) * canvas.band(0.86 - canvas.u, 0.02)
+    canvas.pixels += spine * (1 + 0.2 * np.cos(2 * np.pi * canvas.v / 0.07))
     reach = anatomy.heart_share
     canvas.pixels += 0.24 * lung * canvas.disc(0.36, 0.62, 0.30 * reach / 0.45, 0.17 * reach / 0.45, 0.1)
     for finding in findings:
         if finding.kind == "effusion":
             level = effusion_level(finding, anatomy, finding.sides[0]) + 0.03
-            canvas.pixels += (
-                0.28
-                * lung
-                * canvas.band(canvas.v - level + 0.1 * (canvas.u - 0.5), 0.02)
-                * canvas.band(canvas.u - 0.45, 0.05)
-            )
+            fluid = 0.28 * lung * canvas.band(canvas.v - level + 0.1 * (canvas.u - 0.5), 0.02)
+            canvas.pixels += fluid * canvas.band(canvas.u - 0.45, 0.05)
         elif finding.kind in ("consolidation", "mass", "nodule"):
             depth = 0.45 + 0.25 * float(np.clip(finding.lateral / anatomy.half_width, 0, 1))
             canvas.pixels += 0.18 * canvas.disc(depth, finding.v, finding.radius, edge=0.3)

@@ -79,11 +79,11 @@ def show(
     """Write a contact sheet: an HTML page of images, boxes and texts that opens from disk."""
     from maira.data.contact_sheet import write_contact_sheet
 
-    sheet = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
     console = Console()
-    print_line(console, f"{sheet.shown} of {sheet.total} samples: {out}")
-    if sheet.missing:
-        print_line(console, f"{sheet.missing} images cannot be shown; they are listed on the page")
+    shown, total, missing = write_contact_sheet(manifest, out, count=count or None, seed=seed, sample_ids=sample_id)
+    print_line(console, f"{shown} of {total} samples: {out}")
+    if missing:
+        print_line(console, f"{missing} images cannot be shown; they are listed on the page")
 
 
 @with_options

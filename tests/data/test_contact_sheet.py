@@ -65,7 +65,8 @@ def _folder(root: Path) -> Path:
 @pytest.fixture(scope="module")
 def sheet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sheet")
-    return write_contact_sheet(_folder(root), root / "sheet.html").path
+    write_contact_sheet(_folder(root), root / "sheet.html")
+    return root / "sheet.html"
 
 
 def _opened(browser: Browser, sheet: Path) -> Iterator[Page]:
@@ -159,7 +160,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     box = (CORNER,)
     studies = [_study(f"s{n}", grounded_findings=[Sentence(text=f"Finding {n}.", boxes=box)]) for n in range(2000)]
     write_manifest(root / "manifest.jsonl", studies)
-    return write_contact_sheet(root / "manifest.jsonl", root / "sheet.html", count=None).path
+    write_contact_sheet(root / "manifest.jsonl", root / "sheet.html", count=None)
+    return root / "sheet.html"
 
 
 def test_images_of_many_samples_are_separate_files(many: Path) -> None:

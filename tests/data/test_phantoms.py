@@ -27,9 +27,11 @@ from maira.data.phantoms.findings import (
     Kind,
     apply_to,
     draw_finding,
+    draw_findings,
+    draw_prior,
     rectangles,
 )
-from maira.data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE, draw_findings, draw_prior
+from maira.data.phantoms.generate import LATERAL_SHARE, PRIOR_SHARE
 from maira.data.phantoms.render import render_frontal
 from radfact.api import RadFact
 from radfact.judges.offline import OfflineJudge
