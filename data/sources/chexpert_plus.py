@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from maira.data.archive import Archive
-from maira.data.sources.table_records import Layout, TableRecord, read_studies, table_records
+from maira.data.sources.table_records import Layout, TableRecord, first_file, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.csv_tables import find_csv
 
@@ -73,7 +73,7 @@ _LAYOUT = Layout(
     study=_study,
     view=lambda record, _index, _path: (record.text(_VIEW), _VIEW),
     split=lambda record: record.require("split"),
-    files=_files,
+    find=first_file(_files),
     patient=_PATIENT,
-    order=_ORDER,
+    order=lambda record: record.order(_ORDER),
 )

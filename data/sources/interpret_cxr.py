@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 
 from maira.data.archive import Archive, radiograph_below
 from maira.data.sources.iu_xray import radiograph_key
-from maira.data.sources.table_records import Layout, TableRecord, read_studies, table_records
+from maira.data.sources.table_records import Layout, TableRecord, first_file, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, list_columns
 from radfact.io.csv_tables import read_csv
 
@@ -62,7 +62,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path]
         study=_study,
         view=view,
         split=_split,
-        files=_files,
+        find=first_file(_files),
     )
     records = (record for table in tables for record in table_records(table, (_IMAGES, "findings")))
     return read_studies(layout, records, (images or tables[0].parent).absolute())

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure, section_text
 from maira.data.manifest import Failure
+from maira.data.sources.table_records import table_records
 from radfact.errors import ErrorCode, InputError, describe_choice
-from radfact.io.csv_tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv
 
 VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"
@@ -25,9 +26,7 @@ _IMAGES = "NLMCXR_png"
 # A radiograph has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm
 # in that of DICOMs, and 1_IM-0001-3001.dcm.png in the table of views and the copies that go with it. Only for study 1,
 # the reports repeat the number.
-_RADIOGRAPH = re.compile(
-    r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d-]+)(?P<suffix>(?:\.dcm)?(?:\.png)?)", re.ASCII
-)
+_RADIOGRAPH = re.compile(r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d-]+)(?:\.dcm)?(?:\.png)?", re.ASCII)
 
 
 def read_iu_xray(root: Path) -> Archive:
@@ -89,15 +88,15 @@ def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root / VIEWS)
     views: dict[str, View] = {}
     failures: list[Failure] = []
-    for line, (name, projection) in stream_columns(table, ("filename", "projection")):
-        match = _RADIOGRAPH.fullmatch(name or "")
+    for record in table_records(table, ("filename", "projection")):
+        name, projection = record.text("filename") or "", record.text("projection")
+        key = radiograph_key(name)
         view = next((view for view in get_args(View) if view == (projection or "").lower()), None)
-        if match is None or view is None:
-            reason = f"{table.name}:{line}: expected a radiograph and its view, found {describe_choice(projection)}"
+        if key is None or view is None:
+            reason = f"{record.location}: expected a radiograph and its view, found {describe_choice(projection)}"
             failures.append(read_failure(name or table.name, reason))
-        elif views.setdefault(_key(match), view) != view:
-            reason = f"{table.name}:{line}: duplicate radiograph with another view"
-            failures.append(read_failure(name or table.name, reason))
+        elif views.setdefault(key, view) != view:
+            failures.append(read_failure(name, f"{record.location}: duplicate radiograph with another view"))
     return views, failures
 
 
@@ -106,24 +105,18 @@ def _files(root: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder, below, names in os.walk(root, followlinks=True):
         below.sort()
-        for name in sorted(names):
-            match = _RADIOGRAPH.fullmatch(name)
-            if match is None or not match["suffix"]:
+        for path in (Path(folder, name) for name in sorted(names) if name.endswith((".dcm", ".png"))):
+            if (key := radiograph_key(path.name)) is None:
                 continue
-            known = files.get(_key(match))
-            if known is None or (match["suffix"] == ".dcm" and known.suffix != ".dcm"):
-                files[_key(match)] = Path(folder, name)
+            if key not in files or (path.suffix == ".dcm" and files[key].suffix != ".dcm"):
+                files[key] = path
     return files
 
 
 def radiograph_key(name: str) -> str | None:
     """Return the key that all file names of a radiograph share; None for other names."""
     match = _RADIOGRAPH.fullmatch(name)
-    return None if match is None else _key(match)
-
-
-def _key(match: re.Match[str]) -> str:
-    return f"{match['study']}_{match['radiograph']}"
+    return None if match is None else f"{match['study']}_{match['radiograph']}"
 
 
 def _study(
@@ -140,12 +133,11 @@ def _study(
     radiographs = []
     for image in report.iter("parentImage"):
         name = image.get("id") or ""
-        match = _RADIOGRAPH.fullmatch(name)
-        view = None if match is None else views.get(_key(match))
-        if match is None or view is None:
+        key = radiograph_key(name) or ""
+        if (view := views.get(key)) is None:
             failures.append(read_failure(name or study_id, f"no view in {VIEWS}"))
             continue
-        path = files.get(_key(match), root / _IMAGES / f"{name}.png")
+        path = files.get(key, root / _IMAGES / f"{name}.png")
         radiographs.append(Radiograph(key=name, path=path, view=view))
     return int(number[1]), ArchiveStudy(
         study_id=study_id,

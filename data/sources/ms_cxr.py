@@ -18,9 +18,9 @@ from pydantic import Field
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, read_failure
 from maira.data.manifest import Failure
+from maira.data.sources.table_records import TableRecord, table_records
 from maira.data.study import Label
-from radfact.errors import ErrorCode, InputError, describe_choice
-from radfact.io.csv_tables import stream_columns
+from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Id, Row, Sentence, Text, validate_model
 
@@ -29,13 +29,12 @@ SOURCE = "ms-cxr"
 _NAME = re.compile(r"MS_CXR_Local_Alignment_v(\d+)\.(\d+)\.(\d+)\.(csv|json)")
 # files/p10/p10233088/s54276838/<dicom_id>.jpg
 _PATH = re.compile(r"(?:^|/)p(?P<patient>\d+)/s(?P<study>\d+)/[^/]+$")
-_SPLITS = {"train": "train", "val": "validate", "validate": "validate", "test": "test", None: None}
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Side = Annotated[_Number, Field(gt=0)]
 
 
 class _Box(Row):
-    """One box of a phrase, as a row of the CSV file."""
+    """One box of a phrase, as a row of the CSV file; a column `split` is optional."""
 
     dicom_id: str
     category_name: Text
@@ -47,7 +46,6 @@ class _Box(Row):
     h: _Number
     image_width: _Side
     image_height: _Side
-    split: str | None = None
 
 
 class _JsonImage(Row):
@@ -160,29 +158,22 @@ def _annotations(root: Path) -> Path:
 
 def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
     images: dict[str, _Image] = {}
-    for line, place, row in _csv_rows(path) if path.suffix == ".csv" else _json_rows(path):
+    for record in table_records(path, tuple(_Box.model_fields)) if path.suffix == ".csv" else _json_records(path):
+        cells = {column: record.text(column) for column in _Box.model_fields}
+        row = validate_model(_Box, cells, file=path, line=record.line, field=record.key)
         match = _PATH.search(row.path)
         if match is None or Path(row.path).stem != row.dicom_id:
-            raise _error(
-                path,
-                line,
-                place,
-                "path",
-                f"expected files/p1x/p<patient>/s<study>/{row.dicom_id}.jpg, found '{row.path}'",
-            )
-        if row.split not in _SPLITS:
-            raise _error(path, line, place, "split", f"expected train, val or test, found {describe_choice(row.split)}")
-        split = _SPLITS[row.split]
+            raise record.error("path", f"expected files/p1x/p<patient>/s<study>/{row.dicom_id}.jpg, found '{row.path}'")
+        split = None if (name := record.text("split")) is None else record.split(name)
         image = images.setdefault(row.dicom_id, _Image(row.path, match["patient"], split))
         if image.split != split:
-            message = f"image {row.dicom_id} is in two splits, '{image.split}' and '{row.split}'"
-            raise _error(path, line, place, "split", message)
+            message = f"image {row.dicom_id} is in two splits, '{image.split}' and '{split}'"
+            raise record.error("split", message, ErrorCode.MISMATCH)
         # Shares of the image, clipped to it.
         x_min, x_max = max(row.x / row.image_width, 0.0), min((row.x + row.w) / row.image_width, 1.0)
         y_min, y_max = max(row.y / row.image_height, 0.0), min((row.y + row.h) / row.image_height, 1.0)
         if x_min >= x_max or y_min >= y_max:
-            reason = f"the box in {place or f'line {line}'} of {path.name} lies outside the image"
-            failures.append(read_failure(row.dicom_id, reason))
+            failures.append(read_failure(row.dicom_id, f"the box in {record.location} lies outside the image"))
             continue
         box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
         boxes = image.phrases.setdefault((row.category_name, " ".join(row.label_text.split())), [])
@@ -191,46 +182,31 @@ def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
     return images
 
 
-def _error(path: Path, line: int | None, place: str, column: str, message: str) -> InputError:
-    return InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field=f"{place}.{column}".lstrip("."))
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int | None, str, _Box]]:
-    """Yield (line, field of the row in a JSON file, row)."""
-    columns = list(_Box.model_fields)
-    for line, cells in stream_columns(path, columns[:-1], optional=columns[-1:]):
-        yield line, "", validate_model(_Box, dict(zip(columns, cells, strict=True)), file=path, line=line)
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int | None, str, _Box]]:
+def _json_records(path: Path) -> Iterator[TableRecord]:
+    """Yield the annotations of a JSON file as rows of the CSV file."""
     coco = validate_model(_Json, read_json(path), file=path)
     images = {image.id: image for image in coco.images}
     names = {category.id: category.name for category in coco.categories}
     for number, annotation in enumerate(coco.annotations):
-        place = f"annotations[{number}]"
-        for name, key, known in (
-            ("image", annotation.image_id, images),
-            ("category", annotation.category_id, names),
+        record = TableRecord(path, {}, key=f"annotations[{number}]")
+        for column, key, known in (
+            ("image_id", annotation.image_id, images),
+            ("category_id", annotation.category_id, names),
         ):
             if key not in known:
-                message = f"unknown {name} {key}"
-                raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"{place}.{name}_id")
+                raise record.error(column, f"unknown name {key}", ErrorCode.MISMATCH)
         image = images[annotation.image_id]
-        x, y, w, h = annotation.bbox
-        row = _Box(
-            dicom_id=Path(image.file_name or image.path).stem,
-            category_name=names[annotation.category_id],
-            label_text=annotation.label_text,
-            path=image.path,
-            x=x,
-            y=y,
-            w=w,
-            h=h,
-            image_width=image.width,
-            image_height=image.height,
-            split=annotation.split or image.split or None,
-        )
-        yield None, place, row
+        cells = {
+            "dicom_id": Path(image.file_name or image.path).stem,
+            "category_name": names[annotation.category_id],
+            "label_text": annotation.label_text,
+            "path": image.path,
+            "image_width": image.width,
+            "image_height": image.height,
+            "split": annotation.split or image.split,
+            **dict(zip("xywh", annotation.bbox, strict=True)),
+        }
+        yield replace(record, cells=cells)
 
 
 def _radiograph(dicom_id: str, path: str, images: Path) -> Radiograph | None:

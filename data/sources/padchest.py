@@ -20,33 +20,22 @@ import os
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, prose, read_failure
+from maira.data.archive import Archive, Radiograph, View, prose, read_failure
 from maira.data.manifest import PREPARATION_RECORD, Failure
-from maira.data.sources.table_records import join_sections, parse_date, parse_split, table_records
+from maira.data.sources.table_records import Layout, TableRecord, join_sections, parse_date, read_studies, table_records
 from radfact.errors import ErrorCode, InputError
-from radfact.io.csv_tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv
 
 Language = Literal["en", "es"]
 
 _NAME = "PADCHEST_chest_x_ray_images_labels_160K"
 _COLUMNS = ("ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "Projection", "Pediatric", "Report")
 
-_POLARITY = "PhotometricInterpretation_DICOM"
-
-# AP_horizontal: the patient is lying. COSTAL: a rib view, exposed for bone. EXCLUDE: not a chest radiograph.
-_VIEWS: dict[str, View | None] = {
-    "PA": "frontal",
-    "AP": "frontal",
-    "AP_horizontal": "frontal",
-    "L": "lateral",
-    "COSTAL": None,
-    "EXCLUDE": None,
-}
 # Lists of images are written in JSON, as Python prints a list, or as numpy prints an array (without commas).
 _IMAGE_NAME = re.compile(r"[^\s'\"\[\],/\\]+\.png")
 
@@ -81,81 +70,49 @@ def read_padchest(
     if table is None:
         message = f"expected the folder of PadChest with {_NAME}_01.02.19.csv"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    failures: list[Failure] = []
-    rows, study_of = _read_studies(table, root, failures)
-    english = _read_english(reports, rows, study_of) if reports else {}
-    split_of = _read_splits(splits, rows, study_of) if splits else {}
-    studies = []
-    for name, row in rows.items():
-        if row.pediatric and not pediatric:
-            failures.append(Failure(source=name, stage="select", reason="pediatric study"))
-            continue
-        spanish = prose(row.report) if language == "es" else None
-        findings, impression = english.get(name, (spanish, None))
-        studies.append(
-            ArchiveStudy(
-                study_id=name,
-                patient_id=row.patient_id,
-                timestamp=row.date,
-                radiographs=tuple(row.radiographs),
-                findings=findings,
-                report=spanish or join_sections(findings, impression),
-                split=split_of.get(name),
-            )
-        )
-    return Archive("padchest", studies, failures)
-
-
-@dataclass(slots=True)
-class _Study:
-    """A study while its rows are read."""
-
-    patient_id: str | None
-    date: int | None
-    pediatric: bool
-    report: str | None
-    radiographs: list[Radiograph] = field(default_factory=list)
-
-
-def _read_studies(table: Path, root: Path, failures: list[Failure]) -> tuple[dict[str, _Study], dict[str, str]]:
-    """Return studies by name, and names by image."""
     # Other folders below the root may hold copies, of another size or already prepared.
-    folders = {folder for _, (folder,) in stream_columns(table, ("ImageDir",)) if folder}
+    folders = {folder for record in table_records(table) if (folder := record.text("ImageDir"))}
     images, missing = ImageFiles(root, _NAME, folders), defaultdict[str, list[str]](list)
-    studies: dict[str, _Study] = {}
     study_of: dict[str, str] = {}
+    children: set[str] = set()
 
-    def skip(source: str, line: int, reason: str) -> None:
-        failures.append(read_failure(source, f"{table.name}:{line}: {reason}"))
+    def study(record: TableRecord, paths: Sequence[str]) -> str:
+        name = study_of[paths[0]] = record.require("StudyID")
+        if (record.text("Pediatric") or "no").lower() != "no":
+            children.add(name)
+        return name
 
-    for line, cells in stream_columns(table, _COLUMNS, (_POLARITY,)):
-        image, folder, date, name, patient, projection, pediatric, report, polarity = cells
-        if image is None or name is None:
-            skip(image or name or table.name, line, "expected ImageID and StudyID")
+    def find(record: TableRecord, _folder: Path, image: str, view: View) -> Radiograph | None:
+        if (radiograph := images.find(image, view)) is None:
+            missing[record.text("ImageDir") or ""].append(image)
+            return None
+        return replace(radiograph, is_inverted=record.text("PhotometricInterpretation_DICOM") == "MONOCHROME1")
+
+    layout = Layout(
+        source="padchest",
+        images="ImageID",
+        study=study,
+        view=lambda record, _index, _path: (record.text("Projection"), "Projection"),
+        find=find,
+        sections={"findings": ("Report",)} if language == "es" else {},
+        patient="PatientID",
+        order=lambda record: parse_date(record.text("StudyDate_DICOM")),
+    )
+    archive = read_studies(layout, table_records(table, _COLUMNS), root)
+    archive.failures.extend(_missing_images(images, missing))
+    patient_of = {study.study_id: study.patient_id or study.study_id for study in archive.studies}
+    english = _read_english(reports, patient_of, study_of) if reports else {}
+    split_of = _read_splits(splits, patient_of, study_of) if splits else {}
+    studies = []
+    for read in archive.studies:
+        if read.study_id in children and not pediatric:
+            archive.failures.append(Failure(source=read.study_id, stage="select", reason="pediatric study"))
             continue
-        if image in study_of:
-            skip(image, line, "duplicate image")
-            continue
-        study = studies.get(name)
-        if study is None:
-            study = studies[name] = _Study(patient, parse_date(date), False, report)
-        elif study.patient_id != patient:
-            skip(image, line, "PatientID differs from the study's other images")
-            continue
-        study_of[image] = name
-        study.pediatric |= pediatric is not None and pediatric.lower() != "no"
-        study.report = study.report or report
-        if projection not in _VIEWS:
-            skip(image, line, f"unknown view: Projection is {projection or 'missing'}")
-        elif (view := _VIEWS[projection]) is None:
-            reason = f"Projection {projection} is neither frontal nor lateral"
-            failures.append(Failure(source=image, stage="select", reason=reason))
-        elif (radiograph := images.find(image, view)) is None:
-            missing[folder or ""].append(image)
-        else:
-            study.radiographs.append(replace(radiograph, is_inverted=polarity == "MONOCHROME1"))
-    failures.extend(_missing_images(images, missing))
-    return studies, study_of
+        findings, impression = english.get(read.study_id, (read.findings, None))
+        report = read.findings or join_sections(findings, impression)
+        split = split_of.get(patient_of[read.study_id])
+        studies.append(replace(read, findings=findings, report=report, split=split))
+    return replace(archive, studies=studies)
 
 
 class ImageFiles:
@@ -224,7 +181,7 @@ def _png_members(packed: Path) -> list[str]:
 
 
 def _read_english(
-    path: Path, studies: Mapping[str, _Study], study_of: Mapping[str, str]
+    path: Path, studies: Collection[str], study_of: Mapping[str, str]
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return (findings, impression) by study."""
     english: dict[str, tuple[str | None, str | None]] = {}
@@ -245,21 +202,20 @@ def _read_english(
     return english
 
 
-def _read_splits(path: Path, studies: Mapping[str, _Study], study_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the split by study: that of its patient, or its own if the patient is unknown."""
+def _read_splits(path: Path, patient_of: Mapping[str, str], study_of: Mapping[str, str]) -> dict[str, str]:
+    """Return the split by patient, or by study if its patient is unknown."""
     split_of: dict[str, str] = {}
-    for line, (split, patient, study, image) in stream_columns(path, ("split",), ("PatientID", "StudyID", "ImageID")):
+    for row in table_records(path, ("split",)):
+        patient, study, image = (row.text(column) for column in ("PatientID", "StudyID", "ImageID"))
         if patient is None and study is None and image is None:
             message = "expected PatientID, StudyID or ImageID, found none"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=line, field="PatientID")
-        name = study or study_of.get(image or "", "")
-        unit = studies[name].patient_id or name if name in studies else patient
-        split = parse_split(split, file=path, line=line)
+            raise row.error("PatientID", message, ErrorCode.MISSING_FIELD)
+        unit = patient_of.get(study or study_of.get(image or "", ""), patient)
+        split = row.split(row.text("split"))
         if unit is not None and split_of.setdefault(unit, split) != split:
             message = f"'{unit}' is in two splits, '{split_of[unit]}' and '{split}'; split by patient"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=path, line=line, field="split")
-    splits = {name: split_of[unit] for name, row in studies.items() if (unit := row.patient_id or name) in split_of}
-    if not splits:
+            raise row.error("split", message, ErrorCode.MISMATCH)
+    if split_of.keys().isdisjoint(patient_of.values()):
         message = "expected patients or studies of this archive, found none"
         raise InputError(message, code=ErrorCode.MISMATCH, file=path)
-    return splits
+    return split_of

@@ -29,10 +29,10 @@ from pydantic import Field
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from maira.data.manifest import Failure
 from maira.data.sources.padchest import ImageFiles, Language, read_padchest
-from maira.data.sources.table_records import join_sections, parse_date, parse_split
+from maira.data.sources.table_records import join_sections, parse_date, table_records
 from maira.data.study import Label, Side
 from radfact.errors import ErrorCode, InputError
-from radfact.io.csv_tables import find_csv, stream_columns
+from radfact.io.csv_tables import find_csv
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Id, Row, Sentence, validate_model
 
@@ -126,16 +126,13 @@ class _StudyMetadata:
 
 def _read_metadata(table: Path) -> dict[str, _StudyMetadata]:
     metadata: dict[str, _StudyMetadata] = {}
-    columns = ("StudyID", "PatientID", "split")
-    for line, (study, patient, split, date) in stream_columns(table, columns, ("StudyDate_DICOM",)):
-        if study is None or patient is None:
-            field = "StudyID" if study is None else "PatientID"
-            raise InputError("missing", code=ErrorCode.MISSING_FIELD, file=table, line=line, field=field)
-        row = _StudyMetadata(patient, parse_date(date), parse_split(split, file=table, line=line))
+    for record in table_records(table, ("StudyID", "PatientID", "split")):
+        study, date = record.require("StudyID"), parse_date(record.text("StudyDate_DICOM"))
+        row = _StudyMetadata(record.require("PatientID"), date, record.split(record.text("split")))
         first = metadata.setdefault(study, row)
         if (first.patient_id, first.split) != (row.patient_id, row.split):
             message = f"study {study} is of '{first.patient_id}' in '{first.split}' in an earlier line"
-            raise InputError(message, code=ErrorCode.MISMATCH, file=table, line=line, field="split")
+            raise record.error("split", message, ErrorCode.MISMATCH)
     return metadata
 
 

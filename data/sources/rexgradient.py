@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from maira.data.archive import Archive
-from maira.data.sources.table_records import Layout, TableRecord, parse_date, read_studies
+from maira.data.sources.table_records import Layout, TableRecord, first_file, parse_date, read_studies
 from radfact.errors import ErrorCode, InputError, describe
 from radfact.io.jsonl import read_json
 
@@ -80,8 +80,7 @@ _LAYOUT = Layout(
     study=lambda record, _paths: record.key,
     view=_view,
     split=lambda record: record.file.name.partition("_")[0],
-    files=_files,
+    find=first_file(_files),
     patient="PatientID",
-    order="StudyDate",
-    parse_order=parse_date,
+    order=lambda record: record.order("StudyDate", parse_date),
 )

@@ -19,6 +19,7 @@ from maira.data.pairing import (
     make_samples,
     png_path,
 )
+from maira.data.sources.table_records import TableRecord, table_records
 from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import (
     ErrorCode,
@@ -26,11 +27,9 @@ from radfact.errors import (
     check_unique_id,
     describe_choice,
     field_name,
-    list_columns,
     suggest_name,
 )
-from radfact.io.csv_tables import read_csv
-from radfact.io.jsonl import parse_json, read_jsonl
+from radfact.io.jsonl import parse_json
 from radfact.records import validate_model
 
 DATE = "study_date"
@@ -110,16 +109,17 @@ def _find_table(path: Path) -> Path:
 
 def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
     line_of: dict[str, int] = {}
-    for line, cells in _cells(path):
-        cells = {column: None if _is_missing(value) else value for column, value in cells.items()}
-        date = cells.pop(DATE, None)
+    for record in table_records(path, ("sample_id", "frontal")):
+        cells = {column: None if _is_missing(value) else value for column, value in record.cells.items()}
+        line, date = record.line or 0, _date(record, cells.pop(DATE, None))
         for column in cells:
             if column not in Study.model_fields:
                 known = (*Study.model_fields, DATE)
                 hint = suggest_name(column, known, f"known columns: {', '.join(known)}")
-                message = f"unknown column; {hint}"
-                raise InputError(message, code=ErrorCode.UNKNOWN_FIELD, file=path, line=line, field=field_name(column))
-        if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str) and name:
+                raise record.error(field_name(column), f"unknown column; {hint}", ErrorCode.UNKNOWN_FIELD)
+            if column in _NESTED and isinstance(text := cells[column], str):
+                cells[column] = parse_json(text, path, first_line=line, field=column)
+        if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str):
             failures.append(Failure(sample_id=name, stage="read", reason=f"line {line}: no frontal image"))
             continue
         study = validate_model(Study, {"source": "table", **cells}, file=path, line=line)
@@ -129,24 +129,7 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
             for column in IMAGE_COLUMNS
             if (image := getattr(study, column)) is not None
         }
-        yield _Row(study, radiographs, _date(date, path, line))
-
-
-def _cells(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line and values by column of each row; an empty cell is None."""
-    if not path.name.lower().endswith((".csv", ".csv.gz", ".csv.zip")):
-        yield from read_jsonl(path)
-        return
-    columns, rows = read_csv(path)
-    if missing := [name for name in ("sample_id", "frontal") if name not in columns]:
-        message = f"missing column; found {list_columns(columns)}"
-        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=missing[0])
-    for line, cells in rows:
-        row: dict[str, Any] = {column: cell.strip() or None for column, cell in cells.items()}
-        for column in _NESTED:
-            if not _is_missing(row.get(column)):
-                row[column] = parse_json(row[column], path, first_line=line, field=column)
-        yield line, row
+        yield _Row(study, radiographs, date)
 
 
 def _is_missing(value: Any) -> bool:
@@ -154,16 +137,16 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip().casefold() in _MISSING)
 
 
-def _date(value: Any, path: Path, line: int) -> datetime | None:
+def _date(record: TableRecord, value: Any) -> datetime | None:
     """Parse an ISO date or time; other notations are ambiguous."""
-    text = "" if value is None else str(value).strip()
-    if not text:
+    if value is None:
         return None
     try:
-        date = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(str(value).strip())
     except ValueError:
-        message = f"expected a date such as 2024-03-01, 20240301 or 2024-03-01T10:30, found {describe_choice(text)}"
-        raise InputError(message, file=path, line=line, field=DATE) from None
+        choice = describe_choice(str(value))
+        message = f"expected a date such as 2024-03-01, 20240301 or 2024-03-01T10:30, found {choice}"
+        raise record.error(DATE, message) from None
     return date if date.tzinfo is None else date.astimezone(UTC).replace(tzinfo=None)
 
 

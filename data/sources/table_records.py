@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ _SPLITS = {
     **dict.fromkeys(("validation", "validate", "valid", "val"), "validate"),
     "test": "test",
 }
-VIEWS: Mapping[str, View | None] = {
-    **dict.fromkeys(("FRONTAL", "PA", "AP", "POSTERO_ANTERIOR", "ANTERO_POSTERIOR", "AP_HORIZONTAL"), "frontal"),
-    **dict.fromkeys(("LATERAL", "LAT", "LL", "RL", "L"), "lateral"),
+# AP_HORIZONTAL: the patient is lying. COSTAL: a rib view, exposed for bone. EXCLUDE: not a chest radiograph.
+_VIEWS: Mapping[str, View | None] = {
+    **dict.fromkeys(("FRONTAL", "PA", "AP", "POSTERO ANTERIOR", "ANTERO POSTERIOR", "AP HORIZONTAL"), "frontal"),
+    **dict.fromkeys(("LATERAL", "LAT", "LL", "RL", "L", "LEFT LATERAL", "RIGHT LATERAL"), "lateral"),
     **dict.fromkeys(("LAO", "RAO", "LPO", "RPO", "OBLIQUE", "DECUBITUS", "AP AXIAL", "KUB", "COSTAL", "EXCLUDE"), None),
+    **dict.fromkeys(("AP LLD", "AP RLD", "PA LLD", "PA RLD", "SWIMMERS", "XTABLE LATERAL"), None),
 }
-"""Views by their names in upper case; None for views that are neither frontal nor lateral."""
+"""Views by their names in upper case, words separated by spaces; None for views that are neither."""
 # A list as JSON, as Python prints it, or as numpy prints an array, without commas.
 _TEXT = r"""(?:'[^']*'|"[^"]*")"""
 _LIST = re.compile(rf"\[\s*(?:{_TEXT}(?:[\s,]+{_TEXT})*\s*,?)?\s*\]")
@@ -39,6 +41,11 @@ def parse_number(value: str) -> int | None:
     """Return a natural number; pandas writes "3.0" if values are missing."""
     match = re.fullmatch(r"(\d+)(\.0)?", value, re.ASCII)
     return int(match[1]) if match else None
+
+
+def parse_date(value: str | None) -> int | None:
+    """Return a date yyyymmdd as a number."""
+    return parse_number(value) if value is not None and len(value.partition(".")[0]) == 8 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,20 @@ class TableRecord:
             raise self.error(column, "expected a value, found none", ErrorCode.MISSING_FIELD)
         return text
 
+    def order(self, column: str, parse: Callable[[str], int | None] = parse_number) -> int | None:
+        """Return a cell as a sort key; None for a missing value."""
+        text = self.text(column)
+        if text is not None and parse(text) is None:
+            message = f"expected a date or a number, found {describe_choice(text)}; the study is used without it"
+            raise self.error(column, message)
+        return None if text is None else parse(text)
+
+    def split(self, name: str | None) -> str:
+        """Return the name of a split as used in manifests."""
+        if name is None or name.lower() not in _SPLITS:
+            raise self.error("split", f"expected train, validation or test, found {describe_choice(name)}")
+        return _SPLITS[name.lower()]
+
     def texts(self, column: str) -> list[str | None]:
         """Return a list of strings; a CSV cell holds the list as JSON, Python or numpy write it, or one string."""
         value = self.value(column)
@@ -112,27 +133,26 @@ class Layout:
     Attributes:
         source: name of the archive.
         images: column with the path of an image, or a list of paths.
-        sections: columns of each section; the first one with text is used.
         study: returns the name of a record's study, from the record and its image paths.
         view: returns the view of an image as the archive names it, and its column, from the record, the position of
             the image in it, and its path.
+        find: returns the radiograph of an image, from the record, the folder of images, the path and the view; None if
+            the reader lists it itself.
+        sections: columns of each section; the first one with text is used.
         split: returns the split as the archive names it; None if it has none.
-        files: returns the paths below the folder of images where an image may be, in order of preference.
         patient: column of the patient, if there is one.
-        order: column of the date or position of the study among those of the patient, if there is one.
-        parse_order: returns a sort key, None for an invalid value.
+        order: returns the time or position of the study among those of the patient; None if it is unknown.
     """
 
     source: str
     images: str
-    sections: Mapping[str, Sequence[str]]
     study: Callable[[TableRecord, Sequence[str]], str]
     view: Callable[[TableRecord, int, str], tuple[str | None, str]]
-    split: Callable[[TableRecord], str | None]
-    files: Callable[[str], Iterable[str]]
+    find: Callable[[TableRecord, Path, str, View], Radiograph | None]
+    sections: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    split: Callable[[TableRecord], str | None] = lambda _record: None
     patient: str | None = None
-    order: str | None = None
-    parse_order: Callable[[str], int | None] = parse_number
+    order: Callable[[TableRecord], Any] = lambda _record: None
 
 
 def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -> Archive:
@@ -149,30 +169,32 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
         paths: list[str] = []
         try:
             paths = _image_paths(record, layout.images)
+            if all(path in location_of for path in paths):
+                _check_new(paths[0], location_of, record, layout)
             study = _study(layout, record, layout.study(record, paths))
             first = _merge(studies.get(study.study_id, study), study, record, layout)
         except InputError as error:
             failures.append(read_failure(next(iter(paths), record.location), str(error)))
             continue
         try:
-            orders = (first.timestamp, _parse_order(layout, record))
+            orders = (first.timestamp, layout.order(record))
             first = replace(first, timestamp=min((order for order in orders if order is not None), default=None))
         except InputError as error:
             failures.append(read_failure(study.study_id, str(error)))
         studies[study.study_id] = first
         for index, path in enumerate(paths):
             try:
-                if path in location_of:
-                    message = f"duplicate image, first at {location_of[path]}"
-                    raise record.error(layout.images, message, ErrorCode.DUPLICATE)
+                _check_new(path, location_of, record, layout)
                 location_of[path] = record.location
-                image = _radiograph(layout, record, index, path, folder)
+                name, view = _view(layout, record, index, path)
             except InputError as error:
-                image = read_failure(path, str(error))
-            if isinstance(image, Failure):
-                failures.append(image)
-            else:
-                radiographs.setdefault(study.study_id, []).append(image)
+                failures.append(read_failure(path, str(error)))
+                continue
+            if view is None:
+                reason = f"view {name} is neither frontal nor lateral"
+                failures.append(Failure(source=path, stage="select", reason=reason))
+            elif (radiograph := layout.find(record, folder, path, view)) is not None:
+                radiographs.setdefault(study.study_id, []).append(radiograph)
     images = [image for group in radiographs.values() for image in group]
     if images and not any(os.path.isfile(image.path) for image in images):  # noqa: PTH113
         message = f"expected the images of the table below this folder, such as {next(iter(location_of))}, found none"
@@ -181,11 +203,28 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
     return Archive(layout.source, shown, failures)
 
 
+def first_file(files: Callable[[str], Iterable[str]]) -> Callable[[TableRecord, Path, str, View], Radiograph]:
+    """Return `Layout.find` for the first existing file among some paths below the folder, or else the first."""
+
+    def find(_record: TableRecord, folder: Path, path: str, view: View) -> Radiograph:
+        candidates = [folder / name for name in files(path)]
+        # Unlike Path.is_file, it is false for names that the file system does not allow.
+        file = next((file for file in candidates if os.path.isfile(file)), candidates[0])  # noqa: PTH113
+        return replace(radiograph_below(folder, Path(path), view), path=file)
+
+    return find
+
+
 def _image_paths(record: TableRecord, column: str) -> list[str]:
     paths = record.texts(column)
     if not paths or None in paths:
         raise record.error(column, "expected the path of an image, found none", ErrorCode.MISSING_FIELD)
     return [path for path in paths if path is not None]
+
+
+def _check_new(path: str, location_of: Mapping[str, str], record: TableRecord, layout: Layout) -> None:
+    if path in location_of:
+        raise record.error(layout.images, f"duplicate image, first at {location_of[path]}", ErrorCode.DUPLICATE)
 
 
 def _study(layout: Layout, record: TableRecord, name: str) -> ArchiveStudy:
@@ -199,18 +238,9 @@ def _study(layout: Layout, record: TableRecord, name: str) -> ArchiveStudy:
         study_id=name,
         patient_id=None if layout.patient is None else record.require(layout.patient),
         report=join_sections(sections.get("findings"), sections.pop("impression", None)),
-        split=None if split is None else parse_split(split, file=record.file, line=record.line),
+        split=None if split is None else record.split(split),
         **sections,
     )
-
-
-def _parse_order(layout: Layout, record: TableRecord) -> int | None:
-    if layout.order is None or (value := record.text(layout.order)) is None:
-        return None
-    if (order := layout.parse_order(value)) is None:
-        message = f"expected a date or a number, found {describe_choice(value)}; the study is used without it"
-        raise record.error(layout.order, message)
-    return order
 
 
 def _merge(first: ArchiveStudy, study: ArchiveStudy, record: TableRecord, layout: Layout) -> ArchiveStudy:
@@ -225,34 +255,30 @@ def _merge(first: ArchiveStudy, study: ArchiveStudy, record: TableRecord, layout
     return first
 
 
-def _radiograph(layout: Layout, record: TableRecord, index: int, path: str, folder: Path) -> Radiograph | Failure:
-    """Return an image of a record; a failure if its view is neither frontal nor lateral."""
+def _view(layout: Layout, record: TableRecord, index: int, path: str) -> tuple[str | None, View | None]:
+    """Return the view as the archive names it, and as frontal, lateral or neither."""
     name, column = layout.view(record, index, path)
-    if name is None or name.upper() not in VIEWS:
+    known = "" if name is None else re.sub("[_-]", " ", name.upper())
+    if known not in _VIEWS:
         found = "none" if name is None else describe_choice(name)
         raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
-    view = VIEWS[name.upper()]
-    if view is None:
-        return Failure(source=path, stage="select", reason=f"view {name} is neither frontal nor lateral")
-    files = [folder / name for name in layout.files(path)]
-    # Unlike Path.is_file, it is false for names that the file system does not allow.
-    file = next((file for file in files if os.path.isfile(file)), files[0])  # noqa: PTH113
-    return replace(radiograph_below(folder, Path(path), view), path=file)
+    return name, _VIEWS[known]
 
 
 def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRecord]:
     """Yield the rows of a table: CSV (also `.gz` or `.zip`), JSON Lines, or a JSON list of objects."""
-    if path.name.endswith((".csv", ".csv.gz", ".zip")):
+    name = path.name.lower()
+    if name.endswith((".csv", ".csv.gz", ".zip")):
         columns, rows = read_csv(path)
         if missing := [name for name in required if name not in columns]:
             message = f"expected this column, found {list_columns(columns)}"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=missing[0])
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=missing[0])
         for line, cells in rows:
-            yield TableRecord(path, cells, line)
-    elif path.suffix == ".json" and next(read_lines(path), "").lstrip().startswith("["):
+            yield TableRecord(path, {column: cell.strip() for column, cell in cells.items()}, line)
+    elif name.endswith(".json") and next(read_lines(path), "").lstrip().startswith("["):
         for index, cells in enumerate(read_json(path)):
             yield TableRecord(path, cells, key=f"[{index}]")
-    elif path.suffix in (".jsonl", ".json"):
+    elif name.endswith((".jsonl", ".ndjson", ".json")):
         for line, cells in read_jsonl(path):
             yield TableRecord(path, cells, line)
     else:
@@ -263,18 +289,3 @@ def join_sections(findings: str | None, impression: str | None) -> str | None:
     """Join two sections to one report, with headings as in MIMIC-CXR."""
     sections = (("FINDINGS", findings), ("IMPRESSION", impression))
     return " ".join(f"{heading}: {text}" for heading, text in sections if text) or None
-
-
-def parse_split(value: str | None, *, file: Path | str, line: int | None) -> str:
-    """Return the name of a split as used in manifests."""
-    if value is None or value.lower() not in _SPLITS:
-        raise InputError(
-            f"expected train, validation or test, found {describe_choice(value)}", file=file, line=line, field="split"
-        )
-    return _SPLITS[value.lower()]
-
-
-def parse_date(value: str | None) -> int | None:
-    """Return a date yyyymmdd as a number; pandas writes "20190102.0" if values are missing."""
-    match = re.fullmatch(r"(\d{8})(\.0)?", value or "", re.ASCII)
-    return int(match[1]) if match else None

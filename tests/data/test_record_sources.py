@@ -197,10 +197,10 @@ def test_an_invalid_row_of_interpret_cxr_is_listed(tmp_path: Path, name: str) ->
     else:
         path.write_text(json.dumps(rows) if name.endswith(".json") else "\n".join(map(json.dumps, rows)))
     archive = read_interpret_cxr(path)
-    places = {"train.csv": [":3: ", ":4: ", ":5: ", ":6: "], "train.jsonl": [":2: ", ":3: ", ":4: ", ":5: "]}
-    prefixes = places.get(name, [": [1].", ": [2].", ": [3].", ": "])
+    place = {"train.csv": ":{}: ", "train.jsonl": ":{}: ", "train.json": ": [{}]."}[name]
+    first = {"train.csv": 3, "train.jsonl": 2, "train.json": 1}[name]
     fields = ["images_path"] * 3 + ["split"]
-    expected = [("read", f"{name}{prefix}{field}") for prefix, field in zip(prefixes, fields, strict=True)]
+    expected = [("read", name + place.format(first + number) + field) for number, field in enumerate(fields)]
     assert _failures(archive) == expected
     assert len(archive.studies) == 1
 
