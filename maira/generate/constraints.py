@@ -28,16 +28,10 @@ class GrammarMask:
     def __call__(
         self, scores: Tensor, states: Sequence[ReportState], left: Sequence[int]
     ) -> tuple[Tensor, Sequence[bool]]:
-        """Mask the tokens that may not come next.
+        """Mask scores (rows, vocabulary) of the tokens that may not come next, with the remaining tokens of each row.
 
-        Args:
-            scores: (rows, vocabulary), scores of the next tokens.
-            states: grammar states of the rows.
-            left: remaining tokens of each row.
-
-        Returns:
-            The scores with -inf for forbidden tokens, and for each row whether the limit forbids the token that would
-            be chosen without it.
+        Returns the scores with -inf for forbidden tokens, and for each row whether the limit forbids the token that
+        would be chosen without it.
         """
         if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
             self._forbidden = forbidden_table(self._grammar, scores.shape[1]).to(scores.device)
@@ -77,15 +71,9 @@ def forbidden_table(grammar: Grammar, size: int) -> Tensor:
 class GrammarProcessor(LogitsProcessor):
     """Restricts every row of a batch to the grammar, and closes open objects before the limit.
 
-    Serves one call of `generate` without beams: rows must stay in their places.
-
-    Args:
-        grammar: tables of the grammar.
-        max_new_tokens: limit of that call.
-        in_box: whether the prompts end with a sentence's first `<box>` and the responses with its `</obj>`.
-
-    Attributes:
-        cut_off: for each row, whether the limit forbade a token that the model would have chosen.
+    Serves one call of `generate` without beams: rows must stay in their places. With `in_box`, the prompts end with a
+    sentence's first `<box>` and the responses with its `</obj>`. `cut_off` tells for each row whether the limit forbade
+    a token that the model would have chosen.
     """
 
     def __init__(self, grammar: Grammar, max_new_tokens: int, *, in_box: bool = False) -> None:
@@ -135,15 +123,9 @@ class Sampler(LogitsProcessor):
 
 
 def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Sample one token per row by inverting the cumulative distribution; used by both engines.
+    """Sample one token per row of scores (rows, vocabulary) by inverting the cumulative distribution; for both engines.
 
-    Args:
-        scores: (rows, vocabulary), logits of the next tokens; -inf for forbidden ones.
-        temperatures: sampling temperature of each row.
-        uniforms: random number of each row, in [0, 1).
-
-    Returns:
-        (rows,) token ids, and (rows,) their log-probabilities.
+    Each row has a temperature and a random number in [0, 1). Returns token ids and their log-probabilities.
     """
     divisors, numbers = torch.tensor([temperatures, uniforms], dtype=torch.float64, device=scores.device)[..., None]
     # In double precision, so that the sums of a large vocabulary keep its rare tokens.
@@ -155,11 +137,7 @@ def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequenc
 
 
 class FiniteCheck(LogitsProcessor):
-    """Records the rows whose logits are NaN or infinite; it must precede processors that replace such values.
-
-    Attributes:
-        is_broken: (rows,) whether a step of the row had such logits.
-    """
+    """Records the rows (`is_broken`) whose logits are NaN or infinite; it precedes those that replace such values."""
 
     is_broken: Tensor | bool = False
 

@@ -37,14 +37,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request for one response.
-
-    Attributes:
-        example: prompt and images; the prompt of a box completion ends within a report.
-        form: constraint on the response.
-        max_new_tokens: limit of the response.
-        sampling: temperature and seed; None for greedy decoding.
-    """
+    """A request for one response, with greedy decoding unless it has a sampling."""
 
     example: Example
     form: Form
@@ -54,22 +47,17 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The text that a model generated.
-
-    Attributes:
-        text: text without control tokens; for a box completion up to and including `</obj>`.
-        cut_off: whether the token limit ended the text, instead of the model.
-        seconds: share of the time of everything that ran together.
-        ids: tokens of the response, with the one that ends it.
-        log_probs: log-probability of each sampled token, NaN if unknown; empty for greedy decoding and for the
-            transformers engine.
-    """
+    """The text that a model generated, without control tokens; for a box completion up to and including `</obj>`."""
 
     text: str
     cut_off: bool
+    """Whether the token limit ended the text, instead of the model."""
     seconds: float
+    """Share of the time of everything that ran together."""
     ids: tuple[int, ...] = ()
+    """Tokens of the response, with the one that ends it."""
     log_probs: tuple[float, ...] = ()
+    """Of each sampled token, NaN if unknown; empty for greedy decoding and for the transformers engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +91,8 @@ def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
     """Start the engine that the options name."""
     kind = options.engine
     if kind != "transformers" and process_count() > 1:
-        raise InputError(
-            f"'{kind}' drives all GPUs from one process; start it without a launcher (accelerate, torchrun)",
-            code=ErrorCode.CONFLICTING_OPTIONS,
-            field="engine",
-        )
+        message = f"'{kind}' drives all GPUs from one process; start it without a launcher (accelerate, torchrun)"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="engine")
     module, name = _ENGINES[kind].split(":")
     engine: Engine = getattr(import_module(module), name)(checkpoint, options)
     return engine

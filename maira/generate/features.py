@@ -29,12 +29,8 @@ _CACHE_BYTES = 4 << 30
 class ImageFeatures(AbstractContextManager["ImageFeatures"]):
     """Patch tokens of the images of requests that are processed in a known order.
 
-    Args:
-        encode: image encoder, (images, 3, height, width) on the CPU -> (images, patches, width).
-        image_processor: reads and prepares a file.
-        images: images of every request, in order.
-        image_check: whether to refuse images that cannot be chest radiographs (`maira.data.image_check`).
-        cache_bytes: memory for encoded images; those whose last use is the latest are dropped first, and encoded again.
+    `encode` is the encoder, (images, 3, height, width) on the CPU -> (images, patches, width). Of more encoded images
+    than `cache_bytes`, those whose last use is the latest are dropped first, and encoded again.
     """
 
     def __init__(

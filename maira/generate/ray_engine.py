@@ -27,11 +27,8 @@ class RayEngine:
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         if ":" in (options.device or ""):
-            raise InputError(
-                f"'{options.device}' is a single GPU, and Ray assigns one to each worker; leave it out",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="device",
-            )
+            message = f"'{options.device}' is a single GPU, and Ray assigns one to each worker; leave it out"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="device")
         self.name = checkpoint_name(checkpoint)
         self.checkpoint, self.options = checkpoint.absolute(), options
         self._stream: Generator[tuple[int, Response | FailedRequest], None, None] | None = None

@@ -46,11 +46,11 @@ _OUT_OF_MEMORY = "does not fit in memory, even alone (out of memory)"
 
 @dataclass(frozen=True)
 class _Prompt:
-    """A request that fits the context window, its index and the length of its prompt."""
+    """A request that fits the context window, its index and the tokens of its prompt."""
 
     index: int
     request: GenerationRequest
-    length: int
+    ids: list[int]
 
     @property
     def kind(self) -> tuple[Form, int, bool]:
@@ -111,14 +111,14 @@ class TransformersEngine:
         """
         prompts: list[_Prompt] = []
         for index, request in enumerate(requests):
-            length = len(self._encode_prompt(request))
-            fitting = fit_window(request, length, self._window)
+            ids: list[int] = self.processor.encode_example(request.example)
+            fitting = fit_window(request, len(ids), self._window)
             if isinstance(fitting, FailedRequest):
                 yield index, fitting
             else:
-                prompts.append(_Prompt(index, fitting, length))
+                prompts.append(_Prompt(index, fitting, ids))
         self._is_compiled = self.options.cache == "static" or len(prompts) >= _COMPILED_FROM
-        prompts.sort(key=lambda prompt: (prompt.kind, prompt.length), reverse=True)
+        prompts.sort(key=lambda prompt: (prompt.kind, len(prompt.ids)), reverse=True)
         images = [prompt.request.example.images for prompt in prompts]
         with ImageFeatures(
             self._encode_patches, self.processor.image_processor, images, image_check=self.options.image_check
@@ -126,11 +126,11 @@ class TransformersEngine:
             start = 0
             while start < len(prompts):
                 first = prompts[start]
-                planned = self._batch_size(first.length + first.request.max_new_tokens)
+                planned = self._batch_size(len(first.ids) + first.request.max_new_tokens)
                 batch = prompts[start : start + max(1, int(planned * self._batch_share))]
                 batch = [prompt for prompt in batch if prompt.kind == first.kind]
                 stop = start + len(batch)
-                responses = self._try_batch([prompt.request for prompt in batch], features, start, stop)
+                responses = self._try_batch(batch, features, start, stop)
                 if responses is None:
                     self._free_memory()
                     if len(batch) > 1:
@@ -147,10 +147,6 @@ class TransformersEngine:
     def _encode_patches(self, pixels: Tensor) -> Tensor:
         patches: Tensor = self.model.encode_patches(pixels.to(self.device))
         return patches
-
-    def _encode_prompt(self, request: GenerationRequest) -> list[int]:
-        ids: list[int] = self.processor.encode_example(request.example)
-        return ids
 
     def _batch_size(self, length: int) -> int:
         """Return the batch size for sequences of `length` tokens, prompt and response."""
@@ -171,17 +167,17 @@ class TransformersEngine:
             torch.cuda.empty_cache()
 
     def _try_batch(
-        self, requests: Sequence[GenerationRequest], features: ImageFeatures, start: int, stop: int
+        self, prompts: Sequence[_Prompt], features: ImageFeatures, start: int, stop: int
     ) -> list[Response | FailedRequest] | None:
         """Return the responses to a batch, or None if there is not enough memory."""
         begin = time.perf_counter()
         results: list[Response | FailedRequest | None] = []
         try:
             images = features.encode(start, stop)
-            for request in requests:
-                errors = (images[image] for image in request.example.images)
+            for prompt in prompts:
+                errors = (images[image] for image in prompt.request.example.images)
                 results.append(next((FailedRequest(str(e)) for e in errors if isinstance(e, InputError)), None))
-            readable = [request for request, failure in zip(requests, results, strict=True) if failure is None]
+            readable = [prompt for prompt, failure in zip(prompts, results, strict=True) if failure is None]
             responses = iter(self._generate(readable, images) if readable else [])
         except torch.OutOfMemoryError:
             return None
@@ -190,9 +186,10 @@ class TransformersEngine:
         return [replace(one, seconds=seconds) if isinstance(one, Response) else one for one in answered]
 
     def _generate(
-        self, requests: Sequence[GenerationRequest], images: Mapping[Path, Tensor | InputError]
+        self, prompts: Sequence[_Prompt], images: Mapping[Path, Tensor | InputError]
     ) -> list[Response | FailedRequest]:
         """Return the responses to readable requests of one kind, without their time."""
+        requests = [prompt.request for prompt in prompts]
         limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
         ends = set(self.vocabulary.ends)
         if form == "boxes":
@@ -207,8 +204,8 @@ class TransformersEngine:
         suppressed = self.model.config.image_token_index
         if samplings:
             constraints.append(Sampler(samplings, suppressed))
-        rows = [self._encode_prompt(request) for request in requests]
-        prompt, mask = (tensor.to(self.device) for tensor in self.processor.pad(rows).values())
+        padded = self.processor.pad([prompt.ids for prompt in prompts])
+        prompt, mask = (tensor.to(self.device) for tensor in padded.values())
         patches = [images[image] for request in requests for image in request.example.images]
         ids = self.language_model.generate(
             prompt,
@@ -239,11 +236,8 @@ class TransformersEngine:
     def _prefill(self, prompt: Tensor, mask: Tensor, patches: Sequence[Any], limit: int) -> Any:
         """Return a cache of the prompts without their last token, which `generate` reads itself.
 
-        Args:
-            prompt: token ids (batch, length), padded on the left.
-            mask: (batch, length), 1 for tokens.
-            patches: encoded images of all prompts, each (patches, encoder width).
-            limit: new tokens that the cache must hold in addition.
+        Prompts and mask are (batch, length), padded on the left; an image's patches are (patches, encoder width). The
+        cache can hold `limit` more tokens.
         """
         rows, length = prompt.shape
         cache = self._make_cache(rows, length + limit)
@@ -315,18 +309,14 @@ def select_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name or "cuda")
     except RuntimeError:
-        raise InputError(
-            f"expected cpu, cuda or cuda:1, found '{name}'", code=ErrorCode.INVALID_OPTION, field="device"
-        ) from None
+        message = f"expected cpu, cuda or cuda:1, found '{name}'"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="device") from None
     if device.type == "cuda":
         count = torch.cuda.device_count() if has_gpu else 0
         index = device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0)) % max(1, count)
         if index >= count:
-            raise InputError(
-                f"'{name}' does not exist; this machine has {count} GPUs",
-                code=ErrorCode.MISSING_REQUIREMENT,
-                field="device",
-            )
+            message = f"'{name}' does not exist; this machine has {count} GPUs"
+            raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="device")
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     return device

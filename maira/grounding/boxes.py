@@ -71,20 +71,17 @@ def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, se
 class BoxCompletion:
     """A grounded sentence of a reference report whose boxes the model completes.
 
-    Attributes:
-        example: sample whose prompt ends with the reference report up to the sentence's first `<box>`; its target is
-            the rest of the sentence up to `</obj>`, where generation ends.
-        index: index of the sentence in the reference report.
-        text: text of the sentence.
-        reference: boxes of the sentence clipped to the crop, in CROP coordinates.
-        is_clipped: whether the crop cuts off a box or a part of one.
+    The example's prompt ends with the reference report up to the sentence's first `<box>`; its target is the rest of
+    the sentence up to `</obj>`, where generation ends. `index` is that of the sentence in the reference report.
     """
 
     example: Example
     index: int
     text: str
     reference: tuple[Box, ...]
+    """Boxes of the sentence clipped to the crop, in CROP coordinates."""
     is_clipped: bool
+    """Whether the crop cuts off a box or a part of one."""
 
     def read(self, continuation: str, *, cut_off: bool = False) -> tuple[tuple[Box, ...], tuple[IrregularityKind, ...]]:
         """Parse the model's continuation of the prompt, in any form, up to the sentence's `</obj>`.

@@ -48,26 +48,20 @@ _BOOTSTRAP = {"replicates": 500, "seed": 42}
 
 @dataclass(frozen=True, slots=True)
 class BoxResult:
-    """Result of a run.
-
-    Attributes:
-        scores: `precision`, `recall` and `mean_iou` of the responses with a reference.
-        requested: phrases, or sentences with a box in the crop; includes those of unreadable studies.
-        answered: requests with a response.
-        compared: responses that have scores.
-        clipped: compared references that the crop cuts; only the part inside counts.
-        outside: references without a pixel in the crop, which are not compared.
-        masked: references with masks, which are ignored.
-        failures: requests without a response, and the reasons.
-    """
+    """Scores (`precision`, `recall`, `mean_iou`) and counts of a run."""
 
     scores: dict[str, Summary]
     requested: int
+    """Phrases, or sentences with a box in the crop; includes those of unreadable studies."""
     answered: int
     compared: int
+    """Responses that have scores."""
     clipped: int
+    """Compared references that the crop cuts; only the part inside counts."""
     outside: int
+    """References without a pixel in the crop, which are not compared."""
     masked: int
+    """References with masks, which are ignored."""
     failures: list[Failure]
 
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from maira.model.parser import BINS, FORMAT_TOKEN, MAX_COPIES, WORD
 from maira.model.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END
-from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,36 +34,25 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The texts and roles of token ids.
-
-    Attributes:
-        texts: text of every id; "" for an id without text, or without text that belongs in a report.
-        words: ids whose text has a word, whatever their neighbors.
-        parts: ids that may be a part of a character, so that only several of them are a word.
-        ids: ids of the format's tokens.
-        ends: ids that end the response.
-        decode: decodes several ids to text.
-    """
+    """The texts and roles of token ids, of a tokenizer with MAIRA-2's tokens and an end token."""
 
     texts: tuple[str, ...]
+    """Text of every id; "" for an id without text, or without text that belongs in a report."""
     words: frozenset[int]
+    """Ids whose text has a word, whatever their neighbors."""
     parts: frozenset[int]
+    """Ids that may be a part of a character, so that only several of them are a word."""
     ids: dict[str, int]
+    """Ids of the format's tokens."""
     ends: frozenset[int]
+    """Ids that end the response."""
     decode: Callable[[list[int]], str]
 
     @classmethod
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
         """Make the vocabulary of a tokenizer, with `ends` in addition to the tokenizer's end token."""
         known = tokenizer.get_vocab()
-        if lacking := [token for token in ADDED_TOKENS if token not in known]:
-            raise InputError(
-                f"the tokenizer lacks {len(lacking)} tokens of the format, such as {lacking[0]}",
-                code=ErrorCode.MISMATCH,
-            )
-        stops = frozenset({*ends, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])})
-        if not stops:
-            raise InputError("the tokenizer has no end token", code=ErrorCode.MISMATCH)
+        stops = frozenset({*ends, tokenizer.eos_token_id})
         ids = {token: known[token] for token in ADDED_TOKENS}
         silent = stops.union(ids.values(), tokenizer.all_special_ids)
         silent |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -101,10 +89,8 @@ class Allow(IntEnum):
 class Grammar:
     """The tables of the grammar for a vocabulary; stateless, for any number of sequences.
 
-    Attributes:
-        max_boxes: most boxes per sentence.
-        max_copies: most verbatim copies of a sentence in a report; the next copy ends the report. None for no limit.
-        allowed: (rows of `Allow`, ids), whether an id may come next.
+    `allowed` (rows of `Allow`, ids) tells whether an id may come next. One more verbatim copy of a sentence than
+    `max_copies`, if it is not None, ends the report.
     """
 
     def __init__(
@@ -145,11 +131,8 @@ class ReportState:
     """The state of a sequence.
 
     With `in_box`, the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
-    `</obj>`, after at least six tokens.
-
-    Attributes:
-        ended: whether the sequence has ended; further tokens are padding.
-        looped: whether a sentence was repeated too often; only the end may follow.
+    `</obj>`, after at least six tokens. After it has `ended`, tokens are padding; if a sentence was repeated too often
+    (`looped`), only the end may follow.
     """
 
     def __init__(self, grammar: Grammar, *, in_box: bool = False) -> None:

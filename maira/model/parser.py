@@ -51,13 +51,10 @@ class Irregularity(Record):
 
 @dataclass(frozen=True, slots=True)
 class ParsedReport:
-    """A parsed response of the model.
+    """A parsed response of the model: sentences in their order, with boxes in CROP coordinates (centers of their bins).
 
-    Attributes:
-        sentences: sentences in the order of the text, with boxes in CROP coordinates (centers of their bins).
-        irregularities: irregularities in the order of the sentences, each kind at most once per sentence.
-        text: text without control tokens, as prose.
-        is_narrative: whether the text has neither objects nor boxes; it is then split at sentence ends.
+    Irregularities are in the order of the sentences, each kind at most once per sentence. `text` is prose, without
+    control tokens. A narrative has neither objects nor boxes; it is split at sentence ends.
     """
 
     sentences: list[Sentence]

@@ -40,16 +40,10 @@ class UnusedInputWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Example:
-    """A sample of a task.
+    """A sample of a task: the messages of its prompt, and the current frontal, current lateral and prior frontal.
 
-    Attributes:
-        sample_id: sample of the study.
-        task: task of the model.
-        messages: messages of the prompt, for the processor's chat template.
-        images: current frontal, current lateral, prior frontal, as far as present.
-        target: text of the supervised target; None if the study has none for the task.
-        notes: unused inputs of the study, each of which was a warning too.
-        answer_start: beginning of the response, which the model continues.
+    `target` is the text of the supervised target, None if the study has none for the task; `answer_start` the beginning
+    of the response, which the model continues. `notes` are unused inputs of the study, each of which was a warning too.
     """
 
     sample_id: str

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from call_counts import count_calls
-from error_checks import raises_code
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
@@ -22,9 +20,8 @@ from maira.grounding.boxes import BoxCompletion
 from maira.model.grammar import Grammar, ReportState, Vocabulary
 from maira.model.parser import cut_repetitions, parse_report, render_report
 from maira.model.task_examples import Example
-from maira.model.tokens import ADDED_TOKENS, BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
+from maira.model.tokens import BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
-from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
 
 UNBOUND = 10_000
@@ -372,32 +369,3 @@ def test_reuse_or_reordered_rows_are_an_error(following: list[list[int]]) -> Non
     processor(torch.tensor([[1, 2]]), scores)
     with pytest.raises(ValueError, match="one call of generate"):
         processor(torch.tensor(following), scores)
-
-
-def test_a_tokenizer_without_format_tokens_is_refused() -> None:
-    with raises_code(ErrorCode.MISMATCH, match=r"204 tokens .* <obj>"):
-        Vocabulary.from_tokenizer(_sentencepiece())
-
-
-def test_a_token_costs_few_calls() -> None:
-    """At the released vocabulary's size, in a batch of 24, every row in its own place of a report."""
-    texts = [f" word{i}" for i in range(32_000)]
-    texts[2], texts[5], texts[6], texts[7] = "", " ", "<", ">"
-    ids = {token: len(texts) + i for i, token in enumerate(ADDED_TOKENS)}
-    words = frozenset(range(8, len(texts)))
-    vocabulary = Vocabulary((*texts, *[""] * 207), words, frozenset(), ids, frozenset({2}), str)
-    grammar = Grammar(vocabulary, max_copies=None)
-    generated = [ids[OBJECT], *range(20, 32), *(ids[t] for t in re.findall("<.*?>", BOX_A + BOX_B)), ids[OBJECT_END]]
-    rows, steps = 24, 200
-    # Each row begins at another place of white space, so that all states occur in one step.
-    answers = torch.tensor([([5] * row + generated * 20)[:steps] for row in range(rows)])
-    scores = torch.randn(rows, 32_207, generator=torch.Generator().manual_seed(0))
-    prompt = torch.ones(rows, 8, dtype=torch.long)
-    ids_now = torch.cat([prompt, answers], 1)
-
-    def answer() -> None:
-        processor = GrammarProcessor(grammar, steps)
-        for step in range(steps):
-            processor(ids_now[:, : 8 + step], scores)
-
-    assert count_calls(answer) / steps / rows <= 16

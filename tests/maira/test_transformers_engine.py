@@ -16,7 +16,7 @@ from torch import nn
 
 from maira.data.images import load_gray
 from maira.data.study import Study
-from maira.generate import features, transformers_engine
+from maira.generate import transformers_engine
 from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
 from maira.generate.options import EngineOptions
@@ -134,20 +134,6 @@ def test_responses_do_not_depend_on_chunked_prefill(
     assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == expected
 
 
-def test_images_are_encoded_once_per_run(checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2))
-    encoder, sizes = engine.model.model.vision_tower.forward, []
-
-    def count(pixels: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(pixels))
-        tokens: torch.Tensor = encoder(pixels)
-        return tokens
-
-    monkeypatch.setattr(engine.model.model.vision_tower, "forward", count)
-    _run(engine, requests)
-    assert sum(sizes) == len({image for request in requests for image in request.example.images})
-
-
 def test_an_unreadable_image_fails_its_own_request_only(
     checkpoint: Path, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +183,7 @@ def test_a_request_too_large_for_memory_fails_alone(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
-    longest = max(len(engine._encode_prompt(request)) for request in requests)
+    longest = max(len(engine.processor.encode_example(request.example)) for request in requests)
     prefilled, rows = engine._prefill, []
 
     def too_long(prompt: torch.Tensor, *arguments: Any) -> Any:
@@ -210,7 +196,6 @@ def test_a_request_too_large_for_memory_fails_alone(
     responses = _run(engine, requests)
     (index,) = (index for index, response in responses.items() if isinstance(response, FailedRequest))
     assert responses.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
-    assert len(engine._encode_prompt(requests[index])) == longest
     answered = [responses[i] for i in sorted(responses)]
     assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == expected[:index] + expected[
         index + 1 :
@@ -321,12 +306,3 @@ def test_memory_for_encoded_images_is_bounded(
     pixels = {image: processor.image_processor([load_gray(image)])["pixel_values"] for row in shown for image in row}
     assert result == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
     assert encoded is None or encoder.seen == encoded
-
-
-def test_images_are_read_ahead_of_the_model_within_bounds(
-    shown: Images, processor: MairaProcessor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(features, "_READ_AHEAD", 2)
-    with ImageFeatures(OnePixel(), processor.image_processor, shown) as ahead:
-        ahead.encode(0, 1)
-        assert set(ahead._reading) == {*shown[1], *shown[2]} - set(shown[0])
