@@ -1,9 +1,13 @@
-"""The commands `maira evaluate`."""
+"""The commands `maira evaluate` and `maira ablate`."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,17 +16,23 @@ from maira.cli.options import Checkpoint, ComparisonOptions, Manifest, OutFolder
 from maira.cli.show import (
     exit_with_failures,
     generation_progress,
-    print_comparison,
     print_line,
     print_scores,
     print_unused_inputs,
 )
 from maira.generate.options import EngineOptions, GenerationOptions
-from maira.runtime.processes import is_main
+from maira.runtime.processes import is_main, process_count
 from radfact.cli.command import with_options
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model
 from radfact.io.outputs import Output
 from radfact.options import only
+
+if TYPE_CHECKING:
+    from maira.data.study import Study
+    from maira.evaluate.comparison import ExperimentComparison
+    from maira.evaluate.experiments import Experiment
+    from maira.evaluate.scoring import Scoring
 
 app = typer.Typer(help="Evaluate drafts of phantoms without a judge, or run an input ablation.", no_args_is_help=True)
 
@@ -85,50 +95,167 @@ def evaluate_by_inputs(
     ] = None,
 ) -> None:
     """Input ablation: score reports generated with all inputs and with some removed (MAIRA-2, appendix D.6)."""
-    from maira.data.manifest import write_manifest
     from maira.evaluate.comparison import compare
-    from maira.evaluate.experiments import select_studies, without_inputs
-    from maira.evaluate.scoring import Scoring, score_experiment
+    from maira.evaluate.experiments import without_inputs
+    from maira.evaluate.scoring import score_experiment
     from maira.generate.drafts import generate_drafts
 
     console = Console()
     experiments = without_inputs(out, drop or ())
     checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
-    selection = select_studies(studies, generation.task, comparison.subset, experiments)
-    print_line(console, selection.description)
-    print_unused_inputs(console, selection.studies, len(selection.studies))
-    scoring = Scoring.from_options(
-        out / "manifest.jsonl",
-        out / "cache",
-        judge=comparison.judge,
-        config=comparison.score_config,
-        metrics=comparison.metrics,
-        weights=comparison.weights,
-    )
-    scoring.check()
+    selected, description, scoring = _prepare(console, studies, generation, comparison, experiments)
     failed: list[tuple[str, str]] = []
     for experiment in experiments:
-        with generation_progress(
-            f"drafting {experiment.name}", f"studies of {experiment.name}", "drafted"
-        ) as callbacks:
+        title, items = f"drafting {experiment.name}", f"studies of {experiment.name}"
+        with generation_progress(title, items, "drafted") as callbacks:
+            own = generation.model_copy(update={"drop": experiment.dropped})
             _, failures = generate_drafts(
-                selection.studies,
-                checkpoint,
-                experiment.drafts,
-                generation.model_copy(update={"drop": experiment.dropped}),
-                engine,
-                failures=skipped,
-                **callbacks,
+                selected, checkpoint, experiment.drafts, own, engine, failures=skipped, **callbacks
             )
         failed += [(f"{experiment.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():
         return  # all processes draft, one scores
-    write_manifest(scoring.references, selection.studies)
     for experiment in experiments:
-        failed += [(f"{experiment.name}: {key}", reason) for key, reason in score_experiment(experiment, scoring)]
-        print_line(console, f"{experiment.name}: {len(experiment.samples)} studies scored: {experiment.results}")
-    table = compare(experiments, [selection.description], experiments[0])
+        failed += score_experiment(experiment, scoring, partial(print_line, console))
+    table = compare(experiments, experiments[0], [description])
     settings = {"task": generation.task, "subset": comparison.subset}
-    print_comparison(console, table, out, "table", "Reports without some inputs", settings)
-    exit_with_failures(console, failed)
+    _finish(console, table, out, "table", "Reports without some inputs", settings, {}, failed)
+
+
+@with_options
+def ablate(
+    configs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIGS",
+            help="Run configs (YAML), the baseline first, and key=value overrides of all of them; {name} in an "
+            "override stands for the name of each config.",
+        ),
+    ],
+    test: Annotated[Path, typer.Option(help="manifest.jsonl of the test studies.")],
+    out: OutFolder,
+    generation: Annotated[GenerationOptions, only("task", "max_new_tokens", task="findings")],
+    comparison: ComparisonOptions,
+    engine: EngineOptions,
+    split: Annotated[str | None, typer.Option(help="Use only this split of the manifest.")] = None,
+    infer: Annotated[
+        bool,
+        typer.Option(
+            "--infer",
+            help="Also test the baseline without the inputs that the other configs drop (removed at inference only).",
+        ),
+    ] = False,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LAUNCHER",
+            help="Launcher for training and generation, such as 'accelerate launch --multi_gpu --num_processes 8'.",
+        ),
+    ] = None,
+) -> None:
+    """Train several run configs, evaluate them on the same test set, and compare them (MAIRA-2, tables D.7 to D.10).
+
+    The same command resumes an interrupted run: completed training (also by 'maira train'), drafts and scores are
+    reused. A config that fails is listed, and the others continue (exit code 3).
+    """
+    from maira.evaluate.ablations import Ablation, describe_trials, differences_of, plan_trials, read_configs
+    from maira.evaluate.comparison import compare
+    from maira.generate.transformers_engine import select_device
+
+    if process_count() > 1:
+        message = "ablate starts processes itself; run it without a launcher, and use --launch"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
+    launcher = shlex.split(launch or "")
+    if launch is not None and not (launcher and shutil.which(launcher[0])):
+        message = f"program not found: {''.join(launcher[:1])}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--launch")
+    if engine.device is not None:
+        # A wrong device would be found only after the training.
+        select_device(engine.device)
+    console = Console()
+    overrides = [word for word in configs if "=" in word and not Path(word).exists()]
+    trials = plan_trials(
+        read_configs([Path(word) for word in configs if word not in overrides], overrides), out, infer=infer
+    )
+    studies, skipped = read_studies(test, split)
+    _, description, scoring = _prepare(console, studies, generation, comparison, trials)
+    arguments = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
+    # vLLM and Ray start their own processes; a launcher is for the transformers engine.
+    draft_launcher = launcher if engine.engine == "transformers" else []
+    ablation = Ablation(
+        trials, generation.task, scoring, arguments, launcher, draft_launcher, partial(print_line, console)
+    )
+    failed, unscored = ablation.run()
+    succeeded, baseline = [trial for trial in trials if trial.name not in failed], trials[0]
+    if not succeeded:
+        raise RunError(f"all configurations failed; {': '.join(next(iter(failed.items())))}")
+    notes = [description, *describe_trials(succeeded, baseline.config, generation.task)]
+    notes += [f"{name} failed: {reason}" for name, reason in failed.items()]
+    failures = [(str(failure.sample_id), failure.reason) for failure in skipped] + [*failed.items(), *unscored]
+    settings = {
+        "task": generation.task,
+        "subset": comparison.subset,
+        "split": split,
+        "test": str(test),
+        "failures": failures,
+    }
+    details = {
+        trial.name: {
+            "config": str(trial.config.path),
+            "at_inference": trial.at_inference,
+            "differs_in": differences_of(trial.config.train, baseline.config.train),
+        }
+        for trial in succeeded
+    }
+    table = compare(succeeded, baseline, notes)
+    _finish(console, table, out, "ablation", "Ablations", settings, details, failures)
+
+
+def _prepare(
+    console: Console,
+    studies: Sequence[Study],
+    generation: GenerationOptions,
+    options: ComparisonOptions,
+    experiments: Sequence[Experiment],
+) -> tuple[list[Study], str, Scoring]:
+    """Select the studies, write them as the references of all experiments, and check how they are scored."""
+    from maira.data.manifest import write_manifest
+    from maira.evaluate.experiments import select_studies
+    from maira.evaluate.scoring import Scoring
+
+    selected, description = select_studies(studies, generation.task, options.subset, experiments)
+    print_line(console, description)
+    print_unused_inputs(console, selected, len(selected))
+    references = experiments[0].folder.parent / "manifest.jsonl"
+    scoring = Scoring.from_options(
+        references, options.score_config, judge=options.judge, metrics=options.metrics, weights=options.weights
+    )
+    if is_main():
+        write_manifest(references, selected)
+    return selected, description, scoring
+
+
+def _finish(
+    console: Console,
+    table: ExperimentComparison,
+    folder: Path,
+    stem: str,
+    title: str,
+    settings: Mapping[str, Any],
+    details: Mapping[str, Any],
+    failures: list[tuple[str, str]],
+) -> None:
+    """Write a comparison, print its tables and notes, and exit."""
+    from radfact.cli.tables import show_table
+    from radfact.io.outputs import replace_files
+
+    with replace_files(folder) as new:
+        table.write(new, stem, title, settings, details)
+    for heading, scores in table.tables().items():
+        print_line(console, heading)
+        show_table(console, scores)
+    for note in table.notes:
+        print_line(console, note)
+    print_line(console, f"tables: {folder / f'{stem}.md'}")
+    exit_with_failures(console, failures)

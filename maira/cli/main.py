@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from maira.cli.ablate import ablate
 from maira.cli.annotate import annotate, sentences
 from maira.cli.doctor import doctor
 from maira.cli.estimate import estimate
+from maira.cli.evaluate import ablate
 from maira.cli.evaluate import app as evaluate_app
 from maira.cli.examples import EXAMPLES
 from maira.cli.generate import boxes, generate, ground

@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -18,7 +17,6 @@ from radfact.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from maira.data.study import Study
-    from maira.evaluate.comparison import ExperimentComparison
     from maira.grounding.evaluation import BoxResult
     from maira.grounding.labels import LabelScore
     from radfact.statistics.bootstrap import Summary
@@ -94,30 +92,6 @@ def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore |
         interval = "-" if score.low is None else f"{score.low:.3f} to {score.high:.3f}"
         lines.append((name, "-" if score.point is None else f"{score.point:.3f}", interval, str(score.n)))
     print_table(console, title, ("score", "point", "95% interval", "n"), lines)
-
-
-def print_comparison(
-    console: Console,
-    table: ExperimentComparison,
-    folder: Path,
-    stem: str,
-    title: str,
-    settings: Mapping[str, Any],
-    about: Mapping[str, Mapping[str, Any]] | None = None,
-) -> None:
-    """Write a comparison (`maira.evaluate.comparison.write_comparison`), and print its tables and footnotes."""
-    from maira.evaluate.comparison import footnotes, write_comparison
-    from radfact.cli.tables import show_table
-    from radfact.io.outputs import replace_files
-
-    with replace_files(folder) as new:
-        write_comparison(table, new, stem, title, settings, about)
-    for heading, scores in table.tables().items():
-        print_line(console, heading)
-        show_table(console, scores)
-    for note in footnotes(table):
-        print_line(console, note)
-    print_line(console, f"tables: {folder / f'{stem}.md'}")
 
 
 def print_table(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

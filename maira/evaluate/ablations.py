@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from maira.data.manifest import read_failures, read_manifest
-from maira.evaluate.comparison import ExperimentComparison, compare
-from maira.evaluate.experiments import Experiment, ReportTask, Selection
+from maira.evaluate.experiments import Experiment, ReportTask
 from maira.evaluate.scoring import Scoring, score_experiment
 from maira.grounding.evaluation import has_reference_boxes
-from maira.model.task_examples import INPUTS, Input
-from maira.runtime.commands import Launcher
+from maira.model.task_examples import INPUTS
 from maira.train.config.run_config import TrainConfig, read_train_config
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, ExitCode, InputError, RunError
 
 NAME = "{name}"
 """Placeholder in an override for the name of the configuration."""
+_ERROR = "maira: "
+"""Beginning of the line with the error of a command (`radfact.cli.program`)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Config:
-    """A training configuration and its file.
-
-    Attributes:
-        path: the file.
-        overrides: `key=value` that override the file.
-        train: the resulting configuration.
-    """
+    """A training configuration, its file, and `key=value` that override the file."""
 
     path: Path
     overrides: tuple[str, ...]
@@ -40,11 +36,6 @@ class Config:
     def name(self) -> str:
         """Name of the experiment."""
         return self.path.stem
-
-    @property
-    def checkpoint(self) -> Path:
-        """Folder of the trained model."""
-        return self.train.out / "checkpoint"
 
 
 def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config]:
@@ -66,32 +57,30 @@ def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config
     return configs
 
 
-@dataclass(frozen=True)
-class Trial:
+@dataclass(frozen=True, kw_only=True)
+class Trial(Experiment):
     """A row of the table: a trained model, and the inputs that it is tested with.
 
     Attributes:
         config: training configuration of the model.
-        experiment: drafts without the inputs that the configuration drops, or without more if `at_inference`.
-        at_inference: whether the model was trained with dropped inputs.
+        at_inference: whether more inputs are dropped than in the training.
     """
 
     config: Config
-    experiment: Experiment
     at_inference: bool = False
 
 
 def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) -> list[Trial]:
     """Return the rows of the table, in the order of the paper."""
     baseline = configs[0]
-    trials = {baseline.name: Trial(baseline, Experiment(out / baseline.name, baseline.train.drop))}
-    for config in configs[1:]:
-        more = [name for name in config.train.drop if name not in baseline.train.drop]
+    trials: dict[str, Trial] = {}
+    for config in configs:
+        more = [name for name in INPUTS if name in config.train.drop and name not in baseline.train.drop]
         if infer and more:
-            dropped: tuple[Input, ...] = tuple(n for n in INPUTS if n in (*baseline.train.drop, *more))
-            name = f"infer-no-{'+'.join(n for n in INPUTS if n in more)}"
-            trials[name] = Trial(baseline, Experiment(out / name, dropped), at_inference=True)
-        trials[config.name] = Trial(config, Experiment(out / config.name, config.train.drop))
+            dropped = tuple(name for name in INPUTS if name in (*baseline.train.drop, *more))
+            name = f"infer-no-{'+'.join(more)}"
+            trials[name] = Trial(out / name, dropped, config=baseline, at_inference=True)
+        trials[config.name] = Trial(out / config.name, config.train.drop, config=config)
     if infer and not any(trial.at_inference for trial in trials.values()):
         message = "no configuration drops an input, so there is nothing to drop at inference"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="--infer")
@@ -115,131 +104,117 @@ def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
     try:
         last = read_record(states[-1].parent)
         is_over = last["step"] == last["steps"] and last["length"] == [config.epochs, config.passes]
-        if not is_over or last["recipe"] != resume_fields(config):
-            return False
-        return bool(last["origin"] == data_fingerprints(config))
+        is_same = last["recipe"] == resume_fields(config)
+        return is_over and is_same and bool(last["origin"] == data_fingerprints(config))
     except (InputError, RunError) as error:
         say(f"{config.out / 'checkpoint'} is used as it is; its origin cannot be checked: {error}")
         return True
 
 
-@dataclass(frozen=True)
-class Drafting:
-    """How models are tested.
+def run_command(words: Sequence[str], launcher: Sequence[str] = (), *, quiet: bool = False) -> None:
+    """Run a command of `maira` under a launcher or alone; `quiet` passes on its standard error only.
 
-    Attributes:
-        task: task of the reports.
-        manifest: the test set, with the reference reports of the task only.
-        options: further arguments of `maira generate` and `maira boxes`.
-        alone: whether these run without the launcher.
+    A process of its own leaves no memory behind on a GPU, and its crash does not end this one.
     """
+    command = [*(launcher or [sys.executable]), "-m", "maira", *words]
+    out = subprocess.DEVNULL if quiet else None
+    error = ""
+    with subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        try:
+            for line in process.stderr or ():
+                print(line, end="", file=sys.stderr, flush=True)
+                error = line.removeprefix(_ERROR).strip() if line.startswith(_ERROR) else error
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code not in (ExitCode.SUCCESS, ExitCode.INCOMPLETE):
+        end = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        raise RunError(f"{words[0]}: {error}" if error else f"maira {words[0]} {end}")
 
-    task: ReportTask
-    manifest: Path
-    options: tuple[str, ...] = ()
-    alone: bool = False
 
-
-@dataclass
+@dataclass(frozen=True)
 class Ablation:
     """Trains, tests and scores the trials of a table. A trial that fails is listed, and the others continue.
 
     Attributes:
-        trials: the rows.
-        drafting: how they are tested.
+        trials: the rows, the baseline first.
+        task: task of the reports.
         scoring: how they are scored.
-        launcher: runs commands.
+        options: further arguments of `maira generate` and `maira boxes`.
+        launcher: command that starts the training.
+        draft_launcher: command that starts `maira generate` and `maira boxes`.
         say: prints a message.
-        failed: reason by experiment that failed.
-        skipped: skipped samples of the other experiments, with the reason.
     """
 
     trials: Sequence[Trial]
-    drafting: Drafting
+    task: ReportTask
     scoring: Scoring
-    launcher: Launcher
+    options: Sequence[str]
+    launcher: Sequence[str]
+    draft_launcher: Sequence[str]
     say: Callable[[str], None]
-    failed: dict[str, str] = field(default_factory=dict)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    _trained: set[Path] = field(default_factory=set)
-    _training_errors: dict[Path, str] = field(default_factory=dict)
 
-    @property
-    def failures(self) -> list[tuple[str, str]]:
-        """Failed experiments and skipped samples, with the reason."""
-        return [*self.failed.items(), *self.skipped]
+    def run(self) -> tuple[dict[str, str], list[tuple[str, str]]]:
+        """Train, test and score all trials.
 
-    def run(self) -> list[Trial]:
-        """Train, test and score all trials, and return those that succeeded."""
-        return [trial for trial in self.trials if self._run(trial)]
-
-    def _run(self, trial: Trial) -> bool:
-        experiment = trial.experiment
-        try:
-            self._train(trial.config)
-            self._draft(trial)
-            failures = read_failures(experiment.folder / "failures.jsonl")
-            skipped = [(str(failure.sample_id), failure.reason) for failure in failures]
-            skipped += score_experiment(experiment, self.scoring)
-        except (InputError, RunError) as error:
-            self.failed[experiment.name] = str(error)
-            self.say(f"{experiment.name} failed: {error}")
-            return False
-        self.skipped += [(f"{experiment.name}: {key}", reason) for key, reason in skipped]
-        self.say(f"{experiment.name}: {len(experiment.samples)} studies scored: {experiment.results}")
-        return True
-
-    def _train(self, config: Config) -> None:
-        """Train a configuration, or resume its training, unless it is finished."""
-        if config.path in self._training_errors:
-            raise RunError(self._training_errors[config.path])
-        if config.path in self._trained:
-            return
-        if not is_trained(config.train, self.say):
-            self.say(f"training {config.name}: {config.train.out}")
+        Returns:
+            The reason by name of a failed trial, and the skipped samples of the others with the reason.
+        """
+        failed: dict[str, str] = {}
+        skipped: list[tuple[str, str]] = []
+        trained: dict[Config, RunError | None] = {}
+        for trial in self.trials:
             try:
-                self.launcher.run(["train", str(config.path), *config.overrides])
-            except RunError as error:
-                self._training_errors[config.path] = str(error)
-                raise
-        self._trained.add(config.path)
+                if trial.config not in trained:
+                    trained[trial.config] = self._train(trial.config)
+                if error := trained[trial.config]:
+                    raise error
+                self._draft(trial)
+                failures = read_failures(trial.folder / "failures.jsonl")
+                own = [(f"{trial.name}: {failure.sample_id}", failure.reason) for failure in failures]
+                skipped += own + score_experiment(trial, self.scoring, self.say)
+            except (InputError, RunError) as error:
+                failed[trial.name] = str(error)
+                self.say(f"{trial.name} failed: {error}")
+        return failed, skipped
+
+    def _train(self, config: Config) -> RunError | None:
+        """Train a configuration, or resume its training, unless it is finished; return the error of a failure."""
+        try:
+            if not is_trained(config.train, self.say):
+                self.say(f"training {config.name}: {config.train.out}")
+                run_command(["train", str(config.path), *config.overrides], self.launcher)
+        except RunError as error:
+            return error
+        return None
 
     def _draft(self, trial: Trial) -> None:
-        experiment, drafting = trial.experiment, self.drafting
-        self.say(f"drafting {experiment.name}")
-        options = ["--checkpoint", str(trial.config.checkpoint), "--manifest", str(drafting.manifest)]
-        options += ["--preset", trial.config.train.preset, *drafting.options]
-        if experiment.dropped:
-            options += ["--drop", "+".join(experiment.dropped)]
-        commands = [["generate", "--out", str(experiment.drafts), "--task", drafting.task]]
-        if drafting.task == "grounded" and any(map(has_reference_boxes, read_manifest(drafting.manifest))):
-            commands.append(["boxes", "--out", str(experiment.boxes)])
+        self.say(f"drafting {trial.name}")
+        train, manifest = trial.config.train, self.scoring.references
+        options = ["--checkpoint", str(train.out / "checkpoint"), "--manifest", str(manifest)]
+        options += ["--preset", train.preset, *self.options]
+        if trial.dropped:
+            options += ["--drop", "+".join(trial.dropped)]
+        commands = [["generate", "--out", str(trial.drafts), "--task", self.task]]
+        if self.task == "grounded" and any(map(has_reference_boxes, read_manifest(manifest))):
+            commands.append(["boxes", "--out", str(trial.boxes)])
         for command in commands:
-            self.launcher.run([*command, *options], alone=drafting.alone, quiet=True)
+            run_command([*command, *options], self.draft_launcher, quiet=True)
 
 
-def compare_trials(
-    ablation: Ablation, trials: Sequence[Trial], selection: Selection
-) -> tuple[ExperimentComparison, dict[str, dict[str, Any]]]:
-    """Compare trials with the baseline, if that succeeded.
-
-    Returns:
-        The comparison, and details by experiment.
-    """
-    baseline = ablation.trials[0]
-    notes = [selection.description, *_notes(trials, baseline.config, ablation.drafting.task)]
-    notes += [f"{name} failed: {reason}" for name, reason in ablation.failed.items()]
-    experiments = [trial.experiment for trial in trials]
-    comparison = compare(experiments, notes, baseline.experiment if baseline in trials else None)
-    details = {
-        trial.experiment.name: {
-            "config": str(trial.config.path),
-            "at_inference": trial.at_inference,
-            "differs_in": differences_of(trial.config.train, baseline.config.train),
-        }
-        for trial in trials
-    }
-    return comparison, details
+def describe_trials(trials: Sequence[Trial], baseline: Config, task: ReportTask) -> Iterator[str]:
+    """Describe how the models differ, and which were not trained on the task."""
+    for trial in trials:
+        if trial.at_inference:
+            yield f"{trial.name}: the model of {baseline.name} without {' and '.join(trial.dropped)}."
+        elif trial.config is not baseline:
+            changes = differences_of(trial.config.train, baseline.train)
+            changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "nothing"
+            yield f"{trial.name}: trained as {baseline.name}, except {changed}."
+        if not any(task in trial.config.train.shares(source) for source in trial.config.train.train):
+            yield f"{trial.name}: the model was not trained on this task."
 
 
 def differences_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
@@ -256,17 +231,3 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
-
-
-def _notes(trials: Sequence[Trial], baseline: Config, task: ReportTask) -> Iterator[str]:
-    """Describe how the models differ, and which were not trained on the task."""
-    for trial in trials:
-        config, name = trial.config, trial.experiment.name
-        if trial.at_inference:
-            yield f"{name}: the model of {baseline.name} without {' and '.join(trial.experiment.dropped)}."
-        elif config != baseline:
-            changes = differences_of(config.train, baseline.train)
-            changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "nothing"
-            yield f"{name}: trained as {baseline.name}, except {changed}."
-        if not any(task in config.train.shares(source) for source in config.train.train):
-            yield f"{name}: the model was not trained on this task."

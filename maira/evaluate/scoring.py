@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from maira.evaluate.experiments import LATERAL_MENTIONS, PAPER, Experiment
+from maira.evaluate.experiments import Experiment
 from radfact.api import MetricSet, evaluate
 from radfact.cli.inputs import read_reports
 from radfact.errors import ErrorCode, InputError, RunError
@@ -19,147 +19,126 @@ from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.metrics.registry import expand_presets, select_metrics
-from radfact.options import Options, flag_of, parse_key_values
+from radfact.options import flag_of, parse_key_values
 from radfact.progress import ProgressDisplay
 from radfact.records import narratives
+from radfact.results.schema import RADFACT
 
+LATERAL_MENTIONS, COMPARISON_MENTIONS = "lateral_mentions", "comparison_mentions"
+PAPER = (
+    *(LATERAL_MENTIONS, COMPARISON_MENTIONS, "rouge_l", "bleu_1", "bleu_4", "meteor", "radgraph_f1", "rg_er"),
+    *("radcliq_v0", "chexbert_macro_f1_14", "chexbert_micro_f1_14", "chexbert_macro_f1_5", "chexbert_micro_f1_5"),
+    "chexbert_similarity",
+)
+"""Metrics of MAIRA-2, tables B.3 and D.1 to D.10, in addition to RadFact."""
+_GROUPS: Mapping[Any, Sequence[str]] = {
+    InputOptions: ("narrative", "limit"),
+    JudgeOptions: tuple(JudgeOptions.model_fields),
+    MetricOptions: tuple(MetricOptions.model_fields),  # its `compat` selects the variant of RadFact, too
+    BootstrapOptions: tuple(BootstrapOptions.model_fields),
+    ScoringOptions: ("threshold", "on_failure"),
+}
+"""Options of `radfact evaluate` that apply to experiments."""
 _IGNORED_KEYS = {
-    *("pairs", "candidates", "references", "missing", "price", "dry_run", "out", "cache"),
+    *("pairs", "candidates", "references", "missing", "section", "price", "dry_run", "out", "cache"),
     *("note", "images", "manifest", "unscored"),
 }
-"""Options of `radfact evaluate` that a configuration may contain and that do not apply to experiments."""
+"""Other options of it, which a configuration may contain."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the drafts of all experiments are scored.
+    """How the drafts of all experiments are scored, by options of `radfact evaluate`.
 
     Attributes:
         references: manifest with the reference reports.
-        cache: folder of the response cache, shared by all experiments.
-        judge, metrics, radfact, bootstrap: options of `radfact evaluate`.
-        narrative: score grounded reports as narratives; None scores reports as they are.
-        limit: number of studies to score; None scores all.
         requires_metrics: whether metrics were named, so that unavailable ones are failures.
     """
 
     references: Path
-    cache: Path
+    inputs: InputOptions
     judge: JudgeOptions
     metrics: MetricOptions
-    radfact: ScoringOptions
     bootstrap: BootstrapOptions
-    narrative: bool | None = None
-    limit: int | None = None
-    requires_metrics: bool = False
+    radfact: ScoringOptions
+    requires_metrics: bool
 
     @classmethod
-    def from_options(
-        cls,
-        references: Path,
-        cache: Path,
-        *,
-        judge: str | None = None,
-        config: Path | None = None,
-        metrics: str | None = None,
-        weights: Sequence[str] = (),
-    ) -> Scoring:
-        """Combine a configuration file with options that override it.
+    def from_options(cls, references: Path, config: Path | None = None, **options: Any) -> Scoring:
+        """Combine a configuration file with options that override it, and check that judge and metrics can be loaded.
 
         RadFact and the lateral mentions are always among the metrics.
         """
-        groups = (JudgeOptions, MetricOptions, ScoringOptions, BootstrapOptions, InputOptions)
-        values = {group: dict[str, Any]() for group in groups}
-        for key, value in (_read_yaml(config) if config else {}).items():
-            name = key.replace("_", "-")
-            matches = [
-                (group, field) for group in groups for field in group.model_fields if name in _keys(group, field)
-            ]
-            if not matches and key.replace("-", "_") not in _IGNORED_KEYS:
-                raise InputError("unknown option", code=ErrorCode.UNKNOWN_NAME, file=config, field=key)
-            for group, field in matches:
-                is_mapping = group.model_fields[field].default_factory is dict
-                values[group][field] = parse_key_values(value, key) if is_mapping and isinstance(value, list) else value
-        for group, field, override in (
-            (JudgeOptions, "judge", judge),
-            (MetricOptions, "metrics", metrics),
-            (MetricOptions, "weights", tuple(weights) or None),
-        ):
-            if override is not None:
-                values[group][field] = override
-        values[ScoringOptions].pop("compat", None)  # The option of the metrics selects the variant of RadFact, too.
-        values[MetricOptions].setdefault("metrics", PAPER)
-        metric_options = MetricOptions(**values[MetricOptions])
-        expanded, compat = expand_presets(metric_options.metrics, metric_options.compat)
-        names = dict.fromkeys(("radfact", LATERAL_MENTIONS, *map(str, expanded)))
-        return cls(
-            references,
-            cache,
-            JudgeOptions(**values[JudgeOptions]).or_environment(),
-            metric_options.model_copy(update={"metrics": tuple(names), "compat": compat}),
-            ScoringOptions(**values[ScoringOptions]),
-            BootstrapOptions(**values[BootstrapOptions]),
-            values[InputOptions].get("narrative"),
-            values[InputOptions].get("limit"),
-            requires_metrics=metrics is not None,
+        values: dict[str, Any] = {"metrics": PAPER, **(_read_config(config) if config else {})}
+        values |= {name: value for name, value in options.items() if value}
+        inputs, judge, metrics, bootstrap, radfact = (
+            group(**{name: values[name] for name in names if name in values}) for group, names in _GROUPS.items()
         )
-
-    def check(self) -> None:
-        """Check that judge and metrics can be loaded, before anything is drafted."""
-        self.judge.required_judge  # noqa: B018 - raises an error
-        self.judge.load_splitter(self.judge.load())
-        select_metrics(self.metrics.metrics, self.metrics.compat)
-
-
-def _keys(group: type[Options], field: str) -> set[str]:
-    """Return the names of an option in a configuration file, with dashes."""
-    return {field.replace("_", "-"), *(flag.removeprefix("--") for flag in flag_of(group, field).split("/"))}
+        named, compat = expand_presets(metrics.metrics, metrics.compat)
+        names = tuple(dict.fromkeys((RADFACT, LATERAL_MENTIONS, *map(str, named))))
+        metrics = metrics.model_copy(update={"metrics": names, "compat": compat})
+        judge = judge.or_environment()
+        judge.required_judge  # noqa: B018 - raises an error
+        judge.load_splitter(judge.load())
+        select_metrics(names, compat)
+        return cls(references, inputs, judge, metrics, bootstrap, radfact, bool(options.get("metrics")))
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    values = read_yaml(path)
-    if not isinstance(values, dict):
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read options by their names or those of their flags."""
+    content = read_yaml(path)
+    if not isinstance(content, dict):
         raise InputError("expected options by name", code=ErrorCode.INVALID_FORMAT, file=path)
-    return {str(key): value for key, value in values.items()}
+    known = {
+        key.removeprefix("--").replace("-", "_"): (group, name)
+        for group, names in _GROUPS.items()
+        for name in names
+        for key in (*flag_of(group, name).split("/"), name)
+    }
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        option = str(key).replace("-", "_")
+        if option in known:
+            group, name = known[option]
+            is_mapping = group.model_fields[name].default_factory is dict
+            values[name] = parse_key_values(value, str(key)) if is_mapping and isinstance(value, list) else value
+        elif option not in _IGNORED_KEYS:
+            raise InputError("unknown option", code=ErrorCode.UNKNOWN_NAME, file=path, field=str(key))
+    return values
 
 
-def score_experiment(experiment: Experiment, scoring: Scoring) -> list[tuple[str, str]]:
+def score_experiment(experiment: Experiment, scoring: Scoring, say: Callable[[str], None]) -> list[tuple[str, str]]:
     """Score the drafts of an experiment and write its results folder; progress is shown on standard error.
 
     Returns:
         Samples that could not be scored and named metrics that are unavailable, each with the reason.
     """
-    inputs = InputOptions(
-        candidates=experiment.drafts,
-        references=scoring.references,
-        missing="skip",
-        narrative=scoring.narrative,
-        limit=scoring.limit,
-    )
+    files = {"candidates": experiment.drafts, "references": scoring.references, "missing": "skip"}
+    inputs = scoring.inputs.model_copy(update=files)
     pairs = read_reports(None, inputs, scoring.bootstrap)
-    options = {"missing": "skip", "narrative": scoring.narrative, "metrics": ",".join(scoring.metrics.metrics)}
+    options = {"missing": "skip", "narrative": inputs.narrative, "metrics": ",".join(scoring.metrics.metrics)}
     with MetricSet(
-        scoring.metrics.metrics,
+        **dict(scoring.metrics),
         needs_splitter=bool(narratives(pairs)),
         judge=scoring.judge,
-        cache=scoring.cache,
-        weights=scoring.metrics.weights,
-        metric_args=scoring.metrics.metric_args,
-        compat=scoring.metrics.compat,
+        cache=experiment.folder.parent / "cache",  # shared by all experiments
         radfact=scoring.radfact.record(),
     ) as metrics:
-        if "radfact" in metrics.unavailable:
-            raise RunError(metrics.unavailable["radfact"], code=ErrorCode.NOTHING_SCORED)
+        if RADFACT in metrics.unavailable:
+            raise RunError(metrics.unavailable[RADFACT], code=ErrorCode.NOTHING_SCORED)
         with ProgressDisplay(Console(stderr=True), metrics.resources.usage_by_role):
-            draws = scoring.bootstrap
-            result = evaluate(
-                pairs,
-                metrics,
-                bootstrap=draws.bootstrap,
-                seed=draws.seed,
-                out=experiment.results,
-                run={"options": options},
-            )
-    if "radfact" in result.unavailable:
-        raise RunError(result.unavailable["radfact"], code=ErrorCode.NOTHING_SCORED)
-    return [*experiment.unscored, *(result.unavailable.items() if scoring.requires_metrics else ())]
+            draws, out = scoring.bootstrap, experiment.results
+            run = {"options": options}
+            result = evaluate(pairs, metrics, bootstrap=draws.bootstrap, seed=draws.seed, out=out, run=run)
+    if RADFACT in result.unavailable:
+        raise RunError(result.unavailable[RADFACT], code=ErrorCode.NOTHING_SCORED)
+    scored = sum(sample.failure is None for sample in result.samples)
+    say(f"{experiment.name}: {scored} studies scored: {experiment.results}")
+    failures: list[tuple[str, str]] = []
+    for sample in result.samples:
+        if sample.failure is not None:
+            failures.append((sample.sample_id, sample.failure))
+        else:
+            failures += [(sample.sample_id, f"{name}: {reason}") for name, reason in sample.failures.items()]
+    failures += result.unavailable.items() if scoring.requires_metrics else ()
+    return [(f"{experiment.name}: {key}", reason) for key, reason in failures]

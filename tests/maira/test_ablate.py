@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
+from maira.evaluate import ablations
 from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
-from maira.runtime.commands import Launcher
 from maira.train.checkpointing import FORMAT, resume_fields
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.data.dataset import data_fingerprints
@@ -80,7 +81,7 @@ def recipes(tmp_path: Path) -> list[Path]:
 
 def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path) -> None:
     trials = plan_trials(read_configs(recipes, []), tmp_path, infer=True)
-    trial_rows = [(trial.experiment.name, trial.config.name, trial.experiment.dropped) for trial in trials]
+    trial_rows = [(trial.name, trial.config.name, trial.dropped) for trial in trials]
     assert trial_rows == [
         ("base", "base", ()),
         ("infer-no-prior+comparison", "base", ("prior", "comparison")),
@@ -95,7 +96,7 @@ def test_inputs_dropped_by_the_base_config_are_dropped_at_inference(tmp_path: Pa
         write_recipe(tmp_path, "less", drop=["technique", "lateral"]),
     ]
     trials = plan_trials(read_configs(paths, []), tmp_path, infer=True)
-    assert [trial.experiment.dropped for trial in trials] == [
+    assert [trial.dropped for trial in trials] == [
         ("technique",),
         ("lateral", "technique"),
         ("technique", "lateral"),
@@ -129,98 +130,56 @@ def finished(recipe: TrainConfig, step: int = 7) -> None:
     write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)],
-)
-def test_a_config_is_trained_once_its_run_is_complete(recipes: list[Path], change: str, expected: bool) -> None:
-    finished(read_train_config(recipes[0]))
-    assert is_trained(read_train_config(recipes[0]), pytest.fail)
-    assert is_trained(read_train_config(recipes[0], [change]), pytest.fail) is expected
-
-
-def test_a_lengthened_run_is_not_complete(recipes: list[Path]) -> None:
+def test_a_config_is_trained_once_its_run_is_complete(recipes: list[Path]) -> None:
     recipe = read_train_config(recipes[0])
+    assert not is_trained(recipe, pytest.fail)
+    write_json(recipe.out / "checkpoint" / "config.json", {})
+    assert is_trained(recipe, pytest.fail)  # its states have been removed
     finished(recipe, step=5)
     assert not is_trained(recipe, pytest.fail)
     finished(recipe)
     assert is_trained(recipe, pytest.fail)
-
-
-def test_a_config_whose_data_changed_is_not_trained(recipes: list[Path]) -> None:
-    recipe = read_train_config(recipes[0])
-    finished(recipe)
+    for change, expected in (("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)):
+        assert is_trained(read_train_config(recipes[0], [change]), pytest.fail) is expected
     assert recipe.train[0].manifest is not None
     recipe.train[0].manifest.write_text("{}\n", encoding="utf-8")
     assert not is_trained(recipe, pytest.fail)
 
 
-@pytest.mark.parametrize("gone", ["start/config.json", "manifest.jsonl"])
-def test_a_config_stays_trained_without_its_start_checkpoint(gone: str, recipes: list[Path], tmp_path: Path) -> None:
-    recipe, messages = read_train_config(recipes[0]), list[str]()
-    finished(recipe)
-    (tmp_path / gone).unlink()
-    assert is_trained(recipe, messages.append)
-    (line,) = messages
-    assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
-    assert not is_trained(read_train_config(recipes[0], ["seed=1"]), pytest.fail)
-
-
-@pytest.mark.parametrize("content", ['{"format": 99, "version": "9.0"}', '{"format":'])
-def test_a_config_stays_trained_with_an_unreadable_last_state(content: str, recipes: list[Path]) -> None:
-    recipe, messages = read_train_config(recipes[0]), list[str]()
-    finished(recipe)
-    (recipe.out / "states" / "step-000007" / "state.json").write_text(content, encoding="utf-8")
-    assert is_trained(recipe, messages.append)
-    (line,) = messages
-    assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
-
-
-def test_a_checkpoint_without_states_counts_as_trained(recipes: list[Path]) -> None:
-    recipe = read_train_config(recipes[0])
-    assert not is_trained(recipe, pytest.fail)
-    write_json(recipe.out / "checkpoint" / "config.json", {})
-    assert is_trained(recipe, pytest.fail)
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Callable[[str], Launcher]:
-    """A launcher that runs a Python program of the test instead of starting commands."""
-
-    def make(text: str) -> Launcher:
-        (tmp_path / "program.py").write_text(f"import sys\n{text}\n", encoding="utf-8")
-        return Launcher(f"{sys.executable} {tmp_path / 'program.py'}")
-
-    return make
-
-
-def test_the_command_follows_the_options_of_the_launcher(
-    program: Callable[[str], Launcher], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("fault", ["start/config.json", "manifest.jsonl", '{"format": 99, "version": "9.0"}'])
+def test_a_config_stays_trained_if_its_origin_cannot_be_checked(
+    fault: str, recipes: list[Path], tmp_path: Path
 ) -> None:
-    program("print(sys.argv[1:], file=sys.stderr)").run(["train", "recipe.yaml"])
-    assert capsys.readouterr().err == "['-m', 'maira', 'train', 'recipe.yaml']\n"
+    recipe, messages = read_train_config(recipes[0]), list[str]()
+    finished(recipe)
+    if fault.startswith("{"):
+        (recipe.out / "states" / "step-000007" / "state.json").write_text(fault, encoding="utf-8")
+    else:
+        (tmp_path / fault).unlink()
+        assert not is_trained(read_train_config(recipes[0], ["seed=1"]), pytest.fail)
+    assert is_trained(recipe, messages.append)
+    (line,) = messages
+    assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
 
 
-def test_a_failed_command_is_reported_with_its_error_line(program: Callable[[str], Launcher]) -> None:
-    failing = program("print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)")
-    with raises("run-failed") as caught:
-        failing.run(["train"])
-    assert "train: no such file" in str(caught.value)
-
-
-def test_a_silent_failure_is_reported_with_its_exit_status(program: Callable[[str], Launcher]) -> None:
-    with raises("run-failed") as caught:
-        program("import os; os.kill(os.getpid(), 9)").run(["train"])
-    assert "signal 9" in str(caught.value)
-
-
-def test_skipped_samples_do_not_fail_a_command(program: Callable[[str], Launcher]) -> None:
-    program("sys.exit(3)").run(["generate"])
-
-
-def test_a_missing_launcher_is_named() -> None:
-    with raises("--launch: invalid-option"):
-        Launcher("no-such-launcher --num_processes 8")
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (
+            "print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)",
+            "train: no such file",
+        ),
+        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("assert sys.argv[1:] == ['-m', 'maira', 'train', 'recipe.yaml']; sys.exit(3)", None),
+    ],
+    ids=["error", "crash", "skipped samples"],
+)
+def test_a_command_fails_with_its_error_line_or_its_status(program: str, message: str | None, tmp_path: Path) -> None:
+    (tmp_path / "launcher.py").write_text(f"import sys\n{program}\n")
+    launcher = [sys.executable, str(tmp_path / "launcher.py")]
+    with raises("run-failed") if message else nullcontext() as caught:
+        ablations.run_command(["train", "recipe.yaml"], launcher)
+    assert message is None or message in str(caught.value)
 
 
 class Commands:
@@ -231,7 +190,7 @@ class Commands:
         self.trained: list[str] = []
         self.failing: set[str] = set()
 
-    def run(self, words: Sequence[str]) -> None:
+    def run(self, words: Sequence[str], *_: object, **__: object) -> None:
         if words[0] == "train":
             recipe = read_train_config(Path(words[1]), list(words[2:]))
             self.trained.append(recipe.out.name)
@@ -246,7 +205,7 @@ class Commands:
 @pytest.fixture
 def commands(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands(checkpoint)
-    monkeypatch.setattr(Launcher, "run", lambda _, words, **_how: made.run(words))
+    monkeypatch.setattr(ablations, "run_command", made.run)
     return made
 
 
@@ -270,9 +229,19 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[...,
     return run
 
 
-def test_a_wrong_device_is_refused_before_any_training(ablate: Callable[..., Result], commands: Commands) -> None:
-    with raises("--device: invalid-option"):
-        ablate("--device", "nope")
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--device", "nope"), "--device: invalid-option"),
+        (("--launch", "no-such-launcher --num_processes 8"), "--launch: invalid-option"),
+        (("--split", "test"), "set.jsonl: split: empty-input"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_any_training(
+    options: tuple[str, str], error: str, ablate: Callable[..., Result], commands: Commands
+) -> None:
+    with raises(error):
+        ablate(*options)
     assert commands.trained == []
 
 
@@ -357,9 +326,3 @@ def test_no_table_is_written_if_all_configs_fail(
         ablate()
     assert "base: train: the loss is nan" in str(caught.value)
     assert not (tmp_path / "out" / "ablation.json").exists()
-
-
-def test_an_unknown_split_is_named(ablate: Callable[..., Result], commands: Commands) -> None:
-    with raises("set.jsonl: split: empty-input"):
-        ablate("--split", "test")
-    assert commands.trained == []

@@ -17,15 +17,9 @@ from typer.testing import CliRunner
 from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.study import Study
-from maira.evaluate.comparison import COMPLETION, ExperimentComparison, compare, footnotes, write_comparison
-from maira.evaluate.experiments import (
-    COMPARISON_MENTIONS,
-    LATERAL_MENTIONS,
-    Experiment,
-    select_studies,
-    without_inputs,
-)
-from maira.evaluate.scoring import Scoring
+from maira.evaluate.comparison import COMPLETION, ExperimentComparison, compare
+from maira.evaluate.experiments import Experiment, select_studies, without_inputs
+from maira.evaluate.scoring import COMPARISON_MENTIONS, LATERAL_MENTIONS, Scoring
 from maira.model.prompts import build_messages, render
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
 from radfact.api import evaluate
@@ -113,15 +107,18 @@ def _studies() -> list[Study]:
 def test_a_subset_holds_the_studies_with_its_inputs_and_a_reference(
     subset: str, chosen: str, without_input: int, tmp_path: Path
 ) -> None:
-    selection = select_studies(_studies(), "findings", subset, without_inputs(tmp_path, ["prior", "comparison"]))
-    assert "".join(study.sample_id for study in selection.studies) == chosen
-    assert (selection.without_input, selection.without_reference) == (without_input, 1)
+    experiments = without_inputs(tmp_path, ["prior", "comparison"])
+    selected, description = select_studies(_studies(), "findings", subset, experiments)
+    assert "".join(study.sample_id for study in selected) == chosen
+    reasons = [f"{without_input} without an input of the subset"] if without_input else []
+    skipped = ", ".join([*reasons, "1 without a reference report"])
+    assert description == f"{len(chosen)} studies; skipped: {skipped}."
 
 
 def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
     runs = without_inputs(tmp_path, ["prior"])
     for task, reference in (("findings", "Clear."), ("grounded", [Sentence(text="Clear.")])):
-        (study,) = select_studies([FULL], task, "all", runs).studies  # type: ignore[arg-type]
+        ((study,), _) = select_studies([FULL], task, "all", runs)  # type: ignore[arg-type]
         assert [candidate for candidate in (study.findings, study.grounded_findings) if candidate is not None] == [
             reference
         ]
@@ -151,7 +148,7 @@ def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
 
 def _table(tmp_path: Path, model: ChatClient | None = None) -> ExperimentComparison:
     experiments = [_scored(tmp_path / name, model) for name in ("all-inputs", "no-prior")]
-    return compare(experiments, baseline=experiments[0])
+    return compare(experiments, experiments[0])
 
 
 def _contrast(table: ExperimentComparison, name: str) -> Contrast:
@@ -165,7 +162,7 @@ def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[0]["lateral_mentions"] = None
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    contrast = _contrast(compare(experiments, baseline=experiments[0]), LATERAL_MENTIONS)
+    contrast = _contrast(compare(experiments, experiments[0]), LATERAL_MENTIONS)
     assert contrast.baseline is not None
     assert contrast.paired is not None
     assert contrast.difference is not None
@@ -174,19 +171,19 @@ def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
     assert contrast.difference.point == -0.25
     assert {contrast.baseline.n, contrast.paired.n, contrast.difference.n} == {4}
     assert contrast.summary.n == 4
-    page = _page(compare(experiments, baseline=experiments[0]), tmp_path)
+    page = _page(compare(experiments, experiments[0]), tmp_path)
     assert "| lateral_mentions | 4 | 0.250 | 0.000 | -0.250 [-0.500, +0.000] | 1.000 | 1.000 |" in page
     assert "| lateral_mentions | 0.400 [0.000, 0.800] (n 5) | 0.000 [0.000, 0.000] (n 4) |" in page
 
 
 def test_the_base_is_first_and_without_it_there_are_no_differences(tmp_path: Path) -> None:
     experiments = [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
-    table = compare(experiments[::-1], baseline=experiments[0])
+    table = compare(experiments[::-1], experiments[0])
     assert list(table.comparison.systems) == ["all-inputs", "no-prior"]
     table = compare(experiments)
     assert _contrast(table, LATERAL_MENTIONS).difference is None
     assert (list(table.tables()), table.comparison.tests) == (["Each experiment by itself"], 0)
-    assert list(compare(experiments[:1], baseline=experiments[0]).tables()) == ["Each experiment by itself"]
+    assert list(compare(experiments[:1], experiments[0]).tables()) == ["Each experiment by itself"]
 
 
 def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
@@ -197,7 +194,7 @@ def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
             for index, iou in enumerate(overlaps)
         ]
         experiment.boxes.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    contrast = _contrast(compare(experiments, baseline=experiments[0]), f"{COMPLETION}iou")
+    contrast = _contrast(compare(experiments, experiments[0]), f"{COMPLETION}iou")
     assert contrast.difference is not None
     assert (contrast.difference.point, contrast.difference.n) == (pytest.approx(-0.1), 2)
     assert contrast.p is not None
@@ -236,17 +233,17 @@ def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None
     assert contrast.difference is not None
     assert contrast.difference.point == 0
     assert table.reference[COMPARISON_MENTIONS] == 0
-    assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in footnotes(table))
+    assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in table.notes)
 
 
 def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> None:
-    output = "\n".join(footnotes(_table(tmp_path)))
+    output = "\n".join(_table(tmp_path).notes)
     assert "Not in the table: radgraph (needs weights: radfact weights fetch radgraph, or" in output
     assert "Not in the table: comparison_mentions (needs a language model" in output
 
 
 def _page(table: ExperimentComparison, folder: Path) -> str:
-    write_comparison(table, folder, "table", "Inputs", {"task": "findings"})
+    table.write(folder, "table", "Inputs", {"task": "findings"}, {})
     return (folder / "table.md").read_text()
 
 
@@ -271,18 +268,17 @@ def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
 def test_variants_of_a_configuration_apply_to_metrics_and_are_checked_before_drafting(tmp_path: Path) -> None:
     config = tmp_path / "judge.yaml"
     config.write_text("judge: offline\nmetrics: bleu\ncompat: [coco, exact]\n")
-    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache", config=config)
+    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", config)
     assert (scoring.metrics.compat, scoring.radfact.compat) == (("coco", "exact"), "paper")
-    scoring.check()
     config.write_text("judge: offline\nmetrics: bleu\ncompat: cocoa\n")
     with raises("compat: unknown-name"):
-        Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache", config=config).check()
+        Scoring.from_options(tmp_path / "manifest.jsonl", config)
 
 
 def test_a_missing_judge_is_an_error_before_drafting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     with raises("judge: missing-option"):
-        Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache").check()
+        Scoring.from_options(tmp_path / "manifest.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -390,6 +386,6 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
 
 
 def test_a_preset_selects_its_scores_and_variants(tmp_path: Path) -> None:
-    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", tmp_path / "cache", metrics="rexrank")
+    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", judge="offline", metrics="rexrank")
     assert {"bleu_2", "radcliq_v1"} <= set(scoring.metrics.metrics)
     assert scoring.metrics.compat == ("rexrank", "inverse")
