@@ -53,30 +53,30 @@ def push(
     """
     from huggingface_hub import ModelCard
 
-    from maira.publish.card import CardOptions, make_card, read_checkpoint
+    from maira.publish.card import make_card, read_checkpoint
     from maira.publish.push import push as run
     from maira.publish.push import select_files
     from maira.publish.scores import read_test_scores
 
     facts = read_checkpoint(folder)
-    if card is not None:
-        if results or license or base_model or dataset:
-            raise InputError(
-                "expected no options of the generated card; edit the file instead",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="card",
-            )
-        model_card = ModelCard(read_text(card))
-    else:
+    if card is None:
         tests = [read_test_scores(item, facts.fingerprint) for item in results or ()]
-        model_card = make_card(repository, facts, tests, CardOptions(license, base_model or (), dataset or ()))
-    upload = select_files(facts)
+        model_card = make_card(
+            repository, facts, tests, license=license, base_models=base_model or (), datasets=dataset or ()
+        )
+    elif results or license or base_model or dataset:
+        message = "expected no options of the generated card; edit the file instead"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="card")
+    else:
+        model_card = ModelCard(read_text(card))
+    files, others = select_files(facts)
     notes = Console(stderr=True)
-    print_line(notes, f"{len(upload.files)} files, {upload.size / 1e6:,.1f} MB: {', '.join(upload.files)}")
-    if upload.skipped:
-        print_line(notes, f"not published: {', '.join(upload.skipped)}")
+    size = sum(path.stat().st_size for path in files.values())
+    print_line(notes, f"{len(files)} files, {size / 1e6:,.1f} MB: {', '.join(files)}")
+    if others:
+        print_line(notes, f"not published: {', '.join(others)}")
     if dry_run:
         typer.echo(str(model_card), nl=False)
         return
-    address = run(repository, upload, str(model_card), public=public)
+    address = run(repository, files, str(model_card), public=public)
     print_line(Console(), f"{'public' if public else 'private'} model {repository}: {address}")

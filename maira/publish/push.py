@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -16,66 +15,30 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.hub import hub_errors, progress_on_terminals
 from radfact.io.jsonl import read_json
 
-CARD = "README.md"
-_SETTINGS = (
-    "config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "lora/adapter_config.json",
-)
+_SETTINGS = {
+    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", "lora/adapter_config.json"),
+}
 """Files with names of files among their values, possibly."""
+_LICENSES = ("LICENSE*", "LICENCE*", "NOTICE*")
 _FILES = (
-    *_SETTINGS,
-    "added_tokens.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "*.jinja",
-    INDEX,
-    "lora/adapter_model.safetensors",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
+    *(*_SETTINGS, *_LICENSES, INDEX, "*.jinja", "lora/adapter_model.safetensors"),
+    *("added_tokens.json", "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt"),
 )
 """Files of a checkpoint in addition to its weights. Everything else in its folder stays here: training states, metrics,
 drafts and whatever else may have been written there."""
-_SHARDS = "model-*.safetensors"
 
 
-@dataclass(frozen=True)
-class Upload:
-    """The files of a checkpoint that are uploaded.
+def select_files(facts: CheckpointFacts) -> tuple[dict[str, Path], list[str]]:
+    """Select the files of a checkpoint to upload.
 
-    Attributes:
-        files: paths here, by their name in the repository.
-        skipped: names of files in the folder that are not uploaded.
+    Returns:
+        Paths by their name in the repository, and the names of the other files in the folder.
     """
-
-    files: dict[str, Path]
-    skipped: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(path.stat().st_size for path in self.files.values())
-
-
-def select_files(facts: CheckpointFacts) -> Upload:
-    """Select the files of a checkpoint to upload."""
     weights = {tensor.file.name for tensor in facts.tensors}
-    files, skipped = {}, []
-    for path in sorted(path for path in facts.folder.rglob("*") if path.is_file()):
-        name = path.relative_to(facts.folder).as_posix()
-        if name in weights or _is_checkpoint_file(name):
-            files[name] = path
-        else:
-            skipped.append(name)
-    for name in files.keys() & {*_SETTINGS}:
+    paths = {path.relative_to(facts.folder).as_posix(): path for path in facts.folder.rglob("*") if path.is_file()}
+    files = {name: paths[name] for name in sorted(paths) if name in weights or _fits(name, *_FILES)}
+    for name in files.keys() & _SETTINGS:
         for field, value in _texts(read_json(files[name])):
             if len(value) > 1 and Path(value).is_absolute():
                 raise InputError(
@@ -84,11 +47,11 @@ def select_files(facts: CheckpointFacts) -> Upload:
                     file=files[name],
                     field=field,
                 )
-    return Upload(files, tuple(skipped))
+    return files, sorted(paths.keys() - files.keys())
 
 
-def _is_checkpoint_file(name: str) -> bool:
-    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in _FILES)
+def _fits(name: str, *patterns: str) -> bool:
+    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
 def _texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
@@ -103,7 +66,7 @@ def _texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, f"{field}[{index}]")
 
 
-def push(repository: str, upload: Upload, card: str, *, public: bool = False, message: str | None = None) -> str:
+def push(repository: str, files: dict[str, Path], card: str, *, public: bool = False) -> str:
     """Upload files and card in one commit, and return its address.
 
     Large files are sent before the commit; those that the Hub already has are not sent again, so that a repeated call
@@ -114,33 +77,23 @@ def push(repository: str, upload: Upload, card: str, *, public: bool = False, me
     with hub_errors(repository, field="repository"), progress_on_terminals():
         api.create_repo(repository, private=not public, exist_ok=True)
         info = api.model_info(repository)
-        if not public and not info.private:
-            raise InputError(
-                f"'{repository}' is public, and everyone could read the model; pass --public if they may",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="public",
+        if public == info.private:
+            problem = (
+                "is private; change its visibility on the Hub first, or omit --public"
+                if public
+                else "is public, and everyone could read the model; pass --public if they may"
             )
-        if public and info.private:
-            raise InputError(
-                f"'{repository}' is private; change its visibility on the Hub first, or omit --public",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="public",
-            )
-        additions = [CommitOperationAdd(name, str(path)) for name, path in upload.files.items()]
-        stale = _stale_files([file.rfilename for file in info.siblings or ()], upload)
+            raise InputError(f"'{repository}' {problem}", code=ErrorCode.CONFLICTING_OPTIONS, field="public")
+        remote = {file.rfilename for file in info.siblings or ()} - files.keys()
+        known = [name for name in remote if _fits(name, *_FILES, WEIGHTS, "model-*.safetensors")]
         commit = api.create_commit(
             repository,
             [
-                *additions,
-                CommitOperationAdd(CARD, card.encode()),
-                *(CommitOperationDelete(name) for name in stale),
+                *(CommitOperationAdd(name, str(path)) for name, path in files.items()),
+                CommitOperationAdd("README.md", card.encode()),
+                *(CommitOperationDelete(name) for name in sorted(known) if not _fits(name, *_LICENSES)),
             ],
-            commit_message=message or "Upload the model with maira push",
+            commit_message="Upload the model with maira push",
             parent_commit=info.sha,
         )
     return str(commit.commit_url)
-
-
-def _stale_files(remote: Sequence[str], upload: Upload) -> list[str]:
-    known = [name for name in remote if name == WEIGHTS or fnmatch(name, _SHARDS) or _is_checkpoint_file(name)]
-    return [name for name in known if name not in upload.files and not name.startswith(("LICEN", "NOTICE"))]

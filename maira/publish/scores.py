@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.judges.check import confusion_accuracy
 from radfact.results.reader import read_run, read_scores
-from radfact.results.schema import RADFACT, describe_models, metric_of_scores
+from radfact.results.schema import RADFACT, ScoreRecord, describe_models, metric_of_scores
 from radfact.statistics.proportions import wilson_interval
 
 _CHECK_SCORES = ("precision", "recall", "f1", "evidence_f1")
-
-
-class CardScore(NamedTuple):
-    """A score of a model card.
-
-    Attributes:
-        name: of the score.
-        value: on the test set.
-        low, high: 95% interval; None if it is not known.
-        n: samples with a value; None if it is not known.
-        unit: range or unit; None for 0 to 1.
-        judge: judge or language model that it was computed with; None without one.
-    """
-
-    name: str
-    value: float
-    low: float | None
-    high: float | None
-    n: int | None
-    unit: str | None = None
-    judge: str | None = None
-
-    @property
-    def interval(self) -> str:
-        """The interval as text."""
-        return "unknown" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
 @dataclass(frozen=True)
@@ -49,19 +22,21 @@ class TestScores:
 
     Attributes:
         name: of the test set, as its user gives it; None if it is not known.
-        scores: scores with a value.
+        scores: scores with a value, by name.
         notes: sentences on how they were computed, and on scores without a value.
+        judges: judge or language model of the scores that were computed with one.
     """
 
     __test__ = False  # pytest collects classes with this beginning
 
     name: str | None
-    scores: tuple[CardScore, ...]
-    notes: tuple[str, ...]
+    scores: Mapping[str, ScoreRecord]
+    notes: Sequence[str]
+    judges: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_test_scores(text: str, fingerprint: str) -> TestScores:
-    """Read the scores of a model."""
+    """Read the scores of a model, from [NAME=]PATH."""
     name, _, path = text.rpartition("=")
     source = Path(path)
     if source.is_file():
@@ -77,11 +52,7 @@ def read_test_scores(text: str, fingerprint: str) -> TestScores:
         )
     judges = {metric: without_paths(judge) for metric, judge in describe_models(scores).items()}
     metrics = metric_of_scores(scores)
-    rows = tuple(
-        CardScore(label, s.point, s.low, s.high, s.n, s.unit, judges.get(metrics.get(label, RADFACT)))
-        for label, s in scores.scores.items()
-        if s.point is not None
-    )
+    known = {label: score for label, score in scores.scores.items() if score.point is not None}
     counts = scores.counts
     notes = [f"{counts.get('scored', 'unknown')} of {counts.get('samples', 'unknown')} samples are scored."]
     by = scores.resampling.by if scores.resampling else None
@@ -91,37 +62,33 @@ def read_test_scores(text: str, fingerprint: str) -> TestScores:
         notes.append(
             "The drafts do not name their model, so it is not verified that these scores belong to this model."
         )
-    if empty := [label for label, s in scores.scores.items() if s.point is None]:
+    if empty := [label for label in scores.scores if label not in known]:
         notes.append(f"Scores without a value: {', '.join(f'`{label}`' for label in empty)}.")
     notes += [f"`{metric}` is computed with `{judge}`." for metric, judge in judges.items()]
     notes += [f"`{metric}` was not computed." for metric in scores.unavailable]
-    return TestScores(name or None, rows, tuple(notes))
+    readers = {label: judges[metric] for label in known if (metric := metrics.get(label, RADFACT)) in judges}
+    return TestScores(name or None, known, notes, readers)
 
 
 def _read_check(name: str | None, file: Path) -> TestScores:
     check = read_json(file)
+    scores = {}
     try:
-        confusion, n = check["confusion"], int(check["n"])
-        accuracy = confusion_accuracy(confusion)
-        rest = list(_check_scores(check, n))
+        n = int(check["n"])
+        if (accuracy := confusion_accuracy(check["confusion"])) is not None:
+            low, high = wilson_interval(round(accuracy * n), n) or (None, None)
+            scores["accuracy"] = ScoreRecord(point=accuracy, low=low, high=high, n=n)
+        scores |= {
+            label: ScoreRecord(point=float(check[label]), n=n) for label in _CHECK_SCORES if check[label] is not None
+        }
     except (TypeError, KeyError, ValueError):
         raise InputError("expected the file of radfact judge-check", code=ErrorCode.INVALID_FORMAT, file=file) from None
-    rows = rest
-    if accuracy is not None:
-        low, high = wilson_interval(round(accuracy * n), n) or (None, None)
-        rows = [CardScore("accuracy", accuracy, low, high, n), *rest]
     notes = (
         f"{n} labeled judgments, {check.get('failures', 'unknown')} without a valid verdict.",
         "The interval of the accuracy is a 95% Wilson interval, which assumes independent judgments.",
         "The file does not identify the judge's weights, so it is not verified that these scores belong to this model.",
     )
-    return TestScores(name, tuple(rows), notes)
-
-
-def _check_scores(check: dict[str, Any], n: int) -> Iterator[CardScore]:
-    for name in _CHECK_SCORES:
-        if check[name] is not None:
-            yield CardScore(name, float(check[name]), None, None, n)
+    return TestScores(name, scores, notes)
 
 
 def without_paths(name: str) -> str:
