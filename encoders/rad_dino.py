@@ -1,7 +1,4 @@
-"""The DINOv2 vision transformer of RAD-DINO.
-
-Source: MAIRA-2, methods and appendix B.3.
-"""
+"""The DINOv2 vision transformer of RAD-DINO (MAIRA-2, methods and appendix B.3)."""
 
 from __future__ import annotations
 
@@ -36,9 +33,8 @@ class DinoVisionTransformer(VisionTransformer):
 class ConvStem(PatchEmbed):
     """Patch embedding by four strided 3 x 3 convolutions, for small encoders trained from scratch.
 
-    Early convolutions let a small transformer learn from far fewer images.
-
-    Source: Xiao et al. 2021, "Early convolutions help transformers see better".
+    Early convolutions let a small transformer learn from far fewer images (Xiao et al. 2021, "Early convolutions help
+    transformers see better").
     """
 
     def __init__(self, *, patch_size: int, in_chans: int = 3, embed_dim: int, **options: Any) -> None:
@@ -85,9 +81,8 @@ class Encoder(nn.Module):
         frozen: bool = True,
     ) -> None:
         if hidden_size % num_attention_heads:
-            raise ValueError(
-                f"hidden_size: expected a multiple of the {num_attention_heads} attention heads, found {hidden_size}"
-            )
+            found = f"expected a multiple of the {num_attention_heads} attention heads, found {hidden_size}"
+            raise ValueError(f"hidden_size: {found}")
         super().__init__()
         self.options = {
             "image_size": image_size,

@@ -75,7 +75,6 @@ def timm_name(name: str) -> tuple[str, int | None]:
     for hf, timm in STEMS:
         if name.startswith(hf):
             name = timm + name.removeprefix(hf)
-            break
     for hf, timm in (*ALIASES, *LEAVES):
         name = name.replace(hf, timm)
     for third, hf in enumerate(QKV):
@@ -89,18 +88,13 @@ def hugging_face_names(name: str) -> tuple[str, ...]:
     for hf, timm in STEMS:
         if name.startswith(timm):
             name = hf + name.removeprefix(timm)
-            break
     for hf, timm in LEAVES:
         name = name.replace(timm, hf)
     return tuple(name.replace(FUSED_QKV, part) for part in QKV) if FUSED_QKV in name else (name,)
 
 
 def to_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert a published state dict to timm's names.
-
-    Raises:
-        ValueError: a part of a fused projection is missing.
-    """
+    """Convert a published state dict to timm's names."""
     converted: dict[str, Tensor] = {}
     thirds: dict[str, dict[int, Tensor]] = {}
     for name, tensor in state.items():
@@ -127,12 +121,7 @@ def to_hugging_face(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def options_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Encoder` for a Hugging Face `Dinov2Config`; missing keys have its defaults.
-
-    Raises:
-        ValueError: the configuration is not that of RAD-DINO, or its features are not those of the last block after
-            the final norm.
-    """
+    """Return the arguments of `Encoder` for a Hugging Face `Dinov2Config`; missing keys have its defaults."""
     for key, value in _REQUIRED.items():
         if config.get(key, value) != value:
             raise ValueError(f"{key}: expected {value!r}, found {config[key]!r}")
@@ -144,11 +133,7 @@ def options_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Hugging Face `Dinov2Config` for arguments of `Encoder`, as a backbone with the last features.
-
-    Raises:
-        ValueError: the encoder has a convolutional stem.
-    """
+    """Return a Hugging Face `Dinov2Config` for arguments of `Encoder`, as a backbone with the last features."""
     if options.get("stem", "patch") != "patch":
         raise ValueError("the encoder's convolutional stem has no counterpart in DINOv2")
     layers = options["num_hidden_layers"]
@@ -159,11 +144,7 @@ def config_of_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Derive the arguments of `Encoder` from the shapes of a state dict with timm's names.
-
-    Raises:
-        ValueError: the model is not a DINOv2 with one CLS token and square images.
-    """
+    """Derive the arguments of `Encoder` from the shapes of a state dict with timm's names."""
     try:
         _, positions, width = state["pos_embed"].shape
         patch = state["patch_embed.proj.weight"].shape[-1]
@@ -173,9 +154,7 @@ def options_of_weights(state: Mapping[str, Tensor]) -> dict[str, Any]:
     if side**2 != positions - 1:
         raise ValueError(f"pos_embed: expected a square number of positions and a CLS token, found {positions}")
     if not width or width % HEAD_WIDTH:
-        message = (
-            f"expected a multiple of {HEAD_WIDTH} channels, found {width}; a config.json names the attention heads"
-        )
+        message = f"expected a multiple of {HEAD_WIDTH} channels, found {width}; a config.json names the heads"
         raise ValueError(message)
     return {
         "image_size": side * patch,
@@ -199,7 +178,10 @@ def load_encoder(path: Path, *, frozen: bool = True) -> Encoder:
     state = to_timm(_read(_weights_file(path)))
     config = path / "config.json"
     if path.is_dir() and config.is_file():
-        options = options_of_config(_read_config(config))
+        try:
+            options = options_of_config({**json.loads(config.read_text(encoding="utf-8"))})
+        except (TypeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{config.name}: expected a JSON object ({error})") from None
     else:
         options = options_of_weights(state)
     encoder = Encoder(**options, frozen=frozen)
@@ -249,16 +231,6 @@ def _weights_file(path: Path) -> Path:
     if len(candidates) == 1:
         return candidates[0]
     raise ValueError(f"no weights here: expected model.safetensors or one state dict, found {len(candidates)}")
-
-
-def _read_config(file: Path) -> Mapping[str, Any]:
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file.name} is not JSON: {error}") from None
-    if not isinstance(config, Mapping):
-        raise ValueError(f"{file.name}: expected an object, found {type(config).__name__}")
-    return config
 
 
 def _read(file: Path) -> Mapping[str, Tensor]:

@@ -50,28 +50,9 @@ def test_tokens_are_the_last_block_after_the_final_norm_without_the_cls_token() 
     torch.testing.assert_close(built(pixels), by_hand[:, 1:], atol=1e-5, rtol=1e-5)
 
 
-def test_the_order_of_tokens_is_row_by_row_from_the_top_left() -> None:
-    built = encoder()
-    plain = images(56, 56, 1)
-    changed = plain.clone()
-    changed[:, :, 14:28, 42:56] += 5  # second row, last column of a 4 x 4 grid
-    embedded = [built.vit.patch_embed.proj(pixels).flatten(2).transpose(1, 2) for pixels in (plain, changed)]
-    moved = (embedded[0] - embedded[1]).abs().sum((0, 2)) > 0
-    assert moved.nonzero().flatten().tolist() == [7]
-    assert not torch.allclose(built(plain), built(changed))
-
-
-def test_position_embeddings_matter() -> None:
-    built = encoder()
-    row = images(56, 56, 1)
-    mirrored = row.flip(-1)
-    assert not torch.allclose(built(row).mean(1), built(mirrored).mean(1), atol=1e-4)
-
-
-@pytest.mark.parametrize(("height", "width"), [(55, 56), (56, 57), (224, 518 - 1)])
-def test_a_side_must_be_a_multiple_of_the_patch(height: int, width: int) -> None:
-    with pytest.raises(ValueError, match=f"multiples of 14, found {height} x {width}"):
-        encoder()(images(height, width))
+def test_a_side_must_be_a_multiple_of_the_patch() -> None:
+    with pytest.raises(ValueError, match="multiples of 14, found 56 x 57"):
+        encoder()(images(56, 57))
 
 
 def test_the_convolutional_stem_has_a_fixed_patch_size() -> None:
