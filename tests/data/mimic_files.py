@@ -8,21 +8,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# The tables' columns are those of mimic-cxr-jpg 2.0.0 as public code lists them.
-METADATA = [
-    "dicom_id",
-    "subject_id",
-    "study_id",
-    "PerformedProcedureStepDescription",
-    "ViewPosition",
-    "Rows",
-    "Columns",
-    "StudyDate",
-    "StudyTime",
-    "ProcedureCodeSequence_CodeMeaning",
-    "ViewCodeSequence_CodeMeaning",
-    "PatientOrientationCodeSequence_CodeMeaning",
-]
+# Of the columns of mimic-cxr-jpg 2.0.0, as public code lists them, also some that are not read.
+METADATA = ("dicom_id", "subject_id", "study_id", "PerformedProcedureStepDescription", "ViewPosition", "StudyDate")
+METADATA += ("StudyTime", "ProcedureCodeSequence_CodeMeaning", "ViewCodeSequence_CodeMeaning")
 SPLIT = ("dicom_id", "study_id", "subject_id", "split")
 REPORT = """\
                                  FINAL REPORT
@@ -66,30 +54,12 @@ def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def write_tables(
-    folder: Path,
-    images: Sequence[Image] = IMAGES,
-    suffix: str = ".csv.gz",
-    splits: Mapping[str, str] = SPLITS,
+    folder: Path, images: Sequence[Image] = IMAGES, suffix: str = ".csv.gz", splits: Mapping[str, str] = SPLITS
 ) -> None:
     """The tables of mimic-cxr-jpg; splits are those of patients."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        [
-            dicom,
-            patient,
-            study,
-            "CHEST (PA AND LAT)",
-            view,
-            "3056",
-            "2544",
-            date,
-            time,
-            "CHEST (PA AND LAT)",
-            code,
-            "Erect",
-        ]
-        for dicom, patient, study, view, date, time, code in images
-    ]
+    chest = "CHEST (PA AND LAT)"
+    rows = [[*names, chest, view, date, time, chest, code] for *names, view, date, time, code in images]
     write_table(folder / f"mimic-cxr-2.0.0-metadata{suffix}", METADATA, rows)
     rows = [[dicom, study, patient, splits[patient]] for dicom, patient, study, *_ in images]
     write_table(folder / f"mimic-cxr-2.0.0-split{suffix}", SPLIT, rows)

@@ -10,10 +10,8 @@ from typing import Any
 
 CHEXPERT_PLUS_COLUMNS = (
     *("path_to_image", "path_to_dcm", "frontal_lateral", "ap_pa", "deid_patient_id", "patient_report_date_order"),
-    *("report", "section_narrative", "section_clinical_history", "section_history", "section_comparison"),
-    *("section_technique", "section_procedure_comments", "section_findings", "section_impression"),
-    *("section_end_of_impression", "section_summary", "section_accession_number", "age", "sex", "race", "ethnicity"),
-    *("interpreter_needed", "insurance_type", "recent_bmi", "deceased", "split"),
+    *("report", "section_clinical_history", "section_history", "section_comparison", "section_technique"),
+    *("section_findings", "section_impression", "section_accession_number", "split"),
 )
 Row = dict[str, Any]
 
@@ -80,13 +78,9 @@ def write_rexgradient(root: Path, *studies: Row, split: str = "test", folder: st
 
 def write_interpret_cxr(root: Path) -> Path:
     """Write tables with a study of each source, a table of views, and the images."""
+    chexpert = "['CheXpert/train/patient00001/study1/view1_frontal.png'\n 'b/view2_lateral.png']"
     rows = [
-        (
-            "CheXpert",
-            "Clear.",
-            "Normal.",
-            "['CheXpert/train/patient00001/study1/view1_frontal.png'\n 'b/view2_lateral.png']",
-        ),
+        ("CheXpert", "Clear.", "Normal.", chexpert),
         ("OpenI", "The XXXX are clear.", "", "['images/CXR1_1_IM-0001-3001.png']"),
         ("BIMCV-COVID19", "Opacity.", "", '["sub-S1_ses-E1_run-1_bp-chest_vp-ap_dx.png"]'),
         ("PadChest", "Stable.", "", "padchest/2168.png"),

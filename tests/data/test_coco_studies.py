@@ -40,20 +40,14 @@ def test_detections_are_grounded_findings_and_phrases(tmp_path: Path) -> None:
     assert (second.findings, second.grounded_findings, second.phrases) == (None, None, None)
 
 
-def test_a_caption_without_boxes_is_a_sentence_of_a_grounded_report(tmp_path: Path) -> None:
-    annotations = [
-        {"image_id": 1, "caption": "A mass.", "bbox": [0, 0, 10, 10]},
-        {"image_id": 1, "caption": "No effusion."},
-    ]
+@pytest.mark.parametrize("box", [[0, 0, 10, 10], None])
+def test_captions_are_a_grounded_report_with_a_box_and_else_a_narrative(tmp_path: Path, box: list[int] | None) -> None:
+    annotations = [{"image_id": 1, "caption": "A mass."} | ({"bbox": box} if box else {})]
+    annotations += [{"image_id": 1, "caption": "No effusion."}]
     first = read_coco_studies(_write(tmp_path, annotations)).studies[0]
-    assert [s.text for s in first.grounded_findings or ()] == ["A mass.", "No effusion."]
-    assert [s.text for s in first.phrases or ()] == ["A mass."]
-
-
-def test_captions_without_boxes_are_a_narrative(tmp_path: Path) -> None:
-    annotations = [{"image_id": 2, "caption": "Clear lungs."}, {"image_id": 2, "caption": "No effusion."}]
-    second = read_coco_studies(_write(tmp_path, annotations)).studies[1]
-    assert (second.findings, second.grounded_findings) == ("Clear lungs. No effusion.", None)
+    assert [s.text for s in first.grounded_findings or ()] == (["A mass.", "No effusion."] if box else [])
+    assert [s.text for s in first.phrases or ()] == (["A mass."] if box else [])
+    assert first.findings == (None if box else "A mass. No effusion.")
 
 
 @pytest.mark.parametrize(

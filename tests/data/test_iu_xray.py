@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from error_checks import raises
+from record_files import touch
 
-from maira.data.archive import ArchiveStudy
 from maira.data.pairing import Rules, make_samples
 from maira.data.sources.iu_xray import read_iu_xray
 
@@ -32,27 +31,15 @@ REPORT = """<?xml version="1.0" encoding="utf-8"?>
 {images}
 </eCitation>"""
 IMAGE = '<parentImage id="{name}"><figureId>F1</figureId><caption>{caption}</caption></parentImage>'
+CELLS = {"findings": "Clear lungs.", "indication": "", "comparison": "", "caption": "PA and lateral chest"}
 
 
-def _write(
-    root: Path,
-    uid: str,
-    images: Sequence[str],
-    *,
-    findings: str = "Clear lungs.",
-    indication: str = "",
-    comparison: str = "",
-    caption: str = "PA and lateral chest",
-) -> Path:
-    folder = root / "ecgen-radiology"
-    folder.mkdir(exist_ok=True, parents=True)
-    radiographs = "".join(IMAGE.format(name=name, caption=caption) for name in images)
-    path = folder / f"{uid.removeprefix('CXR')}.xml"
-    path.write_text(
-        REPORT.format(uid=uid, findings=findings, indication=indication, comparison=comparison, images=radiographs),
-        encoding="utf-8",
-    )
-    return path
+def _write(root: Path, uid: str, *images: str, **cells: str) -> None:
+    cells = CELLS | cells
+    path = root / "ecgen-radiology" / f"{uid.removeprefix('CXR')}.xml"
+    path.parent.mkdir(exist_ok=True)
+    radiographs = "".join(IMAGE.format(name=name, caption=cells["caption"]) for name in images)
+    path.write_text(REPORT.format(uid=uid, images=radiographs, **cells), encoding="utf-8")
 
 
 def _write_views(root: Path, *rows: str) -> None:
@@ -62,11 +49,12 @@ def _write_views(root: Path, *rows: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    _write(tmp_path, "CXR10", ["CXR10_IM-0002-1001", "CXR10_IM-0002-2001"])
+    _write(tmp_path, "CXR10", "CXR10_IM-0002-1001", "CXR10_IM-0002-2001")
     _write(
         tmp_path,
         "CXR1",
-        ["CXR1_1_IM-0001-3001", "CXR1_1_IM-0001-4001"],
+        "CXR1_1_IM-0001-3001",
+        "CXR1_1_IM-0001-4001",
         findings="Wires as on XXXX, XXXX. A drain by XXXX in the  right\n apex; Q-XXXX of XXXXXXXX.",
         indication="XXXX",
         comparison=".",
@@ -82,56 +70,31 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _first(root: Path) -> ArchiveStudy:
-    return read_iu_xray(root).studies[0]
-
-
-def test_studies_are_ordered_by_number(root: Path) -> None:
+def test_reports_become_studies_in_the_order_of_their_numbers(root: Path) -> None:
     archive = read_iu_xray(root)
     assert [study.study_id for study in archive.studies] == ["CXR1", "CXR10"]
-    assert archive.source == "iu-xray"
-    assert archive.failures == []
-
-
-def test_views_are_joined_by_file_name(root: Path) -> None:
-    radiographs = [(radiograph.key, radiograph.view) for radiograph in _first(root).radiographs]
+    assert (archive.source, archive.failures) == ("iu-xray", [])
+    study = archive.studies[0]
+    radiographs = [(radiograph.key, radiograph.view) for radiograph in study.radiographs]
     assert radiographs == [("CXR1_1_IM-0001-3001", "lateral"), ("CXR1_1_IM-0001-4001", "frontal")]
-
-
-def test_deidentified_words_are_marked_like_mimic(root: Path) -> None:
-    study = _first(root)
+    # Removed words are marked as in MIMIC-CXR; the technique is the caption that the images share.
     assert study.findings == "Wires as on ___, ___. A drain by ___ in the right apex; Q-___ of ___."
-    assert study.indication == "___"
-
-
-def test_the_technique_is_the_deduplicated_caption(root: Path) -> None:
-    assert _first(root).technique == "Two radiographs of ___"
+    assert (study.indication, study.technique, study.comparison) == ("___", "Two radiographs of ___", None)
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("places", "read"),
     [
-        "NLMCXR_png/CXR10_IM-0002-1001.png",
-        "images/images_normalized/10_IM-0002-1001.dcm.png",
-        "NLMCXR_dcm/10/10_IM-0002-1001.dcm",
+        (["NLMCXR_png/CXR10_IM-0002-1001.png"], 0),
+        (["images/images_normalized/10_IM-0002-1001.dcm.png"], 0),
+        (["dcm_b/10_IM-0002-1001.dcm", "dcm_a/10_IM-0002-1001.dcm", "b/CXR10_IM-0002-1001.png"], 1),
+        (["a/CXR10_IM-0002-1001.png", "b/CXR10_IM-0002-1001.png", "dcm/10_IM-0002-1001.dcm"], 2),
+        (["b/CXR10_IM-0002-1001.png", "a/CXR10_IM-0002-1001.png"], 1),
     ],
 )
-def test_images_are_found_in_every_distribution(root: Path, place: str) -> None:
-    (root / place).parent.mkdir(parents=True)
-    (root / place).touch()
-    assert read_iu_xray(root).studies[1].radiographs[0].path == root / place
-
-
-@pytest.mark.parametrize("creation_order", [("a", "b", "dcm_a", "dcm_b"), ("dcm_b", "dcm_a", "b", "a")])
-def test_the_choice_between_files_does_not_depend_on_creation_order(root: Path, creation_order: Sequence[str]) -> None:
-    for folder in creation_order:
-        (root / folder).mkdir()
-        (root / folder / "CXR1_1_IM-0001-3001.png").touch()
-        if folder.startswith("dcm"):
-            (root / folder / "10_IM-0002-1001.dcm").touch()
-    one, ten = read_iu_xray(root).studies
-    assert one.radiographs[0].path == root / "a" / "CXR1_1_IM-0001-3001.png"
-    assert ten.radiographs[0].path == root / "dcm_a" / "10_IM-0002-1001.dcm"
+def test_images_of_every_distribution_are_found_in_a_fixed_order(root: Path, places: list[str], read: int) -> None:
+    touch(root / place for place in places)
+    assert read_iu_xray(root).studies[1].radiographs[0].path == root / places[read]
 
 
 def test_packed_reports_are_read(root: Path) -> None:
@@ -144,7 +107,7 @@ def test_packed_reports_are_read(root: Path) -> None:
 
 
 def test_a_radiograph_without_a_view_is_listed(root: Path) -> None:
-    _write(root, "CXR1", ["CXR1_IM-9999-1001"])
+    _write(root, "CXR1", "CXR1_IM-9999-1001")
     archive = read_iu_xray(root)
     assert archive.studies[0].radiographs == ()
     assert [(f.source, f.stage) for f in archive.failures] == [("CXR1_IM-9999-1001", "read")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from error_checks import raises
-from record_files import write_csv
+from record_files import touch, write_csv
 
 from maira.data.archive import Archive, ArchiveStudy
 from maira.data.pairing import Rules, make_samples
@@ -18,11 +18,8 @@ from maira.data.study import Label
 from radfact.records import Box, Sentence
 
 REPORTS = "grounded_reports_20240819.json"
-COLUMNS = (
-    "StudyID,ImageID,label,boxes_count,extra_boxes_count,locations,prior_study,progression_status,prior_imageID,"
-    "sentence_en,sentence_es,study_is_benchmark,study_is_validation,split,PatientID,patient_is_benchmark,PatientBirth,"
-    "PatientSex_DICOM,StudyDate_DICOM,StudyDate,PatientAge,label_group,Year"
-)
+COLUMNS = ("StudyID", "ImageID", "label", "prior_study", "sentence_en", "split", "PatientID", "StudyDate_DICOM")
+"""Of the columns of the release, also some that are not read."""
 ABNORMAL: dict[str, Any] = {
     "sentence_en": "Minimal left  pleural thickening.",
     "sentence_es": "Mínimo engrosamiento pleural izquierdo.",
@@ -54,28 +51,22 @@ def _row(study: str, **cells: str) -> dict[str, str]:
 def _write(root: Path, entries: Any, *rows: dict[str, str], images: bool = True) -> Path:
     root.mkdir(exist_ok=True)
     (root / REPORTS).write_text(json.dumps(entries), encoding="utf-8")
-    write_csv(root / "master_table.csv", COLUMNS.split(","), rows)
+    write_csv(root / "master_table.csv", COLUMNS, rows)
     folder = root / "Padchest_GR_files" / "PadChest_GR"
     folder.mkdir(parents=True, exist_ok=True)
-    for row in rows if images else ():
-        (folder / f"{row['StudyID']}-f.png").touch()
+    touch(folder / f"{row['StudyID']}-f.png" for row in rows if images)
     return root
 
 
 def _write_padchest(root: Path, *rows: tuple[str, str, str]) -> tuple[Path, Path]:
     """PadChest with rows of (study, image, projection), and English reports of all its studies."""
-    root.mkdir()
     columns = ("ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "Projection", "Pediatric", "Report")
-    with (root / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv").open("w", encoding="utf-8") as handle:
-        handle.write(",".join(columns) + "\n")
-        handle.writelines(f"{image}.png,0,20120101,{study},p1,{view},No,sin cambi\n" for study, image, view in rows)
-    (root / "0").mkdir()
-    for _, image, _ in rows:
-        (root / "0" / f"{image}.png").touch()
-    reports = root / "english.csv"
-    lines = [f"{study},Report of {study}.," for study in dict.fromkeys(study for study, _, _ in rows)]
-    reports.write_text("\n".join(["StudyID,findings,impression", *lines]) + "\n", encoding="utf-8")
-    return root, reports
+    cells = ((f"{image}.png", "0", "20120101", study, "p1", view, "No", "sin cambi") for study, image, view in rows)
+    table = root / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+    write_csv(table, columns, (dict(zip(columns, row, strict=True)) for row in cells))
+    touch(root / "0" / f"{image}.png" for _, image, _ in rows)
+    reports = [{"StudyID": study, "findings": f"Report of {study}."} for study in {row[0]: None for row in rows}]
+    return root, write_csv(root / "english.csv", ("StudyID", "findings", "impression"), reports)
 
 
 def _only(archive: Archive) -> ArchiveStudy:
@@ -83,33 +74,15 @@ def _only(archive: Archive) -> ArchiveStudy:
     return study
 
 
-def _refused(root: Path, entry: Any) -> str:
-    """Return the reason why a study is excluded; a valid study in the same release remains."""
-    _write(root, [_entry("good"), entry], _row("good"), _row("s1"))
-    archive = read_padchest_gr(root)
-    assert [study.study_id for study in archive.studies] == ["good"]
-    (failure,) = archive.failures
-    assert failure.stage == "read"
-    return failure.reason
-
-
 def test_sentences_and_boxes_are_the_grounded_report(tmp_path: Path) -> None:
-    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", ABNORMAL, NORMAL)], _row("s1"))))
+    rows = (_row("s1", split="validation"), _row("s1", split="validation", label="a second row"))
+    study = _only(read_padchest_gr(_write(tmp_path, [_entry("s1", ABNORMAL, NORMAL)], *rows)))
     boxes = (Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4), Box(x_min=0, y_min=0.5, x_max=0.6, y_max=1))
     assert study.grounded_findings == (
         Sentence(text="Minimal left pleural thickening.", boxes=boxes),
         Sentence(text="No effusion."),
     )
-    assert study.findings is None
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"), [("train", "train"), ("validation", "validate"), ("test", "test")], ids=lambda name: str(name)
-)
-def test_patients_and_splits_come_from_the_table(tmp_path: Path, name: str, ours: str) -> None:
-    _write(tmp_path, [_entry("s1")], _row("s1", split=name), _row("s1", split=name, label="a second row"))
-    study = _only(read_padchest_gr(tmp_path))
-    assert (study.patient_id, study.split) == ("p1", ours)
+    assert (study.findings, study.patient_id, study.split) == (None, "p1", "validate")
 
 
 @pytest.mark.parametrize(
@@ -189,49 +162,39 @@ def test_laterals_and_prior_reports_come_from_padchest(tmp_path: Path) -> None:
     assert archive.studies[1].radiographs[0].path == priors / "s0-f.png"
 
 
-def test_only_the_named_study_is_the_prior(tmp_path: Path) -> None:
-    entries = [_entry("s2", previous="s0"), _entry("s1")]
+@pytest.mark.parametrize(("previous", "report"), [("s0", "FINDINGS: Report of s0."), ("s1", "FINDINGS: No effusion.")])
+def test_the_named_study_of_padchest_or_the_release_is_the_prior(tmp_path: Path, previous: str, report: str) -> None:
+    entries = [_entry("s2", previous=previous), _entry("s1")]
     root = _write(tmp_path / "gr", entries, _row("s2", StudyDate_DICOM="20150101"), _row("s1"))
     padchest, reports = _write_padchest(tmp_path / "padchest", ("s0", "s0-f", "PA"))
-    samples = make_samples(read_padchest_gr(root, padchest=padchest, reports=reports), Rules()).studies
-    assert {s.study_id: s.prior_report for s in samples} == {"s2": "FINDINGS: Report of s0.", "s1": None}
-
-
-def test_a_prior_within_the_release_needs_no_padchest(tmp_path: Path) -> None:
-    entries = [_entry("s2", previous="s1"), _entry("s1")]
-    _write(tmp_path, entries, _row("s2", StudyDate_DICOM="20150101"), _row("s1"))
-    samples = make_samples(read_padchest_gr(tmp_path), Rules()).studies
-    assert {s.study_id: s.prior_report for s in samples} == {"s2": "FINDINGS: No effusion.", "s1": None}
-
-
-@pytest.mark.parametrize(
-    ("finding", "message"),
-    [
-        (ABNORMAL | {"boxes": [[10, 20, 30, 40]]}, "findings[1].boxes[0][0]: "),
-        (ABNORMAL | {"boxes": [[0.5, 0.1, 0.2, 0.3]]}, "findings[1].boxes[0]: corners are swapped"),
-        (ABNORMAL | {"boxes": [[0.5, 0.1, 0.2]]}, "findings[1].boxes[0][3]: "),
-        (ABNORMAL | {"boxes": {"x": 1}}, "findings[1].boxes: "),
-        (ABNORMAL | {"labels": 7}, "findings[1].labels: "),
-        (NORMAL | {"sentence_en": None}, "findings[1].sentence_en: expected text"),
-        ("No effusion.", "findings[1]: "),
-    ],
-)
-def test_an_invalid_report_is_excluded_with_its_field(tmp_path: Path, finding: Any, message: str) -> None:
-    assert message in _refused(tmp_path, _entry("s1", NORMAL, finding))
+    archive = read_padchest_gr(root, padchest=padchest, reports=reports)
+    assert {s.study_id: s.prior_report for s in make_samples(archive, Rules()).studies} == {"s2": report, "s1": None}
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
+        (_entry("s1", NORMAL, ABNORMAL | {"boxes": [[10, 20, 30, 40]]}), "findings[1].boxes[0][0]: "),
+        (
+            _entry("s1", NORMAL, ABNORMAL | {"boxes": [[0.5, 0.1, 0.2, 0.3]]}),
+            "findings[1].boxes[0]: corners are swapped",
+        ),
+        (_entry("s1", NORMAL, ABNORMAL | {"boxes": [[0.5, 0.1, 0.2]]}), "findings[1].boxes[0][3]: "),
+        (_entry("s1", NORMAL, ABNORMAL | {"labels": 7}), "findings[1].labels: "),
+        (_entry("s1", NORMAL, NORMAL | {"sentence_en": None}), "findings[1].sentence_en: expected text"),
+        (_entry("s1") | {"findings": []}, "findings: "),
         (_entry("good"), "duplicate study good"),
         (_entry("s3"), "not in master_table.csv"),
-        (_entry("s1") | {"findings": []}, "findings: "),
         ({"ImageID": "x"}, "StudyID: "),
         (7, "expected an object"),
     ],
 )
-def test_unusable_studies_are_excluded(tmp_path: Path, entry: Any, message: str) -> None:
-    assert message in _refused(tmp_path, entry)
+def test_an_invalid_study_is_excluded_with_its_field(tmp_path: Path, entry: Any, message: str) -> None:
+    archive = read_padchest_gr(_write(tmp_path, [_entry("good"), entry], _row("good"), _row("s1")))
+    assert [study.study_id for study in archive.studies] == ["good"]
+    (failure,) = archive.failures
+    assert failure.stage == "read"
+    assert message in failure.reason
 
 
 def test_missing_and_invalid_files_are_one_line_errors(tmp_path: Path) -> None:

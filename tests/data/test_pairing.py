@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,41 +52,33 @@ def test_every_frontal_is_a_sample() -> None:
 @pytest.mark.parametrize(
     ("lacking", "reason"),
     [
-        ({"findings": None}, "no findings section"),
-        ({"radiographs": (_radiograph("l", "lateral"),)}, "no frontal radiograph"),
+        ({"findings": None}, ["no findings section"]),
+        ({"radiographs": (_radiograph("l", "lateral"),)}, ["no frontal radiograph"]),
+        ({"findings": None, "is_prior_only": True}, []),
     ],
 )
-def test_incomplete_studies_are_listed(lacking: dict[str, Any], reason: str) -> None:
+def test_incomplete_studies_are_listed_except_priors(lacking: dict[str, Any], reason: list[str]) -> None:
     samples = _make(_study("s", **lacking))
     assert not samples.studies
-    assert [(f.source, f.stage, f.reason) for f in samples.skipped] == [("s", "select", reason)]
+    assert [(f.source, f.stage, f.reason) for f in samples.skipped] == [("s", "select", text) for text in reason]
 
 
 def test_the_prior_is_the_latest_earlier_study_with_report_and_frontal() -> None:
     samples = _make(
         _study("1"),
-        _study("2"),
+        _study("2a", timestamp="2"),
+        _study("2b", timestamp="2", findings=None, is_prior_only=True),
         _study("3", report=None),
         _study("4", radiographs=(_radiograph("l", "lateral"),)),
         _study("5"),
     )
+    # Simultaneous studies are no priors of each other.
     assert [(s.sample_id, _keys(s)[2], s.prior_report) for s in samples.studies] == [
         ("1", None, None),
-        ("2", "1-f", "Report 1."),
-        ("3", "2-f", "Report 2."),
-        ("5", "2-f", "Report 2."),
+        ("2a", "1-f", "Report 1."),
+        ("3", "2b-f", "Report 2b."),
+        ("5", "2b-f", "Report 2b."),
     ]
-
-
-def test_a_study_used_as_prior_only_is_not_listed() -> None:
-    samples = _make(_study("1", findings=None, is_prior_only=True), _study("2"))
-    assert [_keys(s)[2] for s in samples.studies] == ["1-f"]
-    assert samples.skipped == []
-
-
-def test_simultaneous_studies_are_not_priors() -> None:
-    samples = _make(_study("a", timestamp=1), _study("b", timestamp=1), _study("c", timestamp=2))
-    assert [_keys(s)[2] for s in samples.studies] == [None, None, "b-f"]
 
 
 @pytest.mark.parametrize("unknown", [{"patient_id": None}, {"timestamp": None}])
@@ -105,17 +96,13 @@ def test_every_prior_frontal_is_paired_in_training_by_rule() -> None:
     assert [_keys(s)[0] for s in tested.studies] == ["a", "b", "c", "d"]
 
 
-def test_every_lateral_can_be_drawn() -> None:
+def test_every_lateral_can_be_drawn_and_other_studies_change_no_draw() -> None:
     laterals = tuple(_radiograph(f"l{n}", "lateral") for n in range(3))
     study = _study("s", radiographs=(_radiograph("f"), *laterals))
-    counts = Counter(_keys(_make(study, seed=seed).studies[0])[1] for seed in range(60))
-    assert set(counts) == {"l0", "l1", "l2"}
-
-
-def test_draws_do_not_depend_on_other_studies() -> None:
-    radiographs = (_radiograph("f"), *(_radiograph(f"l{n}", "lateral") for n in range(5)))
-    alone = _make(_study("s", radiographs=radiographs)).studies
-    assert _make(_study("a", patient_id="q"), _study("s", radiographs=radiographs), _study("z")).studies[1] == alone[0]
+    draws = [_make(study, seed=seed).studies[0] for seed in range(60)]
+    assert {_keys(draw)[1] for draw in draws} == {"l0", "l1", "l2"}
+    others = _study("a", patient_id="q"), study, _study("z")
+    assert [_make(*others, seed=seed).studies[1] for seed in range(60)] == draws
 
 
 def test_unusable_radiographs_are_ignored() -> None:

@@ -80,15 +80,24 @@ def test_chexpert_plus_prefers_dicom_and_the_report_with_findings(tmp_path: Path
         ({"deid_patient_id": "nan"}, "deid_patient_id"),
         ({"patient_report_date_order": "first"}, "patient_report_date_order"),
         ({"split": "holdout"}, "split"),
+        ({"ImagePath": []}, "ImagePath"),
+        ({"ImagePath": [3]}, "ImagePath"),
+        ({"ImageViewPosition": ["PA", "PA"]}, "ImageViewPosition"),
+        ({"ImageViewPosition": [None]}, "ImageViewPosition[0]"),
+        ({"Findings": ["Clear."]}, "Findings"),
     ],
 )
-def test_an_invalid_cell_of_chexpert_plus_is_listed(tmp_path: Path, cells: dict[str, str], field: str) -> None:
-    write_chexpert_plus(tmp_path, chexpert_plus_row(2))
-    rows = (chexpert_plus_row(2), chexpert_plus_row(1) | cells)
-    write_csv(tmp_path / "df_chexpert_plus_240401.csv", CHEXPERT_PLUS_COLUMNS, rows)
-    archive = read_chexpert_plus(tmp_path)
-    assert _failures(archive) == [("read", f"df_chexpert_plus_240401.csv:3: {field}")]
-    assert make_samples(archive, Rules()).studies[0].patient_id == "patient00002"
+def test_an_invalid_cell_is_listed(tmp_path: Path, cells: dict[str, Any], field: str) -> None:
+    if field[0].islower():
+        write_chexpert_plus(tmp_path, chexpert_plus_row(2))
+        rows = (chexpert_plus_row(2), chexpert_plus_row(1) | cells)
+        write_csv(tmp_path / "df_chexpert_plus_240401.csv", CHEXPERT_PLUS_COLUMNS, rows)
+        archive, location = read_chexpert_plus(tmp_path), f"df_chexpert_plus_240401.csv:3: {field}"
+    else:
+        archive = read_rexgradient(write_rexgradient(tmp_path, rexgradient_study(2), rexgradient_study(**cells)))
+        location = f"test_metadata_view_position.json: pGRDNP_aGRDNA1_s1.2.1.{field}"
+    assert _failures(archive) == [("read", location)]
+    assert make_samples(archive, Rules()).studies
 
 
 def test_records_of_a_study_that_contradict_each_other_are_listed(tmp_path: Path) -> None:
@@ -134,32 +143,15 @@ def test_rexgradient_has_a_study_for_each_object(tmp_path: Path, images: str | N
 
 
 @pytest.mark.parametrize(
-    ("cells", "field"),
-    [
-        ({"ImagePath": []}, ".ImagePath"),
-        ({"ImagePath": [3]}, ".ImagePath"),
-        ({"ImageViewPosition": ["PA", "PA"]}, ".ImageViewPosition"),
-        ({"ImageViewPosition": [None]}, ".ImageViewPosition[0]"),
-        ({"Findings": ["Clear."]}, ".Findings"),
-    ],
+    ("text", "fault"), [("[]", ": invalid-format"), ('{"a": {}, "a": {}}', ":1: a: duplicate"), ('{"a": []}', None)]
 )
-def test_an_invalid_value_of_rexgradient_is_listed(tmp_path: Path, cells: dict[str, Any], field: str) -> None:
-    archive = read_rexgradient(write_rexgradient(tmp_path, rexgradient_study(2), rexgradient_study(**cells)))
-    assert _failures(archive) == [("read", f"test_metadata_view_position.json: pGRDNP_aGRDNA1_s1.2.1{field}")]
-    assert "pGRDNP_aGRDNA2_s1.2.2" in {sample.sample_id for sample in make_samples(archive, Rules()).studies}
-
-
-def test_metadata_that_is_no_object_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "train_metadata_view_position.json"
-    path.write_text(json.dumps({"a": [], "b": rexgradient_study()}))
-    (tmp_path / "deid_png").mkdir()
-    with raises(f"{tmp_path.name}: file-not-found"):
-        read_rexgradient(tmp_path)
-    path.write_text("[]")
-    with raises(f"{path.name}: invalid-format"):
-        read_rexgradient(tmp_path)
-    path.write_text('{"a": {}, "a": {}}')
-    with raises(f"{path.name}:1: a: duplicate"):
+def test_metadata_without_studies_is_an_error(tmp_path: Path, text: str, fault: str | None) -> None:
+    path = write_rexgradient(tmp_path, rexgradient_study()) / "metadata/test_metadata_view_position.json"
+    path.write_text(text)
+    if fault is None:
+        assert [failure.stage for failure in read_rexgradient(tmp_path).failures] == ["read"]
+        return
+    with raises(path.name + fault):
         read_rexgradient(tmp_path)
 
 

@@ -36,14 +36,15 @@ REPORT = """\
 
 def test_sections_of_a_report_are_prose_on_one_line() -> None:
     sections = split_sections(REPORT)
-    assert sections.get("examination") == "CHEST (PA AND LAT)"
-    assert sections.get("indication") == "___ year old man with cough // rule out pneumonia"
-    assert sections.get("technique") == "Chest PA and lateral"
-    assert sections.get("comparison") == "___."
-    assert sections.get("findings") == "The lungs are clear. No pleural effusion since ___. Heart size is normal."
-    assert sections.get("impression") == "No acute process."
-    assert sections.get("preamble") is None
-    assert sections.get("last_paragraph") is None
+    sections.pop("text")
+    assert sections == {
+        "examination": "CHEST (PA AND LAT)",
+        "indication": "___ year old man with cough // rule out pneumonia",
+        "technique": "Chest PA and lateral",
+        "comparison": "___.",
+        "findings": "The lungs are clear. No pleural effusion since ___. Heart size is normal.",
+        "impression": "No acute process.",
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,70 +76,69 @@ def test_sections_of_a_report_are_prose_on_one_line() -> None:
     ],
 )
 def test_headings_are_recognized_in_many_spellings(heading: str, section: str) -> None:
-    sections = dict(split_sections(f" {heading}:  One sentence of it.\n"))
+    sections = split_sections(f" {heading}:  One sentence of it.\n")
     sections.pop("text", None)
     assert sections == {section: "One sentence of it."}
 
 
-def test_a_report_without_headings_is_its_paragraphs_after_the_title() -> None:
-    sections = split_sections("  FINAL REPORT\n CHEST RADIOGRAPH.\n \n The lungs are clear.\n \n Normal heart.\n")
-    assert (sections.get("preamble"), sections.get("last_paragraph")) == (
-        "CHEST RADIOGRAPH.",
-        "The lungs are clear. Normal heart.",
-    )
-    assert sections.get("findings") is None
-
-
-def test_findings_without_a_heading_leave_the_previous_section() -> None:
-    sections = split_sections(" INDICATION:  Fever.\n \n COMPARISON:\n None.\n \n The lungs are clear.\n")
-    assert (sections.get("comparison"), sections.get("last_paragraph")) == ("None.", "The lungs are clear.")
-    assert sections.get("text") == "INDICATION: Fever. COMPARISON: None. The lungs are clear."
-
-
-def test_a_title_without_text_is_no_findings() -> None:
-    sections = split_sections(" CHEST, PA LATERAL:\n \n INDICATION:  Fever.\n \n FINDINGS:  Clear lungs.\n")
-    assert (sections.get("findings"), sections.get("examination")) == ("Clear lungs.", "CHEST, PA LATERAL:")
-
-
-def test_subheadings_stay_within_the_findings() -> None:
-    report = " FINDINGS:\n LUNGS AND PLEURA: Clear.\n HEART: Normal.\n IMPRESSION:  Normal.\n"
-    assert split_sections(report).get("findings") == "LUNGS AND PLEURA: Clear. HEART: Normal."
-
-
-def test_subheadings_begin_findings_that_have_no_heading() -> None:
-    sections = split_sections(" INDICATION:  Fever.\n LUNGS: Clear.\n HEART: Normal.\n")
-    assert (sections.get("indication"), sections.get("findings")) == ("Fever.", "LUNGS: Clear. HEART: Normal.")
-
-
-def test_a_time_of_day_after_capitals_is_no_heading() -> None:
-    assert (
-        split_sections(" FINDINGS:  Seen at\n OR 17:25 and later.\n").get("findings") == "Seen at OR 17:25 and later."
-    )
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (
+            "  FINAL REPORT\n CHEST RADIOGRAPH.\n \n The lungs are clear.\n \n Normal heart.\n",
+            {"preamble": "CHEST RADIOGRAPH.", "last_paragraph": "The lungs are clear. Normal heart."},
+        ),
+        (
+            " INDICATION:  Fever.\n \n COMPARISON:\n None.\n \n The lungs are clear.\n",
+            {"indication": "Fever.", "comparison": "None.", "last_paragraph": "The lungs are clear."},
+        ),
+        (
+            " CHEST, PA LATERAL:\n \n INDICATION:  Fever.\n \n FINDINGS:  Clear lungs.\n",
+            {"examination": "CHEST, PA LATERAL:", "indication": "Fever.", "findings": "Clear lungs."},
+        ),
+        (
+            " FINDINGS:\n LUNGS AND PLEURA: Clear.\n HEART: Normal.\n IMPRESSION:  Normal.\n",
+            {"findings": "LUNGS AND PLEURA: Clear. HEART: Normal.", "impression": "Normal."},
+        ),
+        (
+            " INDICATION:  Fever.\n LUNGS: Clear.\n HEART: Normal.\n",
+            {"indication": "Fever.", "findings": "LUNGS: Clear. HEART: Normal."},
+        ),
+        (" FINDINGS:  Seen at\n OR 17:25 and later.\n", {"findings": "Seen at OR 17:25 and later."}),
+        (
+            " TECHNIQUE:  One view.\n \n Clear lungs.\n FINDINGS:\n",
+            {
+                "technique": "One view.",
+                "last_paragraph": "Clear lungs.",
+                "text": "TECHNIQUE: One view. Clear lungs. FINDINGS:",
+            },
+        ),
+    ],
+    ids=["no headings", "no findings", "title", "sub-headings", "sub-headings alone", "time", "empty heading"],
+)
+def test_text_without_its_own_heading_is_in_a_section(report: str, expected: dict[str, str]) -> None:
+    sections = split_sections(report)
+    assert sections == {"text": sections["text"]} | expected
 
 
 @pytest.mark.parametrize("title", ["WET READ: ___ ___ ___ 10:20 PM", "WET READ VERSION #1 ___ ___ 10:20 PM"])
 def test_a_preliminary_reading_is_separate(title: str) -> None:
     report = f" {title}\n  Large effusion.\n {'_' * 78}\n{REPORT}"
-    sections = split_sections(report)
-    assert sections.get("wet_read") is not None
-    assert sections.get("wet_read").endswith("10:20 PM Large effusion.")
-    assert (sections.get("findings"), sections.get("text")) == (
-        split_sections(REPORT).get("findings"),
-        split_sections(REPORT).get("text"),
-    )
+    sections, expected = split_sections(report), split_sections(REPORT)
+    assert sections.pop("wet_read").endswith("10:20 PM Large effusion.")
+    assert sections == expected
 
 
 def test_an_addendum_above_the_report_is_separated() -> None:
     report = f"    FINAL ADDENDUM\n Called to the ward at 5:20.\n {'_' * 78}\n{REPORT}"
-    sections = split_sections(report)
-    assert sections.get("addendum") == "Called to the ward at 5:20."
-    assert sections.get("findings") == split_sections(REPORT).get("findings")
+    sections, expected = split_sections(report), split_sections(REPORT)
+    assert sections["addendum"] == "Called to the ward at 5:20."
+    assert sections["findings"] == expected["findings"]
 
 
 @pytest.mark.parametrize("text", ["", " \n \n", "FINDINGS:", "FINDINGS: \n IMPRESSION: .\n"])
 def test_empty_sections_are_none(text: str) -> None:
-    sections = dict(split_sections(text))
-    assert set(sections) <= {"text"}
+    assert set(split_sections(text)) <= {"text"}
 
 
 SENTENCE = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=8), min_size=1, max_size=12).map(
@@ -163,7 +163,7 @@ HEADINGS = {
 )
 def test_each_sentence_is_in_its_section(report: list[tuple[str, list[str]]], gap: str) -> None:
     text = "\n".join(f" {heading}: {gap.join(sentences)}\n " for heading, sentences in report)
-    sections = dict(split_sections(text))
+    sections = split_sections(text)
     for heading, sentences in report:
         joined = f"{sections.get(HEADINGS[heading], '')} {sections.get('last_paragraph', '')}"
         assert all(sentence in joined for sentence in sentences)
@@ -178,9 +178,3 @@ PIECES = st.sampled_from(
 def test_any_text_is_parsed_without_losing_words(text: str) -> None:
     lines = [line for line in text.splitlines() if not re.fullmatch(r"\s*_{10,}\s*", line)]  # A rule says nothing.
     assert "".join(split_sections(text).get("text", "").split()) == "".join("".join(lines).split())
-
-
-def test_a_last_paragraph_above_an_empty_heading_keeps_its_place() -> None:
-    sections = split_sections(" TECHNIQUE:  One view.\n \n Clear lungs.\n FINDINGS:\n")
-    assert (sections.get("technique"), sections.get("last_paragraph")) == ("One view.", "Clear lungs.")
-    assert sections.get("text") == "TECHNIQUE: One view. Clear lungs. FINDINGS:"

@@ -7,20 +7,10 @@ from pydantic import ValidationError
 
 from maira.data.study import Study
 
-OPTIONAL_TEXT = (
-    "study_id",
-    "patient_id",
-    "prior_report",
-    "indication",
-    "technique",
-    "comparison",
-    "findings",
-    "split",
-    "source",
-)
+OPTIONAL = ("study_id", "patient_id", "prior_report", "indication", "technique", "comparison", "findings", "split")
 
 
-@pytest.mark.parametrize("field", [*OPTIONAL_TEXT, "lateral", "prior_frontal"])
+@pytest.mark.parametrize("field", [*OPTIONAL, "source", "lateral", "prior_frontal"])
 @pytest.mark.parametrize("blank", ["", " \n\t"])
 def test_blank_optional_field_is_none(field: str, blank: str) -> None:
     study = Study.model_validate({"sample_id": "s", "frontal": "a.png", field: blank})

@@ -51,21 +51,17 @@ def test_a_table_becomes_a_manifest(table: Path, tmp_path: Path) -> None:
     assert "Traceback" not in process.stderr
 
 
-def test_samples_without_a_report_are_kept_and_counted(table: Path, tmp_path: Path) -> None:
-    _radiographs(table, "3.png")
-    process = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", "--size", 32)
-    assert process.returncode == 0, process.stderr
-    assert "samples without a report, for drafting only: 1" in process.stdout
-
-
 def test_samples_excluded_by_rule_are_no_failures(tmp_path: Path) -> None:
     _radiographs(tmp_path, "a.png", "b.png")
     images = [{"id": name, "file_name": f"{name}.png", "width": 50, "height": 60} for name in "ab"]
-    captions = [{"image_id": "a", "caption": "Clear."}]
-    (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": captions}))
+    annotations = [{"image_id": "a", "category_id": 1, "bbox": [5, 6, 10, 12]}]
+    coco = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "Nodule"}]}
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
     process = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
     assert process.returncode == 0, process.stderr
     assert "no findings section (1)" in process.stdout
+    (study,) = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert [s.text for s in study.grounded_findings or ()] == ["Nodule"]
 
 
 def test_studies_without_a_patient_are_counted_if_splits_are_drawn(tmp_path: Path) -> None:
@@ -86,7 +82,9 @@ def test_padchest_without_any_findings_is_refused(tmp_path: Path) -> None:
 def test_splits_can_be_drawn_and_chosen(table: Path, tmp_path: Path) -> None:
     _radiographs(table, "3.png")
     options = ("--size", 32, "--draw-splits", "train=0.0,test=1", "--split", "test", "--priors", "none")
-    assert _run("table", "--root", table, "--out", tmp_path / "out", *options).returncode == 0
+    process = _run("table", "--root", table / "studies.csv", "--out", tmp_path / "out", *options)
+    assert process.returncode == 0, process.stderr
+    assert "samples without a report, for drafting only: 1" in process.stdout
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
     assert {(s.split, s.prior_frontal) for s in studies} == {("test", None)}
 
@@ -119,17 +117,3 @@ def test_a_folder_without_the_archive_is_a_one_line_error(source: str, tmp_path:
     assert process.stderr.startswith("maira: ")
     assert process.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_a_coco_file_becomes_grounded_studies(tmp_path: Path) -> None:
-    _radiographs(tmp_path, "a.png")
-    image = {"id": 1, "file_name": "a.png", "width": 50, "height": 60}
-    annotation = {"image_id": 1, "category_id": 1, "bbox": [5, 6, 10, 12]}
-    (tmp_path / "coco.json").write_text(
-        json.dumps({"images": [image], "annotations": [annotation], "categories": [{"id": 1, "name": "Nodule"}]})
-    )
-    process = _run("coco", "--root", tmp_path / "coco.json", "--out", tmp_path / "out", "--size", 32)
-    assert process.returncode == 0, process.stderr
-    (study,) = read_manifest(tmp_path / "out/manifest.jsonl")
-    assert study.grounded_findings is not None
-    assert [s.text for s in study.grounded_findings] == ["Nodule"]
