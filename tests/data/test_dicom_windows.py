@@ -79,6 +79,9 @@ def test_a_modality_table_precedes_everything(tmp_path: Path) -> None:
 def test_a_radiograph_without_a_window_is_unchanged(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write_dicom(tmp_path / "b.dcm", VALUES.astype("u2"), **fields)
     np.testing.assert_array_equal(windowed(tmp_path, **fields), convert(path, 24).ravel())
+    # And a window that is not asked for changes nothing.
+    path = write_dicom(tmp_path / "c.dcm", VALUES.astype("u2"), **fields | {"WindowCenter": 20, "WindowWidth": 4})
+    np.testing.assert_array_equal(windowed(tmp_path, **fields), convert(path, 24).ravel())
 
 
 def test_padding_is_detected_by_stored_value(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import tarfile
 from collections.abc import Iterable
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 import typer
 from error_checks import raises
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -73,17 +70,12 @@ def test_shards_respect_the_maximum_size(packed: Path) -> None:
 
 
 def test_images_are_packed_byte_for_byte(manifest: Path, packed: Path) -> None:
-    for study, sample in zip(read_manifest(manifest), Shards(packed), strict=True):
-        there = {c: path.read_bytes() for c in IMAGE_COLUMNS if (path := getattr(study, c)) is not None}
-        assert sample.images == there
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(order=st.permutations(range(9)))
-def test_samples_are_readable_in_any_order(packed: Path, order: list[int]) -> None:
     shards = Shards(packed)
-    studies = [shards[number].study.sample_id for number in order]
-    assert studies == [f"Überweisung/{number}" for number in order]
+    for number, study in reversed([*enumerate(read_manifest(manifest))]):
+        there = {c: path.read_bytes() for c in IMAGE_COLUMNS if (path := getattr(study, c)) is not None}
+        # A reader that was used can be pickled.
+        sample = pickle.loads(pickle.dumps(shards))[number] if number == 4 else shards[number]
+        assert (sample.study.sample_id, sample.images) == (f"Überweisung/{number}", there)
 
 
 def test_the_index_has_splits_sources_and_answers(packed: Path) -> None:
@@ -110,11 +102,7 @@ def test_shards_are_webdataset_archives(packed: Path) -> None:
     assert groups[5][1] == ["json", "frontal.png", "lateral.png", "prior_frontal.png"]
 
 
-def test_shuffled_shards_have_every_sample_once_in_another_order(manifest: Path, tmp_path: Path) -> None:
-    pack(manifest, tmp_path / "out", shuffle=3)
-    names = [sample.study.sample_id for sample in Shards(tmp_path / "out")]
-    assert names != sorted(names)
-    assert sorted(names) == [f"Überweisung/{number}" for number in range(9)]
+class Killed(BaseException): ...
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -125,9 +113,6 @@ def _contents(folder: Path) -> dict[str, bytes]:
 def test_a_resumed_packing_equals_an_uninterrupted_one(
     manifest: Path, packed: Path, tmp_path: Path, stop_at: int
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     def kill(done: int, _: int) -> None:
         if done == stop_at:
             raise Killed
@@ -145,9 +130,6 @@ def test_a_resumed_packing_equals_an_uninterrupted_one(
 def test_shards_after_a_rewritten_one_are_packed_again(tmp_path: Path) -> None:
     """A sample that can be read by then moves the beginnings of the following shards."""
 
-    class Killed(BaseException):
-        pass
-
     def kill(done: int, _: int) -> None:
         begun.append(done)
         # The second time, it is the first sample of the third shard.
@@ -155,7 +137,6 @@ def test_shards_after_a_rewritten_one_are_packed_again(tmp_path: Path) -> None:
             raise Killed
 
     begun: list[int] = []
-
     manifest, out = _damaged(tmp_path, [f"s{number}" for number in range(8)]), tmp_path / "out"
     image = (tmp_path / "1.png").read_bytes()
     (tmp_path / "1.png").unlink()
@@ -193,7 +174,11 @@ def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path
     (tmp_path / "1.png").unlink()
     (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes()[:-20])
     (tmp_path / "3.png").write_text("hello")
-    done = pack(manifest, tmp_path / "out")
+    app = typer.Typer()
+    app.command()(pack_command)
+    result = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
+    assert result.exit_code == ExitCode.INCOMPLETE
+    assert "skipped: lost:" in result.output
     assert [sample.study.sample_id for sample in Shards(tmp_path / "out")] == ["whole"]
     cut_off = "expected a complete PNG or JPEG"
     expected = [
@@ -201,7 +186,7 @@ def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path
         Failure(sample_id="cut", stage="pack", reason=f"{tmp_path / '2.png'}: {cut_off}"),
         Failure(sample_id="text", stage="pack", reason=f"{tmp_path / '3.png'}: {cut_off}"),
     ]
-    assert done.failures == read_failures(tmp_path / "out" / "failures.jsonl") == expected
+    assert read_failures(tmp_path / "out" / "failures.jsonl") == expected
 
 
 def test_an_invalid_last_line_is_an_error_before_writing(tmp_path: Path) -> None:
@@ -213,35 +198,20 @@ def test_an_invalid_last_line_is_an_error_before_writing(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def copied(manifest: Path, tmp_path: Path) -> Path:
-    pack(manifest, tmp_path / "copied")
-    return tmp_path / "copied"
-
-
-def _flip(path: Path, at: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
-
-
-def test_a_damaged_byte_is_detected_on_read(copied: Path) -> None:
-    shards = Shards(copied)
-    _flip(copied / "shard-000000.tar", int(shards.rows["offset"][4]) + 700)
+def test_damage_is_detected_on_read(manifest: Path, tmp_path: Path) -> None:
+    pack(manifest, tmp_path / "copied", shuffle=3)
+    shards = Shards(tmp_path / "copied")
+    names = [sample.study.sample_id for sample in shards]
+    assert names != sorted(names) == [f"Überweisung/{number}" for number in range(9)]
+    content = bytearray((tmp_path / "copied/shard-000000.tar").read_bytes())
+    content[int(shards.rows["offset"][4]) + 700] ^= 1
+    (tmp_path / "copied/shard-000000.tar").write_bytes(content)
     assert shards[3].images
     with raises("shard-000000.tar: invalid-format"):
         shards[4]
-
-
-def test_a_mismatched_index_is_refused(copied: Path) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, Shards(copied).rows[:-1])
-    (copied / "index.npy").write_bytes(buffer.getvalue())
+    np.save(tmp_path / "copied/index.npy", shards.rows[:-1])
     with raises("index.npy: mismatch"):
-        Shards(copied)
-
-
-def test_a_folder_without_index_is_an_error(tmp_path: Path) -> None:
+        Shards(tmp_path / "copied")
     with raises("index.json: file-not-found"):
         Shards(tmp_path)
 
@@ -253,6 +223,8 @@ def test_shards_are_read_from_a_url(packed: Path) -> None:
         store.pipe_file(f"/bucket/{path.name}", path.read_bytes())
     remote = Shards("memory://bucket")
     assert list(remote) == list(Shards(packed))
+    with raises("loft: file-unreadable"):
+        Shards("carrier-pigeon://loft")
 
 
 @pytest.mark.parametrize(
@@ -262,41 +234,8 @@ def test_sizes_are_read_with_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5MB", "MB", "5 TB", "five"])
-def test_an_invalid_size_is_an_error(text: str) -> None:
-    with raises("invalid-option"):
-        parse_size(text)
-
-
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    app.command()(pack_command)
-    return app
-
-
-def test_the_command_exits_with_3_if_samples_were_skipped(app: typer.Typer, tmp_path: Path) -> None:
-    manifest = _damaged(tmp_path, ["whole", "lost"])
-    (tmp_path / "1.png").unlink()
-    result = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
-    assert result.exit_code == ExitCode.INCOMPLETE
-    assert "skipped: lost:" in result.output
-
-
 def test_a_packing_without_samples_fails(tmp_path: Path) -> None:
     manifest = _damaged(tmp_path, ["lost"])
     (tmp_path / "0.png").unlink()
     with raises("run-failed"):
         pack(manifest, tmp_path / "out")
-
-
-def test_a_used_reader_can_be_pickled(packed: Path) -> None:
-    shards = Shards(packed)
-    first = shards[0]
-    assert pickle.loads(pickle.dumps(shards))[0] == first
-
-
-def test_an_unknown_url_scheme_is_an_error() -> None:
-    pytest.importorskip("fsspec", reason="fsspec is not installed")
-    with raises("loft: file-unreadable"):
-        Shards("carrier-pigeon://loft")
