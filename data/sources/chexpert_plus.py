@@ -28,23 +28,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from maira.data.archive import Archive
-from maira.data.sources.table_records import Layout, TableRecord, first_file, read_studies, table_records
-from radfact.errors import ErrorCode, InputError, describe
-from radfact.io.csv_tables import find_csv
+from maira.data.sources.table_records import Layout, TableRecord, find_table, first_file, read_studies, table_records
+from radfact.errors import describe
 
-_TABLE = "df_chexpert_plus_240401.csv"
 _IMAGE, _VIEW, _PATIENT, _ORDER = "path_to_image", "frontal_lateral", "deid_patient_id", "patient_report_date_order"
 _STUDY = re.compile(r"(?:.*/)?(patient\d+)/(study\d+)/[^/]+", re.ASCII)
 
 
 def read_chexpert_plus(root: Path, images: Path | None = None) -> Archive:
     """Read CheXpert Plus. DICOM is preferred over PNG, and PNG over JPEG."""
-    table = find_csv(root, _TABLE)
-    if table is None:
-        message = f"expected the folder of CheXpert Plus with {_TABLE}"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     columns = (_IMAGE, _VIEW, _PATIENT, _ORDER, "split", "section_findings", "section_impression")
-    return read_studies(_LAYOUT, table_records(table, columns), (images or root).absolute())
+    records = table_records(find_table([root], "df_chexpert_plus_240401.csv"), columns)
+    return read_studies(_LAYOUT, records, (images or root).absolute())
 
 
 def _study(record: TableRecord, paths: Sequence[str]) -> str:

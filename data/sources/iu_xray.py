@@ -13,11 +13,10 @@ from xml.etree import ElementTree
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure, section_text
 from maira.data.manifest import Failure
-from maira.data.sources.table_records import table_records
+from maira.data.sources.table_records import find_table, table_records
 from radfact.errors import ErrorCode, InputError, describe_choice
-from radfact.io.csv_tables import find_csv
 
-VIEWS = "indiana_projections.csv"
+_VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"
 _FOLDERS = ("ecgen-radiology", "NLMCXR_reports/ecgen-radiology", ".")
 # Folder of the PNGs in the release; missing radiographs are expected there.
@@ -82,10 +81,7 @@ def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
 
 def _read_views(root: Path) -> tuple[dict[str, View], list[Failure]]:
     """Return the views by radiograph, and the rows without a view."""
-    table = find_csv(root, VIEWS)
-    if table is None:
-        message = "no such file; it lists the views of the radiographs"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root / VIEWS)
+    table = find_table([root], _VIEWS)
     views: dict[str, View] = {}
     failures: list[Failure] = []
     for record in table_records(table, ("filename", "projection")):
@@ -135,7 +131,7 @@ def _study(
         name = image.get("id") or ""
         key = radiograph_key(name) or ""
         if (view := views.get(key)) is None:
-            failures.append(read_failure(name or study_id, f"no view in {VIEWS}"))
+            failures.append(read_failure(name or study_id, f"no view in {_VIEWS}"))
             continue
         path = files.get(key, root / _IMAGES / f"{name}.png")
         radiographs.append(Radiograph(key=name, path=path, view=view))

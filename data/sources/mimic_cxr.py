@@ -29,9 +29,8 @@ from typing import Literal
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
 from maira.data.sources.ms_cxr import hold_out
 from maira.data.sources.sections import split_sections
-from maira.data.sources.table_records import Layout, TableRecord, read_studies, table_records
+from maira.data.sources.table_records import Layout, TableRecord, find_table, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, describe_choice
-from radfact.io.csv_tables import find_csv
 
 SOURCE = "mimic-cxr"
 
@@ -119,12 +118,7 @@ def read_mimic_cxr(
 
 
 def _find_table(folders: Sequence[Path], name: str) -> Path:
-    table = f"mimic-cxr-2.0.0-{name}.csv"
-    path = next((path for folder in folders if (path := find_csv(folder, table)) is not None), None)
-    if path is None:
-        message = f"no '{table}.gz' (nor .csv) of mimic-cxr-jpg here or in --metadata"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folders[0])
-    return path
+    return find_table(folders, f"mimic-cxr-2.0.0-{name}.csv", hint="of mimic-cxr-jpg here or in --metadata")
 
 
 def _read_splits(path: Path) -> dict[str, str]:

@@ -27,9 +27,16 @@ from typing import Literal
 
 from maira.data.archive import Archive, Radiograph, View, prose, read_failure
 from maira.data.manifest import PREPARATION_RECORD, Failure
-from maira.data.sources.table_records import Layout, TableRecord, join_sections, parse_date, read_studies, table_records
+from maira.data.sources.table_records import (
+    Layout,
+    TableRecord,
+    find_table,
+    join_sections,
+    parse_date,
+    read_studies,
+    table_records,
+)
 from radfact.errors import ErrorCode, InputError
-from radfact.io.csv_tables import find_csv
 
 Language = Literal["en", "es"]
 
@@ -66,13 +73,10 @@ def read_padchest(
     if language == "es" and reports is not None:
         message = "English reports cannot be combined with Spanish findings; omit one"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, file=reports)
-    table = find_csv(root, f"{_NAME}_01.02.19.csv", f"{_NAME}.csv")
-    if table is None:
-        message = f"expected the folder of PadChest with {_NAME}_01.02.19.csv"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    table = find_table([root], f"{_NAME}_01.02.19.csv", f"{_NAME}.csv")
     # Other folders below the root may hold copies, of another size or already prepared.
     folders = {folder for record in table_records(table) if (folder := record.text("ImageDir"))}
-    images, missing = ImageFiles(root, _NAME, folders), defaultdict[str, list[str]](list)
+    places, missing = find_images(root, _NAME, folders), defaultdict[str, list[str]](list)
     study_of: dict[str, str] = {}
     children: set[str] = set()
 
@@ -83,7 +87,7 @@ def read_padchest(
         return name
 
     def find(record: TableRecord, _folder: Path, image: str, view: View) -> Radiograph | None:
-        if (radiograph := images.find(image, view)) is None:
+        if (radiograph := find_radiograph(image, places, view)) is None:
             missing[record.text("ImageDir") or ""].append(image)
             return None
         return replace(radiograph, is_inverted=record.text("PhotometricInterpretation_DICOM") == "MONOCHROME1")
@@ -99,7 +103,10 @@ def read_padchest(
         order=lambda record: parse_date(record.text("StudyDate_DICOM")),
     )
     archive = read_studies(layout, table_records(table, _COLUMNS), root)
-    archive.failures.extend(_missing_images(images, missing))
+    if missing and not any(study.radiographs for study in archive.studies):
+        message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
+    archive.failures.extend(_missing_images(root, missing))
     patient_of = {study.study_id: study.patient_id or study.study_id for study in archive.studies}
     english = _read_english(reports, patient_of, study_of) if reports else {}
     split_of = _read_splits(splits, patient_of, study_of) if splits else {}
@@ -115,60 +122,54 @@ def read_padchest(
     return replace(archive, studies=studies)
 
 
-class ImageFiles:
-    """PNG files below a folder by name: the first unpacked one, or else the first in a zip file.
+def find_images(root: Path, ignored: str, folders: Collection[str] | None = None) -> dict[str, tuple[Path, str | None]]:
+    """Return PNG files below a folder by name: path, or the path of a zip file and the name of the member in it.
 
-    `ignored` is the beginning of the names of zip files that contain no images. With `folders`, only these and their
-    zip files are searched, and the root itself. The PNG files of a preparation are no originals.
+    The first unpacked file is preferred, then the first in a zip file. `ignored` is the beginning of the names of zip
+    files that contain no images. With `folders`, only these and their zip files are searched, and the root itself. The
+    PNG files of a preparation are no originals.
     """
-
-    def __init__(self, root: Path, ignored: str, folders: Collection[str] | None = None) -> None:
-        self.root, self.has_any = root, False
-        self._places: dict[str, tuple[Path, str | None]] = {}
-        parts: list[Path] = []
-        # Listed at once: testing 160,868 files one by one takes minutes on a network disk.
-        for folder, below, names in os.walk(root, followlinks=True):
-            below.sort()
-            if PREPARATION_RECORD in names:
-                below.clear()
-                continue
-            if folders is not None and Path(folder) == root:
-                below[:] = [name for name in below if name in folders]
-                names = [name for name in names if not name.endswith(".zip") or name.removesuffix(".zip") in folders]
-            for path in (Path(folder, name) for name in sorted(names)):
-                if path.suffix == ".png":
-                    if self._places.get(path.name, (path, ""))[1] is not None:
-                        self._places[path.name] = (path, None)
-                elif path.suffix == ".zip" and not path.name.startswith(ignored):
-                    for member in _png_members(path):
-                        self._places.setdefault(member.rpartition("/")[2], (path, member))
-                elif path.name.endswith(".zip.001"):
-                    parts.append(path)
-        if parts and not self._places:
-            name = parts[0].name.removesuffix(".001")
-            message = f"first part of a split zip file; join the parts: cat {name}.* > {name}"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=parts[0])
-
-    def find(self, image: str, view: View) -> Radiograph | None:
-        """Return the radiograph of an image; None if there is no file."""
-        if image not in self._places:
-            return None
-        self.has_any = True
-        path, member = self._places[image]
-        return Radiograph(image.removesuffix(".png"), path, view, member)
+    places: dict[str, tuple[Path, str | None]] = {}
+    parts: list[Path] = []
+    # Listed at once: testing 160,868 files one by one takes minutes on a network disk.
+    for folder, below, names in os.walk(root, followlinks=True):
+        below.sort()
+        if PREPARATION_RECORD in names:
+            below.clear()
+            continue
+        if folders is not None and Path(folder) == root:
+            below[:] = [name for name in below if name in folders]
+            names = [name for name in names if not name.endswith(".zip") or name.removesuffix(".zip") in folders]
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.suffix == ".png":
+                if places.get(path.name, (path, ""))[1] is not None:
+                    places[path.name] = (path, None)
+            elif path.suffix == ".zip" and not path.name.startswith(ignored):
+                for member in _png_members(path):
+                    places.setdefault(member.rpartition("/")[2], (path, member))
+            elif path.name.endswith(".zip.001"):
+                parts.append(path)
+    if parts and not places:
+        name = parts[0].name.removesuffix(".001")
+        message = f"first part of a split zip file; join the parts: cat {name}.* > {name}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=parts[0])
+    return places
 
 
-def _missing_images(images: ImageFiles, missing: Mapping[str, list[str]]) -> Iterator[Failure]:
+def find_radiograph(image: str, places: Mapping[str, tuple[Path, str | None]], view: View) -> Radiograph | None:
+    """Return the radiograph of an image; None if `find_images` did not find it."""
+    path, member = places.get(image, (None, None))
+    return None if path is None else Radiograph(image.removesuffix(".png"), path, view, member)
+
+
+def _missing_images(root: Path, missing: Mapping[str, list[str]]) -> Iterator[Failure]:
     """Yield a failure for each missing image of the table, but only one for a missing folder."""
-    if missing and not images.has_any:
-        message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=images.root)
     for folder, names in missing.items():
-        existing = [name for name in (folder, f"{folder}.zip") if folder and (images.root / name).exists()]
+        existing = [name for name in (folder, f"{folder}.zip") if folder and (root / name).exists()]
         if existing:
             yield from (read_failure(name, f"image not in {' or '.join(existing)}") for name in names)
         else:
-            yield read_failure(folder or str(images.root), f"no such folder or zip file, for {len(names)} images")
+            yield read_failure(folder or str(root), f"no such folder or zip file, for {len(names)} images")
 
 
 def _png_members(packed: Path) -> list[str]:

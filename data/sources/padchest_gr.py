@@ -20,7 +20,8 @@ left"), and that `boxes` are the reference if a second reader drew `extra_boxes`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +29,10 @@ from pydantic import Field
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
 from maira.data.manifest import Failure
-from maira.data.sources.padchest import ImageFiles, Language, read_padchest
-from maira.data.sources.table_records import join_sections, parse_date, table_records
+from maira.data.sources.padchest import Language, find_images, find_radiograph, read_padchest
+from maira.data.sources.table_records import find_table, join_sections, parse_date, table_records
 from maira.data.study import Label, Side
 from radfact.errors import ErrorCode, InputError
-from radfact.io.csv_tables import find_csv
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Id, Row, Sentence, validate_model
 
@@ -72,71 +72,78 @@ def read_padchest_gr(
     if reports is not None and padchest is None:
         message = "reports of PadChest require the folder of PadChest"
         raise InputError(message, code=ErrorCode.MISSING_OPTION, file=reports)
-    table = find_csv(root, _TABLE)
-    if table is None:
-        message = "no such file; it contains patients and splits"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root / _TABLE)
+    studies = _read_metadata(find_table([root], _TABLE))
     entries = read_json(root / _REPORTS)
     if not isinstance(entries, list):
         raise InputError(f"expected a list of studies, found {type(entries).__name__}", file=root / _REPORTS)
-    metadata = _read_metadata(table)
-    images = ImageFiles(root, _TABLE)
+    places = find_images(root, _TABLE)
     full_archive = read_padchest(padchest, reports=reports, language=language, pediatric=True) if padchest else None
     full_studies = {study.study_id: study for study in full_archive.studies} if full_archive else {}
     failures: list[Failure] = []
-    studies: dict[str, ArchiveStudy] = {}
-    previous: dict[str, tuple[str, _StudyMetadata]] = {}
+    grounded: dict[str, ArchiveStudy] = {}
+    previous: dict[str, ArchiveStudy] = {}
     for index, value in enumerate(entries):
         try:
             entry = validate_model(_Entry, value)
-            if entry.study in studies:
+            if entry.study in grounded:
                 raise InputError(f"duplicate study {entry.study}", code=ErrorCode.DUPLICATE)
-            if entry.study not in metadata:
+            if entry.study not in studies:
                 raise InputError(f"not in {_TABLE}, so its patient and split are unknown", code=ErrorCode.MISMATCH)
-            study = _study(entry, metadata[entry.study], language)
+            study = _add_report(studies[entry.study], entry, language)
         except InputError as error:
             name = value.get("StudyID") if isinstance(value, dict) else None
             failures.append(read_failure(str(name or f"{_REPORTS}[{index}]"), str(error)))
             continue
-        frontal = images.find(entry.image, "frontal")
-        if frontal is None:
+        frontals = _frontals(entry.image, places)
+        if not frontals:
             failures.append(read_failure(entry.image, "no such image below the folder"))
         full_study = full_studies.get(entry.study)
-        laterals = tuple(image for image in (full_study.radiographs if full_study else ()) if image.view == "lateral")
-        studies[entry.study] = replace(study, radiographs=laterals if frontal is None else (frontal, *laterals))
-        if isinstance(entry.previous_study, str):
-            previous.setdefault(entry.previous_study, (str(entry.previous_image), metadata[entry.study]))
-    if studies and not images.has_any:
+        laterals = [image for image in (full_study.radiographs if full_study else ()) if image.view == "lateral"]
+        grounded[entry.study] = replace(study, radiographs=(*frontals, *laterals))
+        prior = full_studies.get(str(entry.previous_study))
+        if prior is not None and prior.report is not None:
+            images = _frontals(str(entry.previous_image), places)
+            images = images or tuple(image for image in prior.radiographs if image.view == "frontal")
+            # A study that serves as a prior only, just before its successor.
+            earlier = None if study.timestamp is None else (study.timestamp[0], 0)
+            prior = replace(
+                prior, patient_id=study.patient_id, timestamp=earlier, split=study.split, radiographs=images
+            )
+            previous.setdefault(prior.study_id, replace(prior, findings=None, is_prior_only=True))
+    if grounded and not any(image.view == "frontal" for study in grounded.values() for image in study.radiographs):
         message = "expected images of the studies below this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    for name, (image_id, successor) in previous.items():
-        if name not in studies and name in full_studies and full_studies[name].report is not None:
-            studies[name] = _previous_study(full_studies[name], images.find(image_id, "frontal"), successor)
-    return Archive("padchest-gr", list(studies.values()), failures)
+    return Archive(
+        "padchest-gr",
+        list((grounded | {name: study for name, study in previous.items() if name not in grounded}).values()),
+        failures,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _StudyMetadata:
-    """A study in the master table."""
-
-    patient_id: str
-    date: int | None
-    split: str
-
-
-def _read_metadata(table: Path) -> dict[str, _StudyMetadata]:
-    metadata: dict[str, _StudyMetadata] = {}
+def _read_metadata(table: Path) -> dict[str, ArchiveStudy]:
+    """Return studies with patient, time and split; a time is followed by 1, since previous studies get 0."""
+    studies: dict[str, ArchiveStudy] = {}
     for record in table_records(table, ("StudyID", "PatientID", "split")):
-        study, date = record.require("StudyID"), parse_date(record.text("StudyDate_DICOM"))
-        row = _StudyMetadata(record.require("PatientID"), date, record.split(record.text("split")))
-        first = metadata.setdefault(study, row)
-        if (first.patient_id, first.split) != (row.patient_id, row.split):
-            message = f"study {study} is of '{first.patient_id}' in '{first.split}' in an earlier line"
+        name, patient, split = (
+            record.require("StudyID"),
+            record.require("PatientID"),
+            record.split(record.text("split")),
+        )
+        date = parse_date(record.text("StudyDate_DICOM"))
+        study = ArchiveStudy(name, patient, None if date is None else (date, 1), split=split)
+        first = studies.setdefault(name, study)
+        if (first.patient_id, first.split) != (patient, split):
+            message = f"study {name} is of '{first.patient_id}' in '{first.split}' in an earlier line"
             raise record.error("split", message, ErrorCode.MISMATCH)
-    return metadata
+    return studies
 
 
-def _study(entry: _Entry, metadata: _StudyMetadata, language: Language) -> ArchiveStudy:
+def _frontals(image: str, places: Mapping[str, tuple[Path, str | None]]) -> tuple[Radiograph, ...]:
+    radiograph = find_radiograph(image, places, "frontal")
+    return () if radiograph is None else (radiograph,)
+
+
+def _add_report(study: ArchiveStudy, entry: _Entry, language: Language) -> ArchiveStudy:
     sentences: list[Sentence] = []
     labels: list[Label] = []
     for number, finding in enumerate(entry.findings):
@@ -158,28 +165,8 @@ def _study(entry: _Entry, metadata: _StudyMetadata, language: Language) -> Archi
             label_boxes = boxes if len(kinds) == 1 else None
             side = _side(finding.locations or [])
             labels += [Label(kind=str(kind), side=side, boxes=label_boxes) for kind in kinds]
-    return ArchiveStudy(
-        study_id=entry.study,
-        patient_id=metadata.patient_id,
-        timestamp=None if metadata.date is None else (metadata.date, 1),
-        report=join_sections(" ".join(sentence.text for sentence in sentences), None),
-        grounded_findings=tuple(sentences),
-        labels=tuple(labels),
-        split=metadata.split,
-    )
-
-
-def _previous_study(study: ArchiveStudy, frontal: Radiograph | None, successor: _StudyMetadata) -> ArchiveStudy:
-    """Return a study that serves as a prior only, just before its successor."""
-    return ArchiveStudy(
-        study.study_id,
-        patient_id=successor.patient_id,
-        timestamp=None if successor.date is None else (successor.date, 0),
-        radiographs=(frontal,) if frontal else tuple(image for image in study.radiographs if image.view == "frontal"),
-        report=study.report,
-        split=successor.split,
-        is_prior_only=True,
-    )
+    report = join_sections(" ".join(sentence.text for sentence in sentences), None)
+    return replace(study, report=report, grounded_findings=tuple(sentences), labels=tuple(labels))
 
 
 def _side(locations: list[Any]) -> Side | None:

@@ -15,7 +15,7 @@ from typing import Any
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below, read_failure, section_text
 from maira.data.manifest import Failure
 from radfact.errors import ErrorCode, InputError, describe, describe_choice, list_columns
-from radfact.io.csv_tables import read_csv
+from radfact.io.csv_tables import find_csv, read_csv
 from radfact.io.jsonl import read_json, read_jsonl, read_lines
 
 _MISSING = frozenset({"", "nan", "n/a", "<na>", "none", "null"})
@@ -263,6 +263,15 @@ def _view(layout: Layout, record: TableRecord, index: int, path: str) -> tuple[s
         found = "none" if name is None else describe_choice(name)
         raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
     return name, _VIEWS[known]
+
+
+def find_table(folders: Sequence[Path], *names: str, hint: str = "here") -> Path:
+    """Return the first existing table of some names (`x.csv`), also gzipped or zipped."""
+    for folder in folders:
+        if (path := find_csv(folder, *names)) is not None:
+            return path
+    message = f"expected {names[0]} (also .gz or .zip) {hint}, found none"
+    raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folders[0])
 
 
 def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRecord]:

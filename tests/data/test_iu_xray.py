@@ -136,7 +136,7 @@ def test_missing_reports_and_views_are_named(tmp_path: Path) -> None:
     with raises(f"{tmp_path.name}: file-not-found"):
         read_iu_xray(tmp_path)
     (tmp_path / "indiana_projections.csv").unlink()
-    with raises("indiana_projections.csv: file-not-found"):
+    with raises(f"{tmp_path.name}: file-not-found"):
         read_iu_xray(tmp_path)
 
 

@@ -198,7 +198,7 @@ def test_an_invalid_study_is_excluded_with_its_field(tmp_path: Path, entry: Any,
 
 
 def test_missing_and_invalid_files_are_one_line_errors(tmp_path: Path) -> None:
-    with raises("master_table.csv: file-not-found"):
+    with raises(f"{tmp_path.name}: file-not-found"):
         read_padchest_gr(tmp_path)
     _write(tmp_path, {"studies": []}, _row("s1"))
     with raises("grounded_reports_20240819.json: invalid-value"):
