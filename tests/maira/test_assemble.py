@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.data.images import Gray
-from maira.model.assemble import assemble, build_tokenizer
+from maira.model.assemble import assemble
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import IMAGE
@@ -99,24 +99,6 @@ def state(folder: Path) -> dict[str, Tensor]:
     return dict(MairaForConditionalGeneration.from_pretrained(folder).state_dict())
 
 
-def test_added_tokens_have_the_ids_of_the_release(tmp_path: Path) -> None:
-    llama_tokenizer(tmp_path, 32_000)
-    tokenizer, known = build_tokenizer(tmp_path)
-    assert (known, len(tokenizer)) == (32_000, 32_207)
-    expected = {"<obj>": 32000, "</obj>": 32001, "<x0>": 32002, "<y99>": 32201, "<box>": 32202, "</box>": 32203}
-    expected |= {IMAGE: 32204, "<unk>": 0, "<s>": 1, "</s>": 2}
-    assert {token: tokenizer.convert_tokens_to_ids(token) for token in expected} == expected
-    assert tokenizer.pad_token_id == 0
-
-
-def test_only_image_tokens_are_special(tmp_path: Path) -> None:
-    llama_tokenizer(tmp_path, 300)
-    tokenizer, _ = build_tokenizer(tmp_path)
-    text = "<obj>A mass.<box><x1><y2><x30><y40></box></obj>"
-    ids = tokenizer(text + IMAGE)["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == text.replace(" ", "")
-
-
 def test_encoder_and_language_model_weights_come_from_the_folders(parts: tuple[Path, Path], assembled: Path) -> None:
     result = state(assembled)
     language = LlamaForCausalLM.from_pretrained(parts[1]).state_dict()
@@ -181,12 +163,6 @@ def test_a_tied_head_is_untied(parts: tuple[Path, Path], tmp_path: Path) -> None
     head, embeddings = result.get_output_embeddings().weight, result.get_input_embeddings().weight
     assert torch.equal(head, embeddings)
     assert head.data_ptr() != embeddings.data_ptr()
-
-
-def test_all_weights_have_the_requested_dtype(parts: tuple[Path, Path], tmp_path: Path) -> None:
-    assemble(*parts, tmp_path / "out", dtype=torch.bfloat16)
-    model = MairaForConditionalGeneration.from_pretrained(tmp_path / "out")
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
 def test_folders_without_weights_are_refused_and_nothing_is_written(parts: tuple[Path, Path], tmp_path: Path) -> None:

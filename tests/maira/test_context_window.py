@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -87,22 +86,3 @@ def test_a_response_ends_with_the_context_window(
     assert isinstance(result, Response)
     assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
     assert fit_window(question, room - n_left, room) == short
-
-
-def test_no_transformers_warning_with_scaled_positions(
-    model: MairaForConditionalGeneration,
-    processor: MairaProcessor,
-    question: GenerationRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    heard: list[logging.LogRecord] = []
-    logger = logging.getLogger("transformers.generation.stopping_criteria")
-    monkeypatch.setattr(logger, "handle", lambda record: heard.append(record) if logger.filter(record) else None)
-    positions = _length(processor, question)
-    engine = _engine(model, processor, positions, monkeypatch)
-    monkeypatch.setattr(engine, "_window", 2 * positions)
-    ((_, answer),) = engine.generate([question])
-    assert isinstance(answer, Response)
-    assert heard == []
-    logger.warning("other")
-    assert len(heard) == 1

@@ -162,20 +162,6 @@ def test_failures_of_unrequested_studies_remain(
     assert read_failures(tmp_path / "failures.jsonl") == others
 
 
-def test_progress_goes_to_stderr_only(
-    checkpoint: Path, studies: list[Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from radfact import progress as live
-
-    monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
-    write_manifest(tmp_path / "manifest.jsonl", studies)
-    result = _generate(*_arguments(checkpoint, tmp_path / "manifest.jsonl", tmp_path / "drafts.jsonl"))
-    assert "drafting: " in result.stderr
-    assert "of 5 done" in result.stderr
-    assert "drafting: " not in result.stdout
-    assert result.stdout.count("\n") == 1
-
-
 @pytest.mark.parametrize("drops", [("prior", "lateral"), ("lateral+prior",)])
 def test_dropped_inputs_are_joined_or_repeated(
     drops: tuple[str, ...], checkpoint: Path, phantoms: Path, tmp_path: Path

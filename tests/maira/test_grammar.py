@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from test_parse import decoded_boxes
 from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -169,13 +170,6 @@ def test_nan_logits_give_a_well_formed_report(built: tuple[Any, Grammar], bad: f
 
 words = st.text(st.sampled_from("abcx Cl59.,<>/é-ü"), min_size=1, max_size=30).map(str.strip)
 texts = words.filter(lambda text: bool(re.search(r"\w", text)) and not re.search(r"<[^ ]*>", text))
-
-
-@st.composite
-def decoded_boxes(draw: st.DrawFn) -> Box:
-    bins = [sorted((draw(st.integers(0, 99)), draw(st.integers(0, 99)))) for _ in range(2)]
-    (left, right), (top, bottom) = [[(value + 0.5) / 100 for value in pair] for pair in bins]
-    return Box(x_min=left, y_min=top, x_max=right, y_max=bottom)
 
 
 box_lists = st.none() | st.lists(decoded_boxes(), min_size=1, max_size=16, unique=True).map(tuple)

@@ -40,16 +40,6 @@ def logits(model: MairaForConditionalGeneration, inputs: dict[str, Any], **optio
     return result
 
 
-def test_a_sample_has_the_same_logits_alone_and_in_a_padded_batch(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor], alone: list[dict[str, Tensor]]
-) -> None:
-    together = logits(model, batch)
-    assert (batch["attention_mask"] == 0).any()
-    for row, single in enumerate(alone):
-        length = single["input_ids"].shape[1]
-        torch.testing.assert_close(together[row, -length:], logits(model, single)[0], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("image", range(3))
 def test_every_image_affects_the_logits(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], image: int
@@ -72,29 +62,6 @@ def test_image_features_replace_their_placeholders(
     assert torch.equal(embedded[~placeholders], words[~placeholders])
 
 
-def test_generation_is_the_same_with_and_without_a_cache(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
-) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
-    assert torch.equal(model.generate(**batch, **options), model.generate(**batch, **options, use_cache=False))
-
-
-def test_generation_does_not_depend_on_the_batch(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor], alone: list[dict[str, Tensor]]
-) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
-    together = model.generate(**batch, **options)[:, -24:]
-    for row, single in enumerate(alone):
-        assert torch.equal(model.generate(**single, **options)[0, -24:], together[row])
-
-
-def test_the_first_token_is_the_argmax_of_the_last_logits(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
-) -> None:
-    written = model.generate(**batch, max_new_tokens=1, do_sample=False)[:, -1]
-    assert torch.equal(written, logits(model, batch)[:, -1].argmax(-1))
-
-
 def test_the_placeholder_is_never_generated(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
@@ -107,24 +74,6 @@ def test_the_placeholder_is_never_generated(
     for single in alone:
         written = eager.generate(**single, max_new_tokens=12, do_sample=False, eos_token_id=None)[0, -12:]
         assert model.config.image_token_index not in written.tolist()
-
-
-def test_logits_can_be_asked_for_the_last_positions_only(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
-) -> None:
-    torch.testing.assert_close(logits(model, batch, logits_to_keep=2), logits(model, batch)[:, -2:])
-
-
-def test_the_loss_is_the_cross_entropy_on_the_answer(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor]
-) -> None:
-    labels = batch["input_ids"].clone()
-    labels[:, :-4] = -100
-    with torch.no_grad():
-        loss = model(**batch, labels=labels).loss
-    scores = logits(model, batch)
-    expected = F.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-    torch.testing.assert_close(loss, expected)
 
 
 @pytest.mark.parametrize(
@@ -144,14 +93,6 @@ def test_images_without_placeholders_are_an_error_with_both_numbers(
     words = torch.tensor([[1, 40, 41]])
     with pytest.raises(ValueError, match=r"0 image placeholders .* found 16 \(16 per image\)"):
         model(input_ids=words, pixel_values=alone[0]["pixel_values"])
-
-
-def test_text_alone_needs_no_image(model: MairaForConditionalGeneration) -> None:
-    assert logits(model, {"input_ids": torch.tensor([[1, 40, 41]])}).shape == (
-        1,
-        3,
-        model.config.text_config.vocab_size,
-    )
 
 
 def test_save_and_load_keep_logits(
@@ -219,15 +160,3 @@ def test_merged_patches_are_neighbors(config: MairaConfig) -> None:
     patches[0, :, 0] = torch.arange(16)
     merged = built(patches)[0, :, :4]
     assert merged.tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
-
-
-def test_right_padding_changes_nothing_in_training(
-    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
-) -> None:
-    inputs = alone[1]
-    ids, mask = (F.pad(inputs[name], (0, 9), value=0) for name in ("input_ids", "attention_mask"))
-    labels = torch.where(mask == 1, ids, -100)
-    with torch.no_grad():
-        padded = model(input_ids=ids, attention_mask=mask, labels=labels, pixel_values=inputs["pixel_values"]).loss
-        plain = model(**inputs, labels=inputs["input_ids"]).loss
-    torch.testing.assert_close(padded, plain, atol=1e-5, rtol=1e-5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maira.model.prompts import NEW_TOKENS, Context, Preset, Task, build_messages, build_target, render
+from maira.model.prompts import NEW_TOKENS, Context, Preset, Task, build_messages, render
 
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"
@@ -74,18 +74,6 @@ def context(lateral: bool, prior: bool, **changes: Any) -> Context:
 
 
 @pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
-def test_findings(preset: Preset, lateral: bool, prior: bool) -> None:
-    expected = HEAD + IMAGES[preset][lateral, prior] + INSTRUCTION[preset] + WRITTEN + TAIL
-    assert build_prompt("findings", context(lateral, prior), preset) == expected
-
-
-@pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
-def test_grounded(preset: Preset, lateral: bool, prior: bool) -> None:
-    expected = HEAD + IMAGES[preset][lateral, prior] + INSTRUCTION[preset] + GROUNDED + WRITTEN + TAIL
-    assert build_prompt("grounded", context(lateral, prior), preset) == expected
-
-
-@pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
 def test_phrase_prompts_show_the_frontal_without_the_word_only(preset: Preset, lateral: bool, prior: bool) -> None:
     requested = context(lateral, prior, phrase="Left nodule.")
     assert build_prompt("phrase", requested, preset) == HEAD + PHRASE[preset] + TAIL
@@ -149,30 +137,6 @@ def test_missing_sections_are_not_available(preset: Preset, task: Task, missing:
     assert prompt.endswith(" INDICATION: N/A TECHNIQUE: N/A COMPARISON: N/A ASSISTANT:")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_without_a_prior_image_there_is_no_prior_report(preset: Preset) -> None:
-    assert "PRIOR_REPORT" not in build_prompt("findings", context(True, False), preset)
-
-
-@pytest.mark.parametrize(("preset", "task", "lateral", "prior"), list(product(PRESETS, TASKS, BOTH, BOTH)))
-def test_there_are_as_many_placeholders_as_images(preset: Preset, task: Task, lateral: bool, prior: bool) -> None:
-    requested = context(lateral, prior, phrase="Left nodule.")
-    n_images = 1 if task == "phrase" else 1 + lateral + prior
-    assert build_prompt(task, requested, preset).count("<image>") == n_images
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_prompts_have_no_line_ends_and_no_double_spaces(preset: Preset) -> None:
-    for task, lateral, prior in product(TASKS, BOTH, BOTH):
-        prompt = build_prompt(task, context(lateral, prior, phrase="Left nodule."), preset)
-        assert "\n" not in prompt
-        assert "  " not in prompt
-
-
-def test_the_release_is_the_default() -> None:
-    assert build_prompt("findings", Context()) == build_prompt("findings", Context(), "release")
-
-
 def test_sections_are_in_the_prompt_verbatim() -> None:
     prompt = build_prompt("findings", Context(indication="Cough.\n  Fever?"))
     assert " INDICATION: Cough.\n  Fever? TECHNIQUE:" in prompt
@@ -182,10 +146,6 @@ def test_sections_are_in_the_prompt_verbatim() -> None:
 def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
     with pytest.raises(ValueError, match="needs a phrase"):
         build_prompt("phrase", Context(phrase=phrase))
-
-
-def test_the_answer_follows_after_one_space() -> None:
-    assert build_target("Clear lungs.") == " Clear lungs."
 
 
 def test_answers_are_as_long_as_those_of_the_release() -> None:

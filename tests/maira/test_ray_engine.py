@@ -13,7 +13,6 @@ from error_checks import raises_code
 
 from maira.data.study import Study
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import GenerationRequest
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.generate.ray_engine import RayEngine
 from radfact.errors import ErrorCode, InputError
@@ -50,34 +49,6 @@ def test_two_workers_draft_as_one_process(studies: list[Study], checkpoint: Path
     assert [failure.sample_id for failure in outcome[1]] == ["broken"]
     assert without_time(spread) == without_time(local)
     assert without_time(spread.with_name("failures.jsonl")) == without_time(local.with_name("failures.jsonl"))
-
-
-def test_an_interrupted_run_resumes_with_missing_studies_only(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, complete = tmp_path / "drafts.jsonl", tmp_path / "whole.jsonl"
-
-    def stop(done: int, _: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        _run(studies, checkpoint, out, on_progress=stop)
-    drafted = {row["sample_id"] for row in without_time(out.with_name("drafts.jsonl.partial"))}
-    assert len(drafted) == 2
-
-    requested: list[str] = []
-    answers = RayEngine.generate
-
-    def spy(self: RayEngine, requests: Sequence[GenerationRequest]) -> Any:
-        requested.extend(request.example.sample_id for request in requests)
-        return answers(self, requests)
-
-    monkeypatch.setattr(RayEngine, "generate", spy)
-    _run(studies, checkpoint, out)
-    assert sorted(requested) == sorted({study.sample_id for study in studies} - drafted)
-    _run(studies, checkpoint, complete, engine=EngineOptions())
-    assert without_time(out) == without_time(complete)
 
 
 def test_a_checkpoint_that_no_worker_can_load_is_an_input_error(

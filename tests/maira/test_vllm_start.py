@@ -38,12 +38,6 @@ def test_an_engine_without_grammar_support_is_refused(monkeypatch: pytest.Monkey
     assert engine.ended
 
 
-def test_an_engine_with_grammar_support_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(second=False)
-    assert start(engine, monkeypatch) is engine
-    assert not engine.ended
-
-
 class SleepingEngine:
     """Stands for vLLM's, which fails in one of its calls."""
 
