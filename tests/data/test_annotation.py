@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from box_strategies import boxes
 from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -112,18 +113,11 @@ def grounded(tmp_path: Path, annotated: Study, *annotations: list[Result], how: 
 BOX, OTHER_BOX = Box(x_min=0.2, y_min=0.2, x_max=0.5, y_max=0.7), Box(x_min=0.6, y_min=0.1, x_max=0.9, y_max=0.3)
 FIRST = "1. Left effusion."
 
-shares = st.floats(0, 1)
-boxes = st.builds(
-    lambda a, b, c, d: Box(x_min=min(a, b), x_max=max(a, b), y_min=min(c, d), y_max=max(c, d)),
-    shares,
-    shares,
-    shares,
-    shares,
-).filter(lambda box: min(box.x_max - box.x_min, box.y_max - box.y_min) > 0.001)
+drawn = st.lists(boxes(smallest=0.001), min_size=1, max_size=3, unique=True)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.lists(boxes, min_size=1, max_size=3, unique=True), st.lists(boxes, min_size=1, max_size=3, unique=True))
+@given(drawn, drawn)
 def test_boxes_are_read_as_drawn(tmp_path: Path, current: list[Box], prior: list[Box]) -> None:
     rectangles = [*(rectangle(FIRST, box) for box in current), *(rectangle(FIRST, box, prior=True) for box in prior)]
     [sentence] = grounded(tmp_path, study(prior=True), passed(rectangles, label_results(0, PhraseLabel.TEMPORAL)))

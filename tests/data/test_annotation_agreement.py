@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from box_strategies import boxes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,14 +18,9 @@ BOX = Box(x_min=0.0, y_min=0.0, x_max=0.4, y_max=0.4)
 NEAR = Box(x_min=0.1, y_min=0.0, x_max=0.4, y_max=0.4)  # Within BOX, three quarters of it.
 FAR = Box(x_min=0.6, y_min=0.6, x_max=0.8, y_max=0.8)
 
-shares = st.floats(0, 1).map(lambda x: round(x, 3))
-boxes = st.builds(
-    lambda a, b, c, d: Box(x_min=min(a, b), x_max=max(a, b), y_min=min(c, d), y_max=max(c, d)),
-    shares,
-    shares,
-    shares,
-    shares,
-).filter(lambda box: min(box.x_max - box.x_min, box.y_max - box.y_min) > 0.01)
+box_lists = st.lists(
+    st.lists(boxes(st.integers(0, 1000).map(lambda n: n / 1000), 0.011), max_size=3), min_size=2, max_size=3
+)
 
 
 def by(who: str, *phrases: PhraseAnnotation, quality: Quality = Quality.NO_ISSUE) -> Annotation:
@@ -48,13 +44,11 @@ def test_the_same_box_drawn_twice_is_one() -> None:
     assert united.phrases[0].boxes == (BOX, FAR)
 
 
-@given(st.lists(st.lists(boxes, max_size=3), min_size=2, max_size=3))
-def test_the_union_covers_all_boxes(box_lists: list[list[Box]]) -> None:
-    united = (
-        combine([by(str(i), finding(*annotated)) for i, annotated in enumerate(box_lists)], "union").phrases[0].boxes
-    )
+@given(box_lists)
+def test_the_union_covers_all_boxes(annotated: list[list[Box]]) -> None:
+    united = combine([by(str(i), finding(*drawn)) for i, drawn in enumerate(annotated)], "union").phrases[0].boxes
     evidence = Sentence(text="union", boxes=united)
-    for box in (box for annotated in box_lists for box in annotated):
+    for box in (box for drawn in annotated for box in drawn):
         assert covered_share(Sentence(text="x", boxes=(box,)), [evidence], compat="exact") == pytest.approx(1)
 
 

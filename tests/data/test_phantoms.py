@@ -113,13 +113,8 @@ def test_findings_change_the_image_in_their_boxes(kind: Kind) -> None:
     for seed in range(8):
         difference, inside, _ = trace(kind, seed)
         assert np.abs(difference)[inside].sum() >= INSIDE.get(kind, 0.85) * np.abs(difference).sum()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_finding_brightens_the_radiograph_and_air_darkens_it(kind: Kind) -> None:
-    for seed in range(8):
-        difference, inside, _ = trace(kind, seed)
         mean = difference[inside].mean()
+        # Air darkens the radiograph, everything else brightens it.
         assert mean < -5 if kind == "pneumothorax" else mean > 2
 
 
@@ -171,17 +166,6 @@ def test_only_finding_sentences_have_boxes() -> None:
             if stated is not None:
                 stated_labels.add((*stated, sentence.boxes))
         assert stated_labels == labels
-
-
-@settings(max_examples=100, deadline=None)
-@given(seeds, st.booleans())
-def test_reports_parse_back_to_their_findings(seed: int, has_prior: bool) -> None:
-    rng = np.random.default_rng(seed)
-    anatomy = draw_anatomy(rng)
-    findings = draw_findings(anatomy, rng)
-    prior = draw_prior(findings, anatomy, rng) if has_prior else None
-    read = [label for sentence in dictate(findings, prior, rng) if (label := read_label(sentence.text)) is not None]
-    assert Counter(read) == Counter((finding.kind, finding.side) for finding in findings)
 
 
 def effusion(side: Side, grade: int) -> Finding:
@@ -244,19 +228,13 @@ def test_written_phantoms_equal_generated_ones(tmp_path: Path, workers: int) -> 
             np.testing.assert_array_equal(np.asarray(Image.open(path)), phantom.radiographs[role])
 
 
-def test_an_unfinished_folder_has_no_manifest(tmp_path: Path) -> None:
+def test_an_unfinished_or_refused_folder_has_no_manifest(tmp_path: Path) -> None:
+    for count, size, field in ((0, 64, "count"), (1, 63, "size")):
+        with raises(f"{field}: invalid-option"):
+            list(write_phantoms(tmp_path, count, seed=1, size=size))
+    assert list(tmp_path.iterdir()) == []
     next(write_phantoms(tmp_path, 3, seed=3, size=SIZE))
     assert not (tmp_path / "manifest.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("count", "size", "error"),
-    [(0, 64, "count: invalid-option"), (-1, 64, "count: invalid-option"), (1, 63, "size: invalid-option")],
-)
-def test_invalid_counts_and_sizes_are_refused(tmp_path: Path, count: int, size: int, error: str) -> None:
-    with raises(error):
-        list(write_phantoms(tmp_path, count, seed=1, size=size))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", GRADED)
