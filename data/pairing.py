@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,33 +93,24 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     The prior study is the patient's last earlier study that has a report and a frontal radiograph. A study with the
     same timestamp is not earlier.
     """
-    studies = [_remove_radiographs(study, without) for study in archive.studies]
-    if rules.shares is not None:
-        studies = [replace(s, split=rules.split_of(s.split, s.patient_id or s.study_id)) for s in studies]
+    studies = [_usable(study, rules, without) for study in archive.studies]
+    _check_names(studies)
     check_patient_splits(studies)
     rules.check_requested_splits(study.split for study in studies)
     priors = _prior_studies(studies)
-    incomplete = {
-        study.study_id
-        for study, original in zip(studies, archive.studies, strict=True)
-        if study.radiographs != original.radiographs
-    }
     samples = Samples([], {})
-    seen: set[str] = set()
-    names: dict[str, Radiograph] = {}
-    for study in studies:
-        if study.study_id in seen:
-            raise InputError(f"duplicate study '{study.study_id}' in the archive", code=ErrorCode.DUPLICATE)
-        seen.add(study.study_id)
-        for radiograph in study.radiographs:
-            if names.setdefault(radiograph.key, radiograph) != radiograph:
-                raise InputError(f"duplicate radiograph '{radiograph.key}' in the archive", code=ErrorCode.DUPLICATE)
+    for study, original in zip(studies, archive.studies, strict=True):
         if study.is_prior_only or not rules.includes(study.split):
             continue
-        if (study.grounded_findings or study.phrases) and len(_radiographs(study, "frontal")) > 1:
+        frontals = _radiographs(study, "frontal")
+        if (study.grounded_findings or study.phrases) and len(frontals) > 1:
             message = f"study '{study.study_id}' has boxes: expected one frontal radiograph, found several"
             raise InputError(message, code=ErrorCode.MISMATCH)
-        if reason := _skip_reason(study, rules, is_incomplete=study.study_id in incomplete):
+        is_reported = study.findings is not None or study.grounded_findings is not None or study.phrases is not None
+        reason = None if is_reported or rules.include_unreported else "no findings section"
+        if reason is None and not frontals:
+            reason = UNREADABLE if _radiographs(original, "frontal") else "no frontal radiograph"
+        if reason is not None:
             samples.skipped.append(Failure(source=study.study_id, stage="select", reason=reason))
             continue
         prior = priors.get(study.study_id)
@@ -130,15 +121,29 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     return samples
 
 
+def _usable(study: ArchiveStudy, rules: Rules, without: frozenset[str]) -> ArchiveStudy:
+    """Return a study with its split by the rules and without some radiographs."""
+    split = rules.split_of(study.split, study.patient_id or study.study_id)
+    return replace(study, split=split, radiographs=tuple(r for r in study.radiographs if r.key not in without))
+
+
+def _check_names(studies: Iterable[ArchiveStudy]) -> None:
+    study_ids: set[str] = set()
+    names: dict[str, Radiograph] = {}
+    for study in studies:
+        if study.study_id in study_ids:
+            raise InputError(f"duplicate study '{study.study_id}' in the archive", code=ErrorCode.DUPLICATE)
+        study_ids.add(study.study_id)
+        for radiograph in study.radiographs:
+            if names.setdefault(radiograph.key, radiograph) != radiograph:
+                raise InputError(f"duplicate radiograph '{radiograph.key}' in the archive", code=ErrorCode.DUPLICATE)
+
+
 def _sample_ids(study: ArchiveStudy, combinations: Sequence[_Images]) -> list[str]:
     """Return the study's id, or the ids of its frontal radiographs, numbered from 1 if several samples share one."""
     names = [study.study_id if study.sample_ids is None else study.sample_ids[images[0].key] for images in combinations]
-    totals, counts = Counter(names), Counter[str]()
-    numbered = []
-    for name in names:
-        counts[name] += 1
-        numbered.append(name if totals[name] == 1 else f"{name}-{counts[name]}")
-    return numbered
+    numbers = {name: count(1) for name in names}
+    return [name if names.count(name) == 1 else f"{name}-{next(numbers[name])}" for name in names]
 
 
 def check_patient_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
@@ -157,22 +162,6 @@ def check_patient_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
 
 def _rng(seed: int, *names: str) -> random.Random:
     return random.Random("\0".join([str(seed), *names]))
-
-
-def _remove_radiographs(study: ArchiveStudy, keys: frozenset[str]) -> ArchiveStudy:
-    if keys.isdisjoint(radiograph.key for radiograph in study.radiographs):
-        return study
-    return replace(study, radiographs=tuple(image for image in study.radiographs if image.key not in keys))
-
-
-def _skip_reason(study: ArchiveStudy, rules: Rules, *, is_incomplete: bool) -> str | None:
-    """Return why a study gives no sample, None if it does; it is incomplete if radiographs of it are unusable."""
-    is_reported = study.findings is not None or study.grounded_findings is not None or study.phrases is not None
-    if not is_reported and not rules.include_unreported:
-        return "no findings section"
-    if _radiographs(study, "frontal"):
-        return None
-    return UNREADABLE if is_incomplete else "no frontal radiograph"
 
 
 def _radiographs(study: ArchiveStudy, view: str) -> list[Radiograph]:

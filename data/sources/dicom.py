@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, count
 from pathlib import Path
 
 from maira.data.archive import Radiograph, read_failure
@@ -26,23 +27,20 @@ def find_radiographs(paths: Iterable[Path]) -> dict[str, Path]:
     checked.
     """
     radiographs = list(dict.fromkeys(file.absolute() for path in paths for file in _radiographs(path)))
+    folders_of: dict[str, list[Path]] = {}
     for radiograph in radiographs:
         if os.fsencode(radiograph) != str(radiograph).encode(errors="replace"):
             message = "expected a file name in UTF-8, found other bytes; rename the file"
             raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=radiograph)
-    of_name: dict[str, list[Path]] = {}
-    for radiograph in radiographs:
-        of_name.setdefault(radiograph.stem, []).append(radiograph)
+        folders_of.setdefault(radiograph.stem, []).append(radiograph.parent)
     named: dict[str, Path] = {}
     for radiograph in radiographs:
-        namesakes = of_name[radiograph.stem]
-        name = radiograph.stem if len(namesakes) == 1 else _with_folders(radiograph, namesakes)
-        key, number = name, 1
+        name = radiograph.stem
+        if len(folders := folders_of[name]) > 1:
+            name = "-".join(radiograph.relative_to(os.path.commonpath(folders)).with_suffix("").parts)
         # a/b-c and a-b/c have the same name.
-        while key in named:
-            number += 1
-            key = f"{name}-{number}"
-        named[key] = radiograph
+        numbered = (f"{name}-{number}" for number in count(2))
+        named[next(key for key in chain([name], numbered) if key not in named)] = radiograph
     return named
 
 
@@ -103,8 +101,3 @@ def _is_dicom(path: Path) -> bool:
     except OSError:
         # The conversion reports why it cannot be read.
         return True
-
-
-def _with_folders(radiograph: Path, namesakes: Sequence[Path]) -> str:
-    common = os.path.commonpath([path.parent for path in namesakes])
-    return "-".join(radiograph.relative_to(common).with_suffix("").parts)

@@ -35,6 +35,7 @@ from radfact.records import validate_model
 DATE = "study_date"
 """Additional column: with it and without columns of priors, priors are selected by the rules of MAIRA-2."""
 _PRIOR = ("prior_frontal", "prior_report")
+_FILES = ("studies.csv", "studies.jsonl")
 _MISSING = frozenset({"", "nan", "n/a", "<na>", "null"})
 _NESTED = ("grounded_findings", "phrases", "labels")
 _STUDY_COLUMNS = [name for name in Study.model_fields if name not in ("sample_id", *IMAGE_COLUMNS)]
@@ -63,14 +64,26 @@ class Table:
         """Make samples, see `maira.data.pairing.SampleMaker`; also of studies without a report."""
         if self.archive is not None:
             return make_samples(self.archive, replace(rules, include_unreported=True), without)
-        rows = []
-        for row in self.rows:
-            study = row.study
+        studies = []
+        for study in (row.study for row in self.rows):
             split = rules.split_of(study.split, study.patient_id or study.study_id or study.sample_id)
-            rows.append(replace(row, study=study.model_copy(update={"split": split})))
-        check_patient_splits(row.study for row in rows)
-        rules.check_requested_splits(row.study.split for row in rows)
-        return _rows_to_samples([row for row in rows if rules.includes(row.study.split)], without)
+            studies.append(study.model_copy(update={"split": split}))
+        check_patient_splits(studies)
+        rules.check_requested_splits(study.split for study in studies)
+        samples = Samples([], {})
+        for study, row in zip(studies, self.rows, strict=True):
+            if not rules.includes(study.split):
+                continue
+            shown = {column: image for column, image in row.radiographs.items() if image.key not in without}
+            if "frontal" not in shown:
+                samples.skipped.append(Failure(sample_id=study.sample_id, stage="select", reason=UNREADABLE))
+                continue
+            images = dict.fromkeys(IMAGE_COLUMNS) | {column: png_path(image) for column, image in shown.items()}
+            # The prompt includes a prior report only with its image.
+            lost = {"prior_report": None} if study.prior_frontal and images["prior_frontal"] is None else {}
+            samples.radiographs.update({png_path(image): image for image in shown.values()})
+            samples.studies.append(study.model_copy(update=images | lost))
+        return samples
 
 
 def read_table(root: Path, images: Path | None = None) -> Table:
@@ -87,7 +100,12 @@ def read_table(root: Path, images: Path | None = None) -> Table:
     A row without `findings`, `grounded_findings` and `phrases` is a sample to draft a report for. Empty cells, NaN, N/A
     and null (in any case) are missing values.
     """
-    path, failures = _find_table(root), list[Failure]()
+    path, failures = root, list[Failure]()
+    if root.is_dir():
+        path = next((path for name in _FILES if (path := root / name).is_file()), root)
+        if path == root:
+            message = f"expected {' or '.join(_FILES)} in this folder"
+            raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     rows = list(_rows(path, (images or path.parent).absolute(), failures))
     if all(row.date is None for row in rows):
         return Table(rows, None, failures)
@@ -97,20 +115,13 @@ def read_table(root: Path, images: Path | None = None) -> Table:
     return Table(rows, Archive("table", list(_studies(rows, path, failures))), failures)
 
 
-def _find_table(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    for name in ("studies.csv", "studies.jsonl"):
-        if (path / name).is_file():
-            return path / name
-    message = "expected studies.csv or studies.jsonl in this folder"
-    raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
-
-
 def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
     line_of: dict[str, int] = {}
     for record in table_records(path, ("sample_id", "frontal")):
-        cells = {column: None if _is_missing(value) else value for column, value in record.cells.items()}
+        cells = {
+            column: None if isinstance(value, str) and value.strip().casefold() in _MISSING else value
+            for column, value in record.cells.items()
+        }
         line, date = record.line or 0, _date(record, cells.pop(DATE, None))
         for column in cells:
             if column not in Study.model_fields:
@@ -130,11 +141,6 @@ def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
             if (image := getattr(study, column)) is not None
         }
         yield _Row(study, radiographs, date)
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether a cell is one of the spellings of a missing value."""
-    return value is None or (isinstance(value, str) and value.strip().casefold() in _MISSING)
 
 
 def _date(record: TableRecord, value: Any) -> datetime | None:
@@ -178,21 +184,3 @@ def _studies(rows: Iterable[_Row], path: Path, failures: list[Failure]) -> Itera
             sample_ids=sample_ids,
             **shared,
         )
-
-
-def _rows_to_samples(rows: Iterable[_Row], without: frozenset[str]) -> Samples:
-    """Make one sample per row; skip it without its frontal radiograph, and omit other unusable radiographs."""
-    samples = Samples([], {})
-    for row in rows:
-        usable = {column: radiograph for column, radiograph in row.radiographs.items() if radiograph.key not in without}
-        if "frontal" not in usable:
-            samples.skipped.append(Failure(sample_id=row.study.sample_id, stage="select", reason=UNREADABLE))
-            continue
-        images: dict[str, Any] = dict.fromkeys(IMAGE_COLUMNS)
-        images |= {column: png_path(radiograph) for column, radiograph in usable.items()}
-        if row.study.prior_frontal is not None and images["prior_frontal"] is None:
-            # The prompt includes a prior report only with its image.
-            images["prior_report"] = None
-        samples.radiographs.update({png_path(radiograph): radiograph for radiograph in usable.values()})
-        samples.studies.append(row.study.model_copy(update=images))
-    return samples

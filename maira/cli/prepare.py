@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BeforeValidator, NonNegativeInt
@@ -17,8 +17,10 @@ from rich.console import Console
 
 from maira.cli.options import PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
+from maira.data.archive import Archive
 from maira.data.images import MAX_SIZE
-from maira.data.pairing import SPLITS, Priors, Rules, make_samples
+from maira.data.manifest import Failure
+from maira.data.pairing import SPLITS, Priors, Rules, SampleMaker, make_samples
 from maira.data.preparation import Conversion, PreparationResult, prepare
 from maira.data.sources.chexpert_plus import read_chexpert_plus
 from maira.data.sources.coco import read_coco_studies
@@ -35,11 +37,6 @@ from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_jsonl
 from radfact.options import Option
-
-if TYPE_CHECKING:
-    from maira.data.archive import Archive
-    from maira.data.manifest import Failure
-    from maira.data.pairing import SampleMaker
 
 app = typer.Typer(help="Convert a data set to a manifest and PNG files.", no_args_is_help=True)
 
