@@ -10,7 +10,6 @@ import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,28 +31,13 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 """Two empty blocks end a tar file."""
 
 
-@dataclass(frozen=True)
-class PackResult:
-    """Totals of all shards, the number of shards from an earlier run, and the skipped samples with the reason."""
-
-    samples: int
-    shards: int
-    bytes: int
-    reused: int
-    failures: list[Failure] = field(default_factory=list)
-
-
 class _Part(Record):
-    """A finished shard (None if no sample was left for one), the rows of its samples, and the skipped samples.
-
-    Attributes:
-        following: position of the next sample in the order of packing.
-    """
+    """A finished shard (None if no sample was left for one), the rows of its samples, and the skipped samples."""
 
     shard: Shard | None
     rows: list[tuple[int, ...]]
     failures: list[Failure]
-    following: NonNegativeInt
+    following: NonNegativeInt  # position of the next sample in the order of packing
 
 
 def parse_size(text: str) -> int:
@@ -73,12 +57,13 @@ def pack(
     splits: Collection[str] | None = None,
     shuffle: int | None = None,
     on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> PackResult:
+) -> tuple[Index, int, list[Failure]]:
     """Write the samples of a manifest with their unchanged image files into tar files, and an index.
 
     An interrupted run resumes and reuses finished shards. A sample with a missing or damaged image is skipped and
     listed in `failures.jsonl`. The same manifest gives the same bytes. A shard exceeds its maximum size only for a
-    larger single sample. `shuffle` is the seed of a random order, for tools that read shards sequentially.
+    larger single sample. `shuffle` is the seed of a random order, for tools that read shards sequentially. Returns the
+    index, the number of shards from an earlier run, and the skipped samples.
     """
     manifest = Path(manifest)
     studies = [study for study in iter_manifest(manifest) if splits is None or study.split in splits]
@@ -104,7 +89,7 @@ def pack(
         if changed := next((shard for shard in index.shards if not _is_complete(out, shard)), None):
             message = "missing or changed since it was packed; remove the folder to pack again"
             raise InputError(message, code=ErrorCode.MISMATCH, file=out / changed.name)
-        return _result(index, len(index.shards), read_failures(out / FAILURES))
+        return index, len(index.shards), read_failures(out / FAILURES)
     parts: list[_Part] = []
     reused = position = 0
     while position < len(studies):
@@ -130,11 +115,7 @@ def pack(
     # Last: the index marks a complete run.
     write_json(out / INDEX, index.model_dump(mode="json"))
     shutil.rmtree(out / _PARTS)
-    return _result(index, reused, failures)
-
-
-def _result(index: Index, reused: int, failures: list[Failure]) -> PackResult:
-    return PackResult(index.samples, len(index.shards), sum(shard.bytes for shard in index.shards), reused, failures)
+    return index, reused, failures
 
 
 def _is_complete(out: Path, shard: Shard) -> bool:

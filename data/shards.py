@@ -30,19 +30,9 @@ from radfact.records import Row, validate_model
 INDEX, ROWS = "index.json", "index.npy"
 FORMAT: Final = 1
 
-ROW = np.dtype(
-    [
-        ("shard", "<u4"),
-        ("offset", "<u8"),
-        ("size", "<u4"),
-        ("crc32", "<u4"),
-        ("split", "<u2"),
-        ("source", "<u2"),
-        ("findings", "?"),
-        ("grounded", "?"),
-        ("phrases", "<u2"),
-    ]
-)
+_PLACE = [("shard", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("crc32", "<u4")]
+_CONTENT = [("split", "<u2"), ("source", "<u2"), ("findings", "?"), ("grounded", "?"), ("phrases", "<u2")]
+ROW = np.dtype([*_PLACE, *_CONTENT])
 """A sample in the index: its shard, byte range and checksum, its split and source (positions in the lists of `Index`),
 whether it has findings and a grounded report, and its number of phrases."""
 
@@ -79,9 +69,7 @@ class PackedSample:
 class Shards:
     """Packed samples by number, in a folder or below a URL (`s3://...`, `memory://...`). Can be pickled.
 
-    Attributes:
-        index: names and sizes of the shards, names of splits and sources.
-        rows: (samples,) of `ROW`, to select samples without reading them.
+    The `index` names shards, splits and sources; `rows`, (samples,) of `ROW`, select samples without reading them.
     """
 
     def __init__(self, location: Path | str) -> None:

@@ -31,18 +31,12 @@ class Group:
 
     A sample is a study with a narrative (FindGen), a study with a grounded report (GroundRep), or one phrase
     (PhraseGround). A study with several of these counts in each. Phrases have neither lateral nor prior, since the
-    model sees only the frontal image. A study without a reference report is a sample without task.
-
-    Attributes:
-        patients: (archive, patient) of known patients.
-        unidentified_studies: (archive, study) of studies whose patient is unknown.
-        counts: samples, laterals, priors (image and report), words and sentences of the reports or phrases, groundable
-            sentences (of grounded reports, and phrases), those located by boxes or masks on the frontal image, and the
-            boxes and masks of these.
+    model sees only the frontal image. A study without a reference report is a sample without task. Sentences are
+    groundable in grounded reports and phrases, and located by boxes or masks on the frontal image.
     """
 
-    patients: set[tuple[str | None, str]] = field(default_factory=set)
-    unidentified_studies: set[tuple[str | None, str]] = field(default_factory=set)
+    patients: set[tuple[str | None, str]] = field(default_factory=set)  # archive, patient
+    unidentified_studies: set[tuple[str | None, str]] = field(default_factory=set)  # archive, study
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Group) -> None:

@@ -148,19 +148,12 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @dataclass
 class GroundedStudies:
-    """Grounded studies made of annotations.
-
-    Attributes:
-        studies: studies with `grounded_findings`, in the manifest's order.
-        failures: skipped samples, with the reason.
-        dropped: number of phrases without a sentence in the grounded report, by reason.
-        ignored: number of regions that the protocol does not allow.
-    """
+    """Studies with `grounded_findings` made of annotations, in the manifest's order, and the skipped samples."""
 
     studies: list[Study] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-    ignored: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)  # phrases without a sentence in the report, by reason
+    ignored: int = 0  # regions that the protocol does not allow
 
 
 def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample], how: Combine) -> GroundedStudies:

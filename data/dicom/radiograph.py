@@ -41,29 +41,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One decoded radiograph.
+    """One decoded radiograph."""
 
-    Attributes:
-        pixels: (H, W) finite values of any real type, on any scale.
-        is_inverted: whether low values are bright.
-        is_clipped: whether values were clipped to a window.
-        padding: (H, W) mask of pixels outside the image; None if there are none.
-        spacing: distance of rows and of columns in a common unit.
-        photometric: photometric interpretation in DICOM terms.
-        bits_stored: bit depth of the source.
-        rescale: slope and intercept from stored to output values (PS3.3, C.11.1.1.2).
-        windows: windows (VOI) that the file recommends, in output values.
-    """
-
-    pixels: npt.NDArray[Any]
-    is_inverted: bool = False
-    is_clipped: bool = False
-    padding: npt.NDArray[np.bool_] | None = None
-    spacing: tuple[float, float] = (1.0, 1.0)
+    pixels: npt.NDArray[Any]  # (H, W) finite values of any real type, on any scale
+    is_inverted: bool = False  # low values are bright
+    is_clipped: bool = False  # values were clipped to a window
+    padding: npt.NDArray[np.bool_] | None = None  # (H, W) mask of pixels outside the image, if there are any
+    spacing: tuple[float, float] = (1.0, 1.0)  # distance of rows and of columns in a common unit
     photometric: str = "MONOCHROME2"
     bits_stored: int = 16
-    rescale: tuple[float, float] = (1.0, 0.0)
-    windows: tuple[Window, ...] = ()
+    rescale: tuple[float, float] = (1.0, 0.0)  # slope and intercept from stored to output values (C.11.1.1.2)
+    windows: tuple[Window, ...] = ()  # windows (VOI) that the file recommends, in output values
 
 
 def to_levels(frame: Frame, size: int, source: Path) -> npt.NDArray[np.uint8]:
@@ -86,15 +74,13 @@ def to_levels(frame: Frame, size: int, source: Path) -> npt.NDArray[np.uint8]:
         raise InputError(_CONSTANT, file=source)
     resized = bspline_resize(pixels, max(size, round(tall / unit)), max(size, round(wide / unit)))
     if frame.padding is not None or frame.is_clipped:
-        np.clip(resized, low, high, out=resized)
+        resized = np.clip(resized, low, high)
     if frame.is_inverted:
-        np.negative(resized, out=resized)
+        resized = -resized
     low, high = float(resized.min()), float(resized.max())
     if low == high:
         raise InputError(_CONSTANT, file=source)
-    resized -= low
-    resized *= 255 / (high - low)
-    return np.rint(resized, out=resized).astype(np.uint8)
+    return np.rint((resized - low) * (255 / (high - low))).astype(np.uint8)
 
 
 def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageInfo:
@@ -105,14 +91,9 @@ def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageIn
     with open_atomic(target, "wb") as handle:
         # The zlib strategy that is fastest on noisy radiographs and also gives the smallest files.
         Image.fromarray(levels).save(handle, format="PNG", compress_type=zlib.Z_RLE)
-    return ImageInfo(
-        width=levels.shape[1],
-        height=levels.shape[0],
-        source_width=frame.pixels.shape[1],
-        source_height=frame.pixels.shape[0],
-        photometric=frame.photometric,
-        bits_stored=frame.bits_stored,
-    )
+    height, width = levels.shape
+    source_height, source_width = frame.pixels.shape
+    return ImageInfo(width, height, source_width, source_height, frame.photometric, frame.bits_stored)
 
 
 def fill_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:

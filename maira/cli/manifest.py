@@ -102,13 +102,13 @@ def pack(
 
     size = parse_size(shard_size)
     with show_progress("packing") as on_progress:
-        packed = pack_shards(manifest, out, shard_size=size, splits=split, shuffle=shuffle, on_progress=on_progress)
-    console = Console()
-    reused = f", {packed.reused} of them reused from an earlier run" if packed.reused else ""
-    print_line(
-        console, f"{packed.samples} samples, {packed.bytes / 1e6:.1f} MB in {packed.shards} shards{reused}: {out}"
-    )
-    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in packed.failures])
+        index, reused, failures = pack_shards(
+            manifest, out, shard_size=size, splits=split, shuffle=shuffle, on_progress=on_progress
+        )
+    console, megabytes = Console(), sum(shard.bytes for shard in index.shards) / 1e6
+    earlier = f", {reused} of them reused from an earlier run" if reused else ""
+    print_line(console, f"{index.samples} samples, {megabytes:.1f} MB in {len(index.shards)} shards{earlier}: {out}")
+    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in failures])
 
 
 def _cells(row: Mapping[str, Any], whole: str) -> tuple[dict[str, str], dict[str, str]]:
