@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -101,13 +100,6 @@ def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
     assert "found 'Erect'" in reasons(archive)["b4"]
 
 
-def test_an_image_listed_twice_is_one_radiograph(jpg: Path) -> None:
-    write_tables(jpg, [*IMAGES, IMAGES[0]])
-    archive = read_mimic_cxr(jpg, "jpg")
-    assert [radiograph.key for radiograph in study(archive, "50414267").radiographs] == ["a1", "a2"]
-    assert "duplicate" in reasons(archive)["a1"]
-
-
 @pytest.mark.parametrize(
     ("content", "reason"), [(None, "the study has no report"), (b"FINDINGS: \xff\xfe", "the report is not UTF-8 text")]
 )
@@ -125,45 +117,25 @@ def test_a_study_without_a_readable_report_is_listed_and_remains(jpg: Path, cont
     assert reasons(archive)["files/p10/p10000032/s50414267.txt"] == reason
 
 
-def dicom_beside_tables(root: Path, jpg: Path) -> Path | None:
-    shutil.copytree(jpg, root, ignore=shutil.ignore_patterns("files", "*.zip"))
-    write_reports(root)
-    return None
-
-
-def dicom_with_tables_elsewhere(root: Path, jpg: Path) -> Path | None:
-    zip_reports(root / "mimic-cxr-reports.zip")
-    return jpg
-
-
-def dicom_with_reports_in_a_folder(root: Path, jpg: Path) -> Path | None:
-    write_reports(root / "mimic-cxr-reports")
-    return jpg
-
-
-@pytest.mark.parametrize("arrange", [dicom_beside_tables, dicom_with_tables_elsewhere, dicom_with_reports_in_a_folder])
-def test_the_dicom_release_equals_the_jpeg_release(
-    arrange: Callable[[Path, Path], Path | None], jpg: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("place", ["unpacked", "zip", "zip with a prefix", "folder"])
+def test_the_dicom_release_equals_the_jpeg_release(place: str, jpg: Path, tmp_path: Path) -> None:
     root = tmp_path / "mimic-cxr"
-    metadata = arrange(root, jpg)
     write_images(root, ".dcm")
+    if place.startswith("zip"):
+        zip_reports(root / "mimic-cxr-reports.zip", "mimic-cxr-reports/" if "prefix" in place else "")
+    else:
+        write_reports(root if place == "unpacked" else root / "mimic-cxr-reports")
     expected = read_mimic_cxr(jpg, "jpg")
-    read = read_mimic_cxr(root, "dicom", metadata=metadata)
-    assert [failure.source for failure in read.failures] == [failure.source for failure in expected.failures]
+    # Each release has what the other lacks.
+    (jpg / "mimic-cxr-reports.zip").unlink()
+    assert read_mimic_cxr(jpg, "jpg", metadata=root) == expected
+    read = read_mimic_cxr(root, "dicom", metadata=jpg)
+    assert read.failures == expected.failures
     for ours, theirs in zip(read.studies, expected.studies, strict=True):
         twins = [
             replace(image, path=root / image.path.relative_to(jpg).with_suffix(".dcm")) for image in theirs.radiographs
         ]
         assert ours == replace(theirs, radiographs=tuple(twins))
-
-
-@pytest.mark.parametrize("before", ["", "mimic-cxr-reports/"])
-def test_reports_are_located_for_both_releases(before: str, jpg: Path, tmp_path: Path) -> None:
-    (jpg / "mimic-cxr-reports.zip").unlink()
-    zip_reports(tmp_path / "mimic-cxr" / "mimic-cxr-reports.zip", before)
-    archive = read_mimic_cxr(jpg, "jpg", metadata=tmp_path / "mimic-cxr")
-    assert all(read.findings == "Clear lungs." for read in archive.studies)
 
 
 def test_a_missing_part_of_the_archive_is_listed_once(jpg: Path) -> None:
