@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import InputError
 from radfact.options import Option
 
 ImageCheck = Literal["refuse", "off"]
@@ -56,11 +56,8 @@ _OTHER_VIEWS = ("LAO", "RAO", "LPO", "RPO", "LLO", "RLO", "CC", "MLO", "ML", "LM
 def check_size(width: int, height: int, file: Path | str | None = None) -> None:
     """Raise an error if an image has too many pixels; call this before decoding it."""
     if width * height > MAX_PIXELS:
-        raise InputError(
-            f"expected a radiograph of at most {MAX_PIXELS:,} pixels, found {width} x {height}",
-            code=ErrorCode.INVALID_VALUE,
-            file=file,
-        )
+        message = f"expected a radiograph of at most {MAX_PIXELS:,} pixels, found {width} x {height}"
+        raise InputError(message, file=file)
 
 
 def check_pixels(
@@ -78,9 +75,8 @@ def check_pixels(
     inside = pixels if padding is None else pixels[~padding]
     contrast = float(np.std(sample, dtype=np.float64)) / (float(inside.max()) - float(inside.min()))
     if contrast < MIN_CONTRAST:
-        raise _refusal(
-            f"a standard deviation of {contrast:.2%} of the range of gray values (minimum: {MIN_CONTRAST:.0%})", file
-        )
+        spread = f"a standard deviation of {contrast:.2%} of the range of gray values"
+        raise _refusal(f"{spread} (minimum: {MIN_CONTRAST:.0%})", file)
 
 
 def check_tags(header: Any, view: Literal["frontal", "lateral"] | None, file: Path | str | None = None) -> None:
@@ -100,10 +96,5 @@ def check_tags(header: Any, view: Literal["frontal", "lateral"] | None, file: Pa
 
 
 def _refusal(value: str, file: Path | str | None, field: str | None = None) -> InputError:
-    return InputError(
-        f"expected a chest radiograph, found {value}; "
-        "--image-check off (maira train: faults.image_check=off) skips this check",
-        code=ErrorCode.INVALID_VALUE,
-        file=file,
-        field=field,
-    )
+    skip = "--image-check off (maira train: faults.image_check=off) skips this check"
+    return InputError(f"expected a chest radiograph, found {value}; {skip}", file=file, field=field)

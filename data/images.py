@@ -40,13 +40,12 @@ def image_size(path: Path, content: IO[bytes] | None = None) -> tuple[int, int]:
     from PIL import Image
 
     with _errors_with_path(path), Image.open(path if content is None else content) as image:
-        width, height = image.size
-        check_size(width, height, path)
+        check_size(*image.size, path)
         is_tagged = image.format == "PNG" and not _PNG_TAGS.isdisjoint(image.info)
         # Orientations 5 to 8 rotate by 90 degrees; Pillow applies them to the size of a TIFF already.
         if (is_tagged or image.format not in ("PNG", "TIFF")) and image.getexif().get(_ORIENTATION, 1) >= 5:
-            return height, width
-        return width, height
+            return image.height, image.width
+        return image.size
 
 
 def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:

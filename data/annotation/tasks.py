@@ -86,19 +86,12 @@ def labeling_config(categories: Sequence[str] = ()) -> str:
     from jinja2 import Environment, StrictUndefined
 
     template = (resources.files("maira.data") / "static" / "labeling.xml").read_text("utf-8")
-    return (
-        Environment(autoescape=True, undefined=StrictUndefined)
-        .from_string(template)
-        .render(
-            qualities=[*map(str, Quality)],
-            labels=[*map(str, PhraseLabel)],
-            progressions=[*map(str, Progression)],
-            hints={str(value): hint for value, hint in _HINTS.items()},
-            temporal=[str(PhraseLabel.TEMPORAL)],
-            findings=[str(PhraseLabel.FINDING), str(PhraseLabel.TEMPORAL)],
-            categories=[*categories],
-            other_view=OTHER_VIEW,
-        )
+    # StrEnum members are strings.
+    values = {"qualities": [*Quality], "labels": [*PhraseLabel], "progressions": [*Progression], "hints": _HINTS}
+    shown_for = {"temporal": [PhraseLabel.TEMPORAL], "findings": [PhraseLabel.FINDING, PhraseLabel.TEMPORAL]}
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    return environment.from_string(template).render(
+        **values, **shown_for, categories=[*categories], other_view=OTHER_VIEW
     )
 
 

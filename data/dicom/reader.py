@@ -183,23 +183,17 @@ def _read_elements(content: IO[bytes], path: Path, tags: list[str]) -> Any:
     try:
         import pydicom
         from pydicom.errors import InvalidDicomError
+        from pydicom.filereader import read_dataset, read_preamble
+        from pydicom.uid import DeflatedExplicitVRLittleEndian
     except ImportError:
         message = "reading DICOM requires pydicom: pip install 'maira-radfact[model]'"
         raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT) from None
     try:
-        _check_inflated_size(content, path)
-        return pydicom.dcmread(content, specific_tags=tags, stop_before_pixels="PixelData" not in tags)
+        read_preamble(content, force=False)
     except InvalidDicomError:
         message = "expected a DICOM file, found no DICM prefix"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
-
-
-def _check_inflated_size(content: IO[bytes], path: Path) -> None:
-    """Refuse a deflated file that inflates to more than any radiograph: pydicom would inflate all of it at once."""
-    from pydicom.filereader import read_dataset, read_preamble
-    from pydicom.uid import DeflatedExplicitVRLittleEndian
-
-    read_preamble(content, force=False)
+    # A deflated file may inflate to more than any radiograph, and pydicom inflates all of it at once.
     meta = read_dataset(content, False, True, stop_when=lambda tag, _vr, _length: tag.group != 2)
     if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
         inflater, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
@@ -209,6 +203,7 @@ def _check_inflated_size(content: IO[bytes], path: Path) -> None:
                 message = f"expected at most {_MAX_INFLATED_BYTES >> 20} MB of inflated data, found more"
                 raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     content.seek(0)
+    return pydicom.dcmread(content, specific_tags=tags, stop_before_pixels="PixelData" not in tags)
 
 
 def _spacing(header: Any, path: Path) -> tuple[float, float]:

@@ -29,11 +29,8 @@ NOUNS: dict[Kind, tuple[str, ...]] = {
     "cardiomegaly": ("cardiomegaly",),
     "rib_fracture": ("rib fracture",),
 }
-COUNTED: tuple[Kind, ...] = (
-    "endotracheal_tube", "nasogastric_tube", "central_line", "pacemaker", "mass", "nodule", "effusion", "pneumothorax",
-    "rib_fracture",
-)  # fmt: skip
-"""Kinds that take an article."""
+UNCOUNTED: tuple[Kind, ...] = ("consolidation", "atelectasis", "edema", "cardiomegaly")
+"""Kinds without an article."""
 ZONE_WORDS = {"upper": ("zone", "lobe"), "mid": ("zone", "lung"), "lower": ("zone", "lobe")}
 TUBE_ENDS = {
     "endotracheal_tube": ("with its tip above the carina", "terminating above the carina"),
@@ -105,7 +102,7 @@ def dictate_finding(finding: Finding, change: Change | None, rng: np.random.Gene
     """Return a sentence about a finding, with its change since the prior if there is one."""
     phrase, plural = noun_phrase(finding, rng), _is_plural(finding)
     capital, verb = phrase[0].upper() + phrase[1:], "are" if plural else "is"
-    article = "" if plural or finding.kind not in COUNTED else "an " if phrase[0] in "aeiouE" else "a "
+    article = "" if plural or finding.kind in UNCOUNTED else "an " if phrase[0] in "aeiouE" else "a "
     if change == "new":
         return _pick(rng, (f"New {phrase}.", f"There {verb} {'a ' if article else ''}new {phrase}."))
     if change == "unchanged":

@@ -27,10 +27,7 @@ FREQUENCY: dict[Kind, float] = {
 }  # fmt: skip
 """Relative frequency of each kind."""
 
-SIDED: tuple[Kind, ...] = (
-    "central_line", "pacemaker", "consolidation", "mass", "nodule", "atelectasis", "effusion", "pneumothorax",
-    "rib_fracture",
-)  # fmt: skip
+UNSIDED: tuple[Kind, ...] = ("endotracheal_tube", "nasogastric_tube", "edema", "cardiomegaly")
 RADII: dict[Kind, tuple[float, float]] = {
     "consolidation": (0.065, 0.105), "mass": (0.066, 0.088), "nodule": (0.036, 0.046),
 }  # fmt: skip
@@ -75,7 +72,7 @@ class Finding:
 def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Finding:
     """Draw a random finding of a kind in a patient."""
     sides: tuple[Side, ...] = ()
-    if kind in SIDED:
+    if kind not in UNSIDED:
         sides = ("left",) if rng.random() < 0.5 else ("right",)
         if rng.random() < BILATERAL_SHARE.get(kind, 0.0):
             sides = ("left", "right")

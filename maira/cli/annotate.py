@@ -161,11 +161,8 @@ def export_tasks(
     folder, console = manifest.parent.absolute(), Console()
     if to == "coco":
         if image_root is not None or image_url is not None:
-            raise InputError(
-                "--image-root and --image-url require --to label-studio",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="--to",
-            )
+            message = "--image-root and --image-url require --to label-studio"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="--to")
         written = out / "coco.json"
         write_json(written, coco_dataset(studies, folder, failures))
     else:
@@ -177,12 +174,10 @@ def export_tasks(
         with open_atomic(out / "config.xml") as handle:
             handle.write(config)
         if image_url is None:
-            print_line(
-                console,
-                "Label Studio requires LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
-                f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root.absolute()}; add the image folder below it to "
-                "the project as local storage",
-            )
+            serving = "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true"
+            served = f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root.absolute()}"
+            hint = "add the image folder below it to the project as local storage"
+            print_line(console, f"Label Studio requires {serving} and {served}; {hint}")
     replace_failures(out / "failures.jsonl", written.name, failures)
     print_line(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
     exit_with_failures(console, _listed(failures))
@@ -253,9 +248,8 @@ def _categories(name: str) -> Sequence[str]:
     lines = [line.strip() for line in read_text(name).splitlines()]
     named = [line for line in lines if line]
     if not named or len(set(named)) < len(named):
-        raise InputError(
-            "expected names of categories, one per line and each once", code=ErrorCode.INVALID_FORMAT, file=name
-        )
+        message = "expected names of categories, one per line and each once"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=name)
     return named
 
 
