@@ -52,11 +52,8 @@ def _check(folder: Path, origin: dict[str, str]) -> None:
     """Raise an InputError unless the folder is a complete export of this origin."""
     marker = folder / _ORIGIN
     if not marker.is_file() or read_json(marker) != origin:
-        raise InputError(
-            f"is not the language model of this checkpoint in {origin['dtype']}; choose another folder or remove it",
-            code=ErrorCode.OUTPUT_CONFLICT,
-            file=folder,
-        )
+        message = f"is not the language model of this checkpoint in {origin['dtype']}; choose another or remove it"
+        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=folder)
     read_headers(folder)  # all files of its index are there
 
 

@@ -264,10 +264,10 @@ def _sharing_gpu() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise RunError(
-            "vLLM leaves no memory for the image encoder on the GPU; lower the engine argument gpu_memory_utilization",
-            code=ErrorCode.OUT_OF_MEMORY,
-        ) from None
+        message = (
+            "vLLM leaves no memory for the image encoder on the GPU; lower the engine argument gpu_memory_utilization"
+        )
+        raise RunError(message, code=ErrorCode.OUT_OF_MEMORY) from None
 
 
 @contextmanager
@@ -295,11 +295,8 @@ def check_colocated_arguments(options: EngineOptions, *, field: str) -> None:
     _platform_device(torch.device(options.device or "cpu").type, field=engine_field)
     for name in options.engine_args:
         if name.endswith("parallel_size") or name in _RESERVED_ARGUMENTS:
-            raise InputError(
-                "cannot be set in training, where each process runs its own engine on its own GPU; remove it",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field=f"{field}.{name}",
-            )
+            message = "cannot be set in training, where each process runs its own engine on its own GPU; remove it"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=f"{field}.{name}")
     _arguments(options, "float32", field)
 
 
@@ -311,11 +308,8 @@ def _platform_device(device: str | None, *, field: str) -> str:
 
     known = "cuda" if current_platform.is_cuda_alike() else "cpu"
     if device not in (None, known):
-        raise InputError(
-            f"expected {known}, for which vLLM is installed, found {device}; choose a GPU by CUDA_VISIBLE_DEVICES",
-            code=ErrorCode.CONFLICTING_OPTIONS,
-            field=field,
-        )
+        message = f"expected {known}, for which vLLM is installed, found {device}; choose a GPU by CUDA_VISIBLE_DEVICES"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=field)
     return known
 
 
@@ -324,11 +318,11 @@ async def _start(folder: str, arguments: dict[str, Any], field: str) -> Any:
     if getattr(engine.vllm_config, "use_v2_model_runner", False):
         engine.shutdown()
         # It would generate without the grammar.
-        raise RunError(
+        message = (
             f"vLLM {version('vllm')} uses its second model runner, which supports no logits processors; remove the "
-            "engine arguments that need it, or install another version of vLLM",
-            code=ErrorCode.MISSING_REQUIREMENT,
+            "engine arguments that need it, or install another version of vLLM"
         )
+        raise RunError(message, code=ErrorCode.MISSING_REQUIREMENT)
     return engine
 
 
@@ -353,9 +347,6 @@ def _arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any
         arguments.setdefault("max_num_seqs", options.batch_size)
     name = arguments.get("dtype", "auto")
     if name != "auto" and name not in _TYPES:
-        raise InputError(
-            f"expected auto or one of {', '.join(_TYPES)}, found '{name}'",
-            code=ErrorCode.INVALID_OPTION,
-            field=f"{prefix}.dtype",
-        )
+        message = f"expected auto or one of {', '.join(_TYPES)}, found '{name}'"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field=f"{prefix}.dtype")
     return arguments | {"dtype": dtype if name == "auto" else _TYPES[name]}

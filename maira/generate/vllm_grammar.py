@@ -68,13 +68,7 @@ class _Sequence:
 
 
 class MairaLogitsProcessor(LogitsProcessor):
-    """Constrains the logits of running requests.
-
-    Args:
-        vllm_config: configuration of the engine; its model is a folder of `maira.generate.plain_llama`.
-        device: unused; the tables of the grammar follow the device of the logits.
-        is_pin_memory: unused.
-    """
+    """Constrains the logits of running requests; the model is a folder of `maira.generate.plain_llama`."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002
         folder = Path(vllm_config.model_config.model)

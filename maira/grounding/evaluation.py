@@ -84,9 +84,8 @@ def ground_phrases(
     """
     options, engine = options or GenerationOptions(), engine or EngineOptions()
     if not phrases:
-        raise InputError(
-            "the manifest has no phrases; name a file of phrases", code=ErrorCode.EMPTY_INPUT, field="phrases"
-        )
+        message = "the manifest has no phrases; name a file of phrases"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="phrases")
     by_id = {study.sample_id: study for study in studies}
     known = by_id.keys() | {failure.sample_id for failure in failures}
     if unknown := next((phrase.sample_id for phrase in phrases if phrase.sample_id not in known), None):
@@ -121,9 +120,8 @@ def complete_boxes(
     options, engine = options or GenerationOptions(), engine or EngineOptions()
     grounded = [study for study in studies if has_reference_boxes(study)]
     if not grounded:
-        raise InputError(
-            "no study of the manifest has sentences with boxes in its grounded_findings", code=ErrorCode.EMPTY_INPUT
-        )
+        message = "no study of the manifest has sentences with boxes in its grounded_findings"
+        raise InputError(message, code=ErrorCode.EMPTY_INPUT)
 
     def make(study: Study) -> list[GenerationItem]:
         with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):  # counted below

@@ -18,12 +18,9 @@ from radfact.records import Sentence, Text, validate_model
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A finding to locate on a study's frontal image.
+    """A finding to locate on a study's frontal image, by its index among the phrases of the study.
 
-    Attributes:
-        sample_id: sample of the study.
-        index: index among the phrases of the study.
-        sentence: text of the phrase, with the reference boxes on the ORIGINAL image if they are known.
+    The sentence has the reference boxes on the ORIGINAL image if they are known.
     """
 
     sample_id: str
@@ -74,13 +71,9 @@ def read_phrases(path: Path, sample_ids: Collection[str]) -> list[Phrase]:
 def _read_csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
     columns, rows = read_csv(path)
     if set(columns) not in ({"sample_id", "phrase"}, {"sample_id", "text"}) or len(columns) != 2:
-        raise InputError(
-            f"expected the columns sample_id,phrase; found {list_columns(columns)} "
-            "(reference boxes are read from JSON Lines)",
-            code=ErrorCode.INVALID_FORMAT,
-            file=path,
-            line=1,
-        )
+        found = f"found {list_columns(columns)} (reference boxes are read from JSON Lines)"
+        message = f"expected the columns sample_id,phrase; {found}"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=1)
     return rows
 
 

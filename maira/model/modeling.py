@@ -122,11 +122,7 @@ class MairaModel(MairaPreTrainedModel, LlavaModel):
     def get_placeholder_mask(
         self, input_ids: Tensor | None, inputs_embeds: Tensor, image_features: Tensor | None
     ) -> Tensor:
-        """Return which positions are image placeholders: (batch, length, 1).
-
-        Raises:
-            ValueError: their number differs from that of the image tokens.
-        """
+        """Return which positions are image placeholders: (batch, length, 1); as many as there are image tokens."""
         if input_ids is None:
             token = torch.full((), self.config.image_token_index, device=inputs_embeds.device)
             mask = (inputs_embeds == self.get_input_embeddings()(token)).all(-1)
@@ -168,11 +164,10 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
         Args:
             pretrained_model_name_or_path: folder of the checkpoint, or ORG/NAME[@REVISION] on the Hub.
             *args: further arguments of transformers.
-            **kwargs: further arguments of transformers.
+            **kwargs: the same.
 
         Raises:
-            InputError: the configuration is not that of a MAIRA-2, there are no weights, names are missing or
-                unexpected, or shapes differ; the error lists them. Or a weight is not finite.
+            InputError: configuration or weights are unfit; the error lists missing and unexpected names.
         """
         output_loading_info = kwargs.pop("output_loading_info", False)
         folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs)
@@ -225,9 +220,6 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
             image_tokens: (images, image_seq_length, width), in the order of their placeholders; None without images.
             check: whether to compare the number of placeholders with that of the image tokens, which synchronizes with
                 the device; False where they are known to match, or the tensors have no values.
-
-        Raises:
-            ValueError: the number of placeholders differs from the number of image tokens.
         """
         embeddings: Tensor = self.get_input_embeddings()(input_ids)
         if check:

@@ -69,14 +69,35 @@ def build_messages(task: Task, context: Context, preset: Preset = "release") -> 
 
     Source: MAIRA-2, table B.1.
     """
+    if task == "phrase" and not (context.phrase or "").strip():
+        raise ValueError("phrase grounding needs a phrase")
+    prior_report, indication, technique, comparison = (
+        section if section and section.strip() else MISSING
+        for section in (context.prior_report, context.indication, context.technique, context.comparison)
+    )
+    prior_report = f"PRIOR_REPORT: {prior_report}"
+    sections = f"INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
     if task == "phrase":
-        if not (context.phrase or "").strip():
-            raise ValueError("phrase grounding needs a phrase")
         image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
         text = f"Given the current frontal image{image} {instruction}{context.phrase}"
+    elif preset == "release":
+        images = {
+            (False, False): f"Given the current frontal image only{IMAGE}",
+            (True, False): f"Given the current frontal image{IMAGE} and the current lateral image{IMAGE}",
+            (False, True): f"Given the current frontal image{IMAGE} and the prior frontal image{IMAGE} {prior_report}",
+            (True, True): (
+                f"Given the current frontal image{IMAGE} the current lateral image{IMAGE} "
+                f"and the prior frontal image{IMAGE} {prior_report}"
+            ),
+        }[context.has_lateral, context.has_prior]
+        text = " ".join([images, RELEASE_FINDINGS, *([GROUNDING] if task == "grounded" else []), sections])
     else:
-        build = _release_items if preset == "release" else _paper_items
-        text = build(task, context)
+        lateral = [f"the current lateral image {IMAGE}"] if context.has_lateral else []
+        prior = [f"and the prior frontal image {IMAGE}", prior_report] if context.has_prior else []
+        grounding = [GROUNDING] if task == "grounded" else []
+        text = " ".join(
+            [f"Given the current frontal image {IMAGE}", *lateral, *prior, PAPER_FINDINGS, *grounding, sections]
+        )
     items = [
         {"type": "image"} if part == IMAGE else {"type": "text", "text": part}
         for part in re.split(f"({IMAGE})", text)
@@ -104,41 +125,3 @@ def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:
 def build_target(answer: str) -> str:
     """Build the text after the prompt: one space and the answer; the tokenizer adds its end token."""
     return f" {answer}"
-
-
-def _or_missing(section: str | None) -> str:
-    return section if section and section.strip() else MISSING
-
-
-def _sections(context: Context) -> str:
-    return (
-        f"INDICATION: {_or_missing(context.indication)} TECHNIQUE: {_or_missing(context.technique)} "
-        f"COMPARISON: {_or_missing(context.comparison)}"
-    )
-
-
-def _release_items(task: Task, context: Context) -> str:
-    prior_report = f"PRIOR_REPORT: {_or_missing(context.prior_report)}"
-    images = {
-        (False, False): f"Given the current frontal image only{IMAGE}",
-        (True, False): f"Given the current frontal image{IMAGE} and the current lateral image{IMAGE}",
-        (False, True): f"Given the current frontal image{IMAGE} and the prior frontal image{IMAGE} {prior_report}",
-        (True, True): (
-            f"Given the current frontal image{IMAGE} the current lateral image{IMAGE} "
-            f"and the prior frontal image{IMAGE} {prior_report}"
-        ),
-    }[context.has_lateral, context.has_prior]
-    grounding = f" {GROUNDING}" if task == "grounded" else ""
-    return f"{images} {RELEASE_FINDINGS}{grounding} {_sections(context)}"
-
-
-def _paper_items(task: Task, context: Context) -> str:
-    messages = [f"Given the current frontal image {IMAGE}"]
-    if context.has_lateral:
-        messages.append(f"the current lateral image {IMAGE}")
-    if context.has_prior:
-        messages += [f"and the prior frontal image {IMAGE}", f"PRIOR_REPORT: {_or_missing(context.prior_report)}"]
-    messages.append(PAPER_FINDINGS)
-    if task == "grounded":
-        messages.append(GROUNDING)
-    return " ".join([*messages, _sections(context)])

@@ -61,19 +61,6 @@ class Example:
         return "".join(item.get("text", IMAGE) for item in items) + self.answer_start
 
 
-def study_context(study: Study, phrase: str | None = None) -> Context:
-    """Return the context of a study that its prompt describes, with the phrase to ground if there is one."""
-    return Context(
-        has_lateral=study.lateral is not None,
-        has_prior=study.prior_frontal is not None,
-        prior_report=study.prior_report,
-        indication=study.indication,
-        technique=study.technique,
-        comparison=study.comparison,
-        phrase=phrase,
-    )
-
-
 def has_unused_prior_report(study: Study) -> bool:
     """Return whether a study has a prior report without the prior image that its prompt needs."""
     return study.prior_report is not None and study.prior_frontal is None
@@ -92,7 +79,16 @@ def make_example(
     Each unused prior report, box or mask is a warning (`UnusedInputWarning`) and a note of the example. Without
     `frontal_size` (width, height), the size of the frontal is read from its file.
     """
-    messages = build_messages(task, study_context(study, phrase.text if phrase else None), preset)
+    context = Context(
+        has_lateral=study.lateral is not None,
+        has_prior=study.prior_frontal is not None,
+        prior_report=study.prior_report,
+        indication=study.indication,
+        technique=study.technique,
+        comparison=study.comparison,
+        phrase=phrase.text if phrase else None,
+    )
+    messages = build_messages(task, context, preset)
     notes: list[str] = []
     if task == "phrase":
         images: tuple[Path, ...] = (study.frontal,)

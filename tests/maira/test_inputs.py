@@ -20,8 +20,8 @@ from maira.data.study import Study
 from maira.evaluate.comparison import COMPLETION, ExperimentComparison, compare
 from maira.evaluate.experiments import Experiment, select_studies, without_inputs
 from maira.evaluate.scoring import COMPARISON_MENTIONS, LATERAL_MENTIONS, Scoring
-from maira.model.prompts import build_messages, render
-from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs, study_context
+from maira.model.prompts import render
+from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs
 from radfact.api import evaluate
 from radfact.errors import ErrorCode
 from radfact.llm import ChatClient, mock_client
@@ -53,7 +53,7 @@ some_inputs = st.lists(st.sampled_from(INPUTS), unique=True)
 
 @given(dropped=some_inputs)
 def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> None:
-    prompt = render(build_messages("findings", study_context(drop_inputs(FULL, dropped))))
+    prompt = render(make_example(drop_inputs(FULL, dropped), "findings").messages)
     for name, texts in SHOWN.items():
         for text in texts:
             assert (text in prompt) == (name not in dropped)

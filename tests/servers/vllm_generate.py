@@ -73,15 +73,6 @@ def start_error(checkpoint: Path, folder: Path) -> str:
     return "none"
 
 
-def device_error(checkpoint: Path) -> str:
-    """Return the error of a device that vLLM is not installed for."""
-    try:
-        vllm_engine.VLLMEngine(checkpoint, EngineOptions(engine="vllm", device="cuda"))
-    except InputError as error:
-        return str(error)
-    return "none"
-
-
 def generate_with_nan(engine: Any, requests: dict[str, Any], name: str, *, free: bool) -> dict[str, Any]:
     """Return the responses when the embedded prompt of one request is NaN."""
     embed, target = engine._embedder.embed, requests[name].example
@@ -162,6 +153,5 @@ if __name__ == "__main__":
         )
     results["kill_error"] = kill_error(engine, requests)
     engine.close()
-    results["device_error"] = device_error(checkpoint)
     results["start_error"] = start_error(checkpoint, folder)
     out.write_text(json.dumps(results))
