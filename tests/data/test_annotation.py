@@ -57,12 +57,8 @@ def shape(kind: str, name: str, image: str, phrase: str, **value: Any) -> Result
 
 
 def rectangle(phrase: str, box: Box, *, prior: bool = False, rotation: float = 0) -> Result:
-    corners = {
-        "x": box.x_min * 100,
-        "y": box.y_min * 100,
-        "width": (box.x_max - box.x_min) * 100,
-        "height": (box.y_max - box.y_min) * 100,
-    }
+    width, height = box.x_max - box.x_min, box.y_max - box.y_min
+    corners = {"x": box.x_min * 100, "y": box.y_min * 100, "width": width * 100, "height": height * 100}
     name, image = ("prior_box_0", "prior_0") if prior else ("box", "image")
     return shape("rectanglelabels", name, image, phrase, **corners, rotation=rotation)
 

@@ -88,18 +88,6 @@ def test_unusable_image_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
-    [(None, "a.dcm: file-not-found"), (b"", "a.dcm: invalid-format"), (b"\x89PNG" * 100, "a.dcm: invalid-format")],
-)
-def test_other_file_is_refused(tmp_path: Path, content: bytes | None, expected: str) -> None:
-    path = tmp_path / "a.dcm"
-    if content is not None:
-        path.write_bytes(content)
-    with raises(expected):
-        convert(path)
-
-
-@pytest.mark.parametrize(
     ("element", "damage"),
     [
         (b"0.25\\0.5", b"0.\n#\\0.5"),
@@ -125,16 +113,6 @@ def test_a_partially_downloaded_radiograph_is_refused(tmp_path: Path, name: str,
     with pytest.raises(InputError) as caught:
         convert(tmp_path / "a.dcm")
     assert caught.value.code is ErrorCode.INVALID_FORMAT
-
-
-def test_a_failure_keeps_the_existing_png(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"))
-    convert(path)
-    before = path.with_suffix(".png").read_bytes()
-    write_dicom(path, np.zeros((24, 32), "u2"))
-    with raises("a.dcm: invalid-value"):
-        convert(path)
-    assert path.with_suffix(".png").read_bytes() == before
 
 
 def test_missing_example_radiograph_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
