@@ -56,12 +56,9 @@ def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer) or (isinstance(module, Block) and _is_trained(module)):
+        is_trained = any(parameter.requires_grad for parameter in module.parameters())
+        if isinstance(module, GradientCheckpointingLayer) or (isinstance(module, Block) and is_trained):
             yield module
-
-
-def _is_trained(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _training_only(block: nn.Module, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -83,14 +83,10 @@ class CheckpointManager:
     _pending: tuple[int, Future[None]] | None = None
 
     def __post_init__(self) -> None:
+        self.folder = self.out / "states"
         if self.context.size > 1:
             # The writing threads communicate with each other independently of the main threads.
             self._group = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the states."""
-        return self.out / "states"
 
     @torch.no_grad()
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, record: dict[str, Any]) -> None:
@@ -268,18 +264,6 @@ def read_record(state: Path) -> dict[str, Any]:
 def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:
     """Return the fields of a configuration that must not change when a run resumes, as JSON values."""
     return config.model_dump(mode="json", exclude=_CHANGEABLE_FIELDS)
-
-
-def check_same_run(state: Path, record: dict[str, Any], config: BaseTrainConfig) -> None:
-    """Check that a state was saved by a run of this configuration."""
-    saved, current = record["recipe"], resume_fields(config)
-    if changed := [key for key in current if saved.get(key) != current[key]]:
-        raise InputError(
-            f"{config.out} holds a run with another {', '.join(changed)} ({state.name}); set another `out`, or remove "
-            "the folder",
-            code=ErrorCode.OUTPUT_CONFLICT,
-            field="out",
-        )
 
 
 def _tensor_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, _Part]]:

@@ -48,9 +48,8 @@ def load_model(
         _convert(model, config)
         return model, processor
     if not (config.model / "config.json").exists():
-        raise InputError(
-            "expected a checkpoint, found no config.json", code=ErrorCode.FILE_NOT_FOUND, file=config.model
-        )
+        message = "expected a checkpoint, found no config.json"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=config.model)
     processor = MairaProcessor.from_pretrained(config.model)
     if empty:
         model_config = read_config(config.model)
@@ -142,11 +141,8 @@ def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> 
         raise InputError("expected at least one of encoder, adapter and language_model", field="trained")
     if config.lora:
         if config.lora.quantize and isinstance(config.model, FromScratch):
-            raise InputError(
-                "4-bit weights need a checkpoint as the model, found a new model",
-                code=ErrorCode.CONFLICTING_OPTIONS,
-                field="lora.quantize",
-            )
+            message = "4-bit weights need a checkpoint as the model, found a new model"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="lora.quantize")
         dtype = torch.bfloat16 if config.weights == "bfloat16" else torch.float32
         lora.add(model, config.lora, dtype, lora.added_rows(config.lora, model.config))
     for part in MODULES:

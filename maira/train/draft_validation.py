@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from maira.generate.engine import FailedRequest, length_key, report_request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.grounding.boxes import Overlap, box_completions, summarize_overlaps
 from maira.grounding.evaluation import completion_item, has_reference_boxes
+from maira.model.parser import split_sentences
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
@@ -26,17 +29,25 @@ from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS
 from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.generation import generation_engine, keep_task_report, parse_draft, study_on_disk
-from maira.train.monitoring import monitor_drafts
 from maira.train.parallel import ParallelModel
 from radfact.api import RadFact
+from radfact.errors import InputError
 from radfact.io.jsonl import write_jsonl
 from radfact.metrics.radfact.scores import SCORES
-from radfact.records import Pair, Report
+from radfact.reader.polarity import read_polarity
+from radfact.records import Pair, Report, Sentence, narrative
+from radfact.rewards import load_reward
 
 BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}
 """Scores of box completion, and their names in the metrics of a run."""
 _SEED_KEY = (0, 1)
 """Distinguishes this draw from others with a run's seed."""
+
+_SCORES_IF_INSTALLED = ("findings", "rouge_l")
+"""Scores in addition to those of RadFact, as far as their packages are installed."""
+_SENTENCE_STATISTICS = ("words", "normal_sentence_share", "repeated_sentence_share", "boxes_per_sentence")
+MONITORED = tuple(f"drafts/{name}" for name in (*_SCORES_IF_INSTALLED, *_SENTENCE_STATISTICS))
+"""Names of the values in the metrics of a run."""
 
 
 class DraftEvaluator:
@@ -81,7 +92,7 @@ class DraftEvaluator:
         """Draft with the current weights, save the drafts to `drafts/step-N.jsonl`, and score them.
 
         All processes call this. The scores are `drafts/...` by RadFact with the offline judge, `boxes/...` by box
-        completion, and in post-training those of `maira.train.monitoring`, None if undefined; then come the reasons why
+        completion, and in post-training those of `monitor_drafts`, None if undefined; then come the reasons why
         requests have no response.
         """
         with generation_engine(model, self._processor, self._config.faults.image_check) as engine:
@@ -143,3 +154,34 @@ def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[Generat
         yield GenerationItem(report_request(example), partial(make_draft, example))
         for completion in box_completions(study, preset=config.preset):
             yield completion_item(study, completion, NEW_TOKENS["phrase"])
+
+
+def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:
+    """Return the mean of each value over a round of drafts, None without one."""
+    columns: dict[str, list[float | None]] = {}
+    for name in _SCORES_IF_INSTALLED:
+        columns[name] = []
+        with suppress(InputError):  # a package is missing: the value stays unknown
+            columns[name] = [reward.total for reward in load_reward(name)(pairs)]
+    columns |= sentence_statistics([pair.candidate for pair in pairs])
+    known = {name: [value for value in column if value is not None] for name, column in columns.items()}
+    return {f"drafts/{name}": float(np.mean(column)) if column else None for name, column in known.items()}
+
+
+def sentence_statistics(reports: Sequence[Report]) -> dict[str, list[Any]]:
+    """Return the words of each report, and three values of each sentence.
+
+    They are whether it only denies findings or states normality, whether it repeats an earlier one of its report, and
+    its number of boxes.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in _SENTENCE_STATISTICS}
+    for report in reports:
+        columns["words"].append(len(narrative(report).split()))
+        sentences = [Sentence(text=text) for text in split_sentences(report)] if isinstance(report, str) else report
+        earlier: set[str] = set()
+        for sentence in sentences:
+            columns["normal_sentence_share"].append(read_polarity(sentence.text) == "negative")
+            columns["repeated_sentence_share"].append(sentence.text in earlier)
+            columns["boxes_per_sentence"].append(len(sentence.boxes or ()))
+            earlier.add(sentence.text)
+    return columns

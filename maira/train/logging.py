@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -21,14 +24,16 @@ from maira.train.config.run_config import BaseTrainConfig
 from maira.train.cost.accelerators import find_accelerator
 from maira.train.cost.flops import make_rates
 from maira.train.data.packing import PackedBatch
-from maira.train.trackers import Tracker, metric_targets, start_trackers
-from radfact.io.jsonl import dumps, open_atomic
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import dumps, open_atomic, read_text
 
 if TYPE_CHECKING:
     from maira.runtime.processes import DistributedContext
     from maira.train.data.schedule import DataSchedule
 
 MetricValues = Mapping[str, float | None]
+WANDB_PROJECT = "maira"
+"""Default of the environment variable WANDB_PROJECT."""
 _WINDOW = 30
 """Log lines over which the pace is averaged for the remaining time."""
 _PARTS = ("precision", "recall", "f1", "iou")
@@ -72,6 +77,84 @@ class MetricsFile:
                 handle.truncate(size)
             raise
         self._pending = ""
+
+
+class Tracker(NamedTuple):
+    """Functions that write the metrics of a step, and close the tracker."""
+
+    write: Callable[[int, Mapping[str, float]], Any]
+    close: Callable[[], Any]
+
+
+def _start_tensorboard(config: BaseTrainConfig, first_step: int) -> Tracker:
+    """Write event files to `tensorboard/` of the run's folder."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    make: Any = SummaryWriter
+    writer = make(str(config.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
+    return Tracker(
+        lambda step, metrics: [writer.add_scalar(name, x, step) for name, x in metrics.items()], writer.close
+    )
+
+
+def _start_wandb(config: BaseTrainConfig, first_step: int) -> Tracker:
+    """Log to a run of Weights & Biases, the same one after resumption; its id is saved in the run's folder.
+
+    Its environment variables (`WANDB_MODE=offline`, `WANDB_PROJECT`, `WANDB_ENTITY`, ...) apply. Metrics are plotted
+    over `step`, which is one of them, since its own step counter could not go back to a saved state.
+    """
+    wandb: Any = import_module("wandb")
+    id_file = config.out / "wandb-id.txt"
+    run_id = read_text(id_file).strip() if first_step and id_file.exists() else None
+    config.out.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {
+        "name": config.out.name,
+        "dir": str(config.out),
+        "config": config.model_dump(mode="json"),
+    }
+    options |= {"id": run_id, "resume": "allow" if run_id else None}
+    try:
+        run = wandb.init(project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT), **options)
+    except wandb.Error as error:
+        # Without a key, say, where no user can type one.
+        message = f"wandb does not start: {' '.join(str(error).split())}; run `wandb login`, or set WANDB_MODE=offline"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="trackers") from None
+    id_file.write_text(f"{run.id}\n", encoding="utf-8")
+    run.define_metric("*", step_metric="step")
+    return Tracker(lambda step, metrics: run.log({"step": step, **metrics}), run.finish)
+
+
+_STARTS = {"tensorboard": _start_tensorboard, "wandb": _start_wandb}
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "maira-radfact[wandb]"}
+
+
+def start_trackers(config: BaseTrainConfig, first_step: int) -> dict[str, Tracker]:
+    """Start the trackers of a run that resumes from a step, and return them by name."""
+    trackers = {}
+    for name in tracker_names(config):
+        try:
+            trackers[name] = _STARTS[name](config, first_step)
+        except ImportError:
+            message = f"{name} is not installed: pip install '{_PACKAGES[name]}', or remove it from trackers"
+            raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="trackers") from None
+    return trackers
+
+
+def tracker_names(config: BaseTrainConfig) -> list[str]:
+    """Return the names of the trackers, without default ones whose package is not installed."""
+    names: list[str] = list(dict.fromkeys(config.trackers))
+    if "trackers" not in config.model_fields_set:
+        names = [name for name in names if find_spec(name)]
+    return names
+
+
+def metric_targets(config: BaseTrainConfig) -> list[str]:
+    """Return where the metrics of a run are written, for a message."""
+    targets = {
+        "tensorboard": f"TensorBoard: {config.out / 'tensorboard'}",
+        "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
+    }
+    return [str(config.out / "metrics.jsonl"), *(targets[name] for name in tracker_names(config))]
 
 
 class MetricsLogger:
@@ -164,7 +247,9 @@ class MetricsLogger:
         rates = self._read_rates()
         self._losses, self._count = {}, 0
         self._pace.append((step, time.perf_counter()))
-        left = _time_left(self._pace, self._steps)
+        # At the pace of the last lines since the start or the resumption.
+        (first, since), (last_step, now) = self._pace[0], self._pace[-1]
+        left = (self._steps - step) * (now - since) / max(1, last_step - first)
         if self._context.is_main:
             head = {"step": step, "epoch": epoch, "seconds": round(self._seconds, 1)}
             self._write(head, metrics | rates)
@@ -212,15 +297,16 @@ class MetricsLogger:
         return rates | ({"memory_gb": max(peaks)} if max(peaks) else {})
 
     def _write(self, head: Mapping[str, float], metrics: MetricValues) -> None:
-        rounded = {name: _nine_digits(value) for name, value in metrics.items()}
+        # Nine digits distinguish all float32 numbers; what is not finite is None.
+        known = {name: float(f"{x:.9g}") for name, x in metrics.items() if x is not None and math.isfinite(x)}
         try:
-            self._metrics.add({**head, **rounded})
+            self._metrics.add({**head, **dict.fromkeys(metrics), **known})
             self._can_write = True
         except OSError as error:
             if self._can_write:
                 self.info(f"metrics.jsonl cannot be written: {error.strerror}; training continues")
             self._can_write = False
-        known = {k if "/" in k else f"train/{k}": value for k, value in rounded.items() if value is not None}
+        known = {name if "/" in name else f"train/{name}": value for name, value in known.items()}
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.write(int(head["step"]), known))
 
@@ -252,17 +338,6 @@ def _memory(device: torch.device) -> float:
     peak = torch.cuda.max_memory_allocated(device) / 1e9
     torch.cuda.reset_peak_memory_stats(device)
     return peak
-
-
-def _time_left(pace: deque[tuple[int, float]], steps: int) -> float:
-    """Return the remaining seconds at the pace of the last lines since the start or the resumption."""
-    (first, since), (last, now) = pace[0], pace[-1]
-    return (steps - last) * (now - since) / max(1, last - first)
-
-
-def _nine_digits(value: float | None) -> float | None:
-    """Round to nine digits, which distinguish all float32 numbers; None if not finite."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")
 
 
 def _line(metrics: MetricValues, rates: Mapping[str, float], left: float) -> list[str]:

@@ -23,7 +23,7 @@ from maira.runtime.signals import TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
 from maira.train.blocks import prepare_blocks
-from maira.train.checkpointing import CheckpointManager, check_same_run, resume_fields
+from maira.train.checkpointing import CheckpointManager, resume_fields
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.batches import Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
@@ -147,20 +147,14 @@ class Trainer:
     def finish(self) -> Path:
         """Write the final checkpoint and return its folder."""
         is_saved, folder = self.checkpoints.finish(), self.config.out / "checkpoint"
+        failure = f"the checkpoint is written ({folder}), but the last training state could not be saved"
         try:
             self._write_checkpoint(folder)
         except OSError as error:
-            raise RunError(
-                f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written, and "
-                f"{self.checkpoints.resume_hint}",
-                code=ErrorCode.WRITE_FAILED,
-            ) from None
+            is_saved = False
+            failure = f"{error.filename or folder}: {error.strerror or error}; the checkpoint could not be written"
         if not is_saved:
-            raise RunError(
-                f"the checkpoint is written ({folder}), but the last training state could not be saved, and "
-                f"{self.checkpoints.resume_hint}",
-                code=ErrorCode.WRITE_FAILED,
-            )
+            raise RunError(f"{failure}, and {self.checkpoints.resume_hint}", code=ErrorCode.WRITE_FAILED)
         return folder
 
     def close(self) -> None:
@@ -180,9 +174,9 @@ class Trainer:
         self.anomalies.load_state_dict(record["watch"])
         self.log.load_state_dict(record["log"])
         self.log.info(f"Resuming {self.config.out} at step {self.step} of {self.schedule.steps}")
-        if record["steps"] != self.schedule.steps:
+        if (planned := record["steps"]) != self.schedule.steps:
             self.log.info(
-                f"the run was planned with {record['steps']} steps; the learning rate follows the new number of steps"
+                f"the run was planned with {planned} steps; the learning rate follows the new number of steps"
             )
 
     def _write_checkpoint(self, folder: Path) -> None:
@@ -206,31 +200,29 @@ class Trainer:
         self.checkpoints.save(self.step, self.model.training, self.optimizer, record)
 
     def _check_same_run(self, state: Path, record: dict[str, Any]) -> None:
-        check_same_run(state, record, self.config)
-        if record["data"] != self._data_fingerprint:
-            start = self.config.model if isinstance(self.config.model, Path) else "random weights"
-            raise InputError(
-                f"the training samples have changed since {state.name} was saved; restore them (set "
-                f"faults.unreadable=skip to skip those that cannot be read), or start from {start} in "
-                "another `out`",
-                code=ErrorCode.MISMATCH,
-                field="train",
+        config, name, steps = self.config, state.name, self.schedule.steps
+        length = "epochs" if config.passes is None else "passes"
+        fields = resume_fields(config)
+        message, code, field = "", ErrorCode.MISMATCH, ""
+        if changed := [key for key, value in fields.items() if record["recipe"].get(key) != value]:
+            message = (
+                f"{config.out} holds a run with another {', '.join(changed)} ({name}); set another `out`, or remove "
             )
+            message, code, field = f"{message}the folder", ErrorCode.OUTPUT_CONFLICT, "out"
+        elif record["data"] != self._data_fingerprint:
+            start = config.model if isinstance(config.model, Path) else "random weights"
+            message = f"the training samples have changed since {name} was saved; restore them (set faults.unreadable="
+            message += f"skip to skip those that cannot be read), or start from {start} in another `out`"
+            field = "train"
         # States lack the weights that are not trained; the final checkpoint takes them from the model of the start.
-        if self.context.is_main and record["origin"]["model"] != self.setup.origin["model"]:
-            raise InputError(
-                f"{self.config.model} has changed since {state.name} was saved; restore it, or set another `out`",
-                code=ErrorCode.MISMATCH,
-                field="model",
-            )
-        if record["step"] > self.schedule.steps:
-            length = "epochs" if self.config.passes is None else "passes"
-            raise InputError(
-                f"expected at most {self.schedule.steps} steps, found a state at step {record['step']}; increase "
-                f"`{length}` or set another `out`",
-                code=ErrorCode.OUTPUT_CONFLICT,
-                field=length,
-            )
+        elif self.context.is_main and record["origin"]["model"] != self.setup.origin["model"]:
+            message = f"{config.model} has changed since {name} was saved; restore it, or set another `out`"
+            field = "model"
+        elif record["step"] > steps:
+            message = f"expected at most {steps} steps, found a state at step {record['step']}; increase `{length}` or "
+            message, code, field = f"{message}set another `out`", ErrorCode.OUTPUT_CONFLICT, length
+        if message:
+            raise InputError(message, code=code, field=field)
 
     def _exclude_skipped(self, skipped: list[SkippedSample], batches: list[PackedBatch]) -> list[PackedBatch]:
         """Return the rows with the totals of the readable samples of their step."""

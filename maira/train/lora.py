@@ -36,7 +36,7 @@ def add(model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequence[int] =
     from peft.tuners.lora import LoraLayer
 
     blocks = getattr(model.base_model, "language_model", model.base_model)
-    names = {name.rpartition(".")[2] for name, part in blocks.named_modules() if _is_linear(part)}
+    names = {name.rpartition(".")[2] for name, part in blocks.named_modules() if isinstance(part, nn.Linear)}
     if unknown := [target for target in lora.targets if target not in names]:
         raise InputError(f"no layer '{unknown[0]}'; there are {', '.join(sorted(names))}", field="lora.targets")
     if lora.quantize is not None:
@@ -110,13 +110,11 @@ def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:
     """Write adapters and rows in peft's format for the model (`PeftModel.from_pretrained`)."""
     folder.mkdir(parents=True, exist_ok=True)
+    # peft's names lack the adapter's.
     tensors = {
-        f"base_model.model.{layer}.lora_{half}.weight": tensor.contiguous()
-        for layer, pair in low_rank(trained).items()
-        for half, tensor in pair.items()
-    } | {
-        f"base_model.model.{layer}.token_adapter.trainable_tokens_delta": tensor.contiguous()
-        for layer, tensor in token_rows(trained).items()
+        f"base_model.model.{name.replace('.default', '')}": tensor.contiguous()
+        for name, tensor in trained.items()
+        if is_adapter(name)
     }
     settings = _peft_config(lora, rows)
     settings.inference_mode = True
@@ -138,10 +136,6 @@ def _peft_config(lora: LoraOptions, rows: Sequence[int]) -> Any:
     )
 
 
-def _is_linear(part: nn.Module) -> bool:
-    return isinstance(part, nn.Linear)
-
-
 def _quantize(blocks: nn.Module) -> None:
     """Replace the linear layers of the blocks by layers in 4 bits (NF4, Dettmers et al. 2023)."""
     try:
@@ -152,15 +146,11 @@ def _quantize(blocks: nn.Module) -> None:
         ) from None
     for parent in list(blocks.modules()):
         for name, layer in list(parent.named_children()):
-            if not _is_linear(layer):
+            if not isinstance(layer, nn.Linear):
                 continue
+            has_bias = layer.bias is not None
             with torch.device("meta"):
-                small = Linear4bit(
-                    layer.in_features,
-                    layer.out_features,
-                    bias=layer.bias is not None,
-                    quant_type="nf4",
-                )
+                small = Linear4bit(layer.in_features, layer.out_features, bias=has_bias, quant_type="nf4")
             small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=small)
             small.bias = layer.bias
             # On some CPUs a layer in evaluation mode would repack its weights, after which it passes no gradient.

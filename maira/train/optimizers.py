@@ -25,11 +25,8 @@ def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Opt
     try:
         from torchao.optim import AdamW8bit
     except ImportError:
-        raise InputError(
-            "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'",
-            code=ErrorCode.MISSING_REQUIREMENT,
-            field="optimizer",
-        ) from None
+        message = "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="optimizer") from None
     # A message for torchao's developers, when the step is compiled.
     warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
     stochastic = config.weights == "bfloat16"
@@ -38,24 +35,15 @@ def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Opt
     )
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         # Compiling it for every shape takes minutes on a CPU.
-        step = optimizer.step
-        optimizer.step = lambda *args, **options: _eagerly(step, *args, **options)  # type: ignore[method-assign]
+        optimizer.step = torch.compiler.set_stance("force_eager")(optimizer.step)  # type: ignore[method-assign]
     return optimizer
-
-
-def _eagerly(step: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    with torch.compiler.set_stance("force_eager"):
-        return step(*args, **options)
 
 
 def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Group trained weights by weight decay: matrices have it, biases, norms and other vectors do not."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    groups = [([p for p in trained if p.ndim >= 2], decay), ([p for p in trained if p.ndim < 2], 0.0)]
+    return [{"params": weights, "weight_decay": own} for weights, own in groups if weights]
 
 
 def make_lr_schedule(config: BaseTrainConfig, steps: int) -> Callable[[int], float]:

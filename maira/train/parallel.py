@@ -48,10 +48,8 @@ def init_distributed() -> DistributedContext:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     if cuda:
         if (device.index or 0) >= (gpus := torch.cuda.device_count()):
-            raise InputError(
-                f"process {device.index} of this machine has no GPU; there are {gpus} here",
-                code=ErrorCode.MISSING_REQUIREMENT,
-            )
+            message = f"process {device.index} of this machine has no GPU; there are {gpus} here"
+            raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)
         torch.cuda.set_device(device)
     else:
         # Before the first product, after which oneDNN does not read it again.
@@ -70,13 +68,12 @@ def main_process_first(
 
     It takes a callback for (done, total).
     """
+    usage: dict[str, int] = {}
     if context.is_main:
-        usage: dict[str, int] = {}
         with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
             result = function(lambda done, planned: usage.update(done=done, planned=planned))
-        context.wait()
-    else:
-        context.wait()
+    context.wait()
+    if not context.is_main:
         result = function(None)
     # A run that is refused after this removes the files, so the other processes must have read them.
     context.wait()

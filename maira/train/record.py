@@ -52,18 +52,9 @@ def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArr
         sha256, preferences = (origin[name][index] if origin.get(name) else None for name in ("train", "preferences"))
         own = rows[rows["source"] == index]
         tasks, counts = np.unique(own["task"], return_counts=True)
-        data.append(
-            SourceRecord(
-                sha256=sha256 if isinstance(sha256, str) else None,
-                preferences_sha256=preferences,
-                studies=len(np.unique(own["number"])),
-                samples={str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)},
-            )
-        )
-    return TrainingRecord(
-        software=project_version(),
-        config=config.model_dump(mode="json"),
-        model=ModelRecord(name=name, commit=commit, fingerprint=origin["model"]),
-        data=tuple(data),
-        steps=steps,
-    )
+        samples = {str(ALL_TASKS[task]): int(count) for task, count in zip(tasks, counts, strict=True)}
+        known, studies = sha256 if isinstance(sha256, str) else None, len(np.unique(own["number"]))
+        data.append(SourceRecord(sha256=known, preferences_sha256=preferences, studies=studies, samples=samples))
+    model = ModelRecord(name=name, commit=commit, fingerprint=origin["model"])
+    settings = config.model_dump(mode="json")
+    return TrainingRecord(software=project_version(), config=settings, model=model, data=tuple(data), steps=steps)

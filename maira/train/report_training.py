@@ -6,6 +6,7 @@ Source: MAIRA-2, appendix B.2.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -41,39 +42,28 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
         from maira.train.post.rollout_engine import check_engine
 
         check_engine(config, context)
-    model, processor = load_model(
-        config,
-        iterate_texts(config, TOKENIZER_STUDIES),
-        empty=not context.is_main and sharding(config, context) == "fsdp",
-    )
+    empty = not context.is_main and sharding(config, context) == "fsdp"
+    model, processor = load_model(config, iterate_texts(config, TOKENIZER_STUDIES), empty=empty)
     window, origin = context_window(model.config.text_config), data_fingerprints(config) if context.is_main else {}
     dataset: SampleDataset
+    studies: StudyDataset
     policy: nn.Module | None = None
     make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
     kinds = 0
     if config.dpo:
-        pairs = dataset = open_preferences(config, processor, window)
-        _print_notes(pairs, context, console)
+        pairs = studies = dataset = open_preferences(config, processor, window)
         policy = DpoLoss(config.dpo)
 
         def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
             return DpoObjective(config, pairs, schedule, model, origin.get("model"), log.info)
 
     else:
-        grid = model.config.vision_config.image_size // model.config.vision_config.patch_size
-        answers = dataset = main_process_first(
-            context,
-            "reading studies",
-            lambda on_progress: open_dataset(
-                config,
-                config.train,
-                processor,
-                config.out / "tables",
-                patch_grid=grid if config.patch_loss else None,
-                on_progress=on_progress,
-            ),
+        vision, tables = model.config.vision_config, config.out / "tables"
+        grid = vision.image_size // vision.patch_size if config.patch_loss else None
+        open_answers = partial(open_dataset, config, config.train, processor, tables, patch_grid=grid)
+        answers = studies = dataset = main_process_first(
+            context, "reading studies", lambda on_progress: open_answers(on_progress=on_progress)
         )
-        _print_notes(answers, context, console)
         kinds = len(answers.kinds)
         if config.grpo:
             prompts = dataset = PromptDataset(answers, config.grpo, window)
@@ -85,6 +75,8 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
                 return RolloutSampler(config, prompts, schedule, model, processor, reward, log.info)
 
         check_context(dataset.table, model.config, dataset.sample_id)
+    for note, count in studies.notes.items() if context.is_main else ():
+        console.print(f"{count} of {len(studies.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True)
     set_trainable(model, config)
     return TrainingSetup(
         MairaLossModel(model, kinds, config.patch_loss, attention_kernel(config, context), policy),
@@ -98,10 +90,3 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
         else None,
         make_objective=make_objective,
     )
-
-
-def _print_notes(dataset: StudyDataset, context: DistributedContext, console: Console) -> None:
-    if context.is_main:
-        for note, count in dataset.notes.items():
-            text = f"{count} of {len(dataset.table)} answers: {note}"
-            console.print(text, highlight=False, markup=False, soft_wrap=True)

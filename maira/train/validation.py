@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -52,11 +52,9 @@ class Validator:
         drawn = sample_answers(dataset, config)
         self.samples = len(drawn)
         self._rows, self._own = _shard_rows(dataset, drawn, config, context)
-        tasks, drawn_tasks = (np.unique(rows["task"]).tolist() for rows in (dataset.table, dataset.table[drawn]))
-        self._tasks = [ALL_TASKS[task] for task in drawn_tasks]
+        self._tasks = [ALL_TASKS[task] for task in np.unique(dataset.table["task"][drawn])]
         names = [f"loss/{name}" for name in ("all", *self._tasks)] + (drafter.names if drafter else [])
-        undrawn = {f"loss/{ALL_TASKS[task]}" for task in tasks if task not in drawn_tasks}
-        self._best = BestCheckpoint(config, names, undrawn, _validation_fingerprint(dataset, drawn, config))
+        self._best = BestCheckpoint(config, names, _validation_fingerprint(dataset, drawn, config))
 
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; checkpoints of later steps are not compared with."""
@@ -144,20 +142,16 @@ class Validator:
 class BestCheckpoint:
     """The best checkpoint by a metric, in `checkpoint-best/` of the run's folder, with `best.json` in it.
 
-    `names` are the existing metrics, `undrawn` those that would exist if more samples were drawn, and `measured_on` is
-    the fingerprint of the validation data: values on other data are not compared.
+    `names` are the metrics of the samples that are drawn, and `measured_on` is the fingerprint of the validation data:
+    values on other data are not compared.
     """
 
-    def __init__(
-        self, config: BaseTrainConfig, names: list[str], undrawn: Collection[str] = (), measured_on: str = ""
-    ) -> None:
+    def __init__(self, config: BaseTrainConfig, names: list[str], measured_on: str = "") -> None:
         self._name, self._measured_on = config.validation.best_by, measured_on
         self._folder = config.out / "checkpoint-best"
         self._value: float | None = None
         if self._name is not None and self._name not in names:
-            reason = f"unknown metric '{self._name}'; known metrics are {', '.join(names)}"
-            if self._name in undrawn:
-                reason = f"no sample of '{self._name}' is drawn; increase validation.samples"
+            reason = f"unknown metric '{self._name}'; with the samples that are drawn, there are {', '.join(names)}"
             raise InputError(reason, code=ErrorCode.UNKNOWN_NAME, field="validation.best_by")
 
     def start(self, step: int) -> str | None:
@@ -211,11 +205,9 @@ def make_report_validator(
     config: TrainConfig, processor: MairaProcessor, context: DistributedContext, log: MetricsLogger, steps: int
 ) -> Validator:
     """Make the validator of a MAIRA-2: losses, and drafts if the configuration has them."""
-    tables, sources = config.out / "tables", config.validation.sources
+    open_studies = partial(open_dataset, config, config.validation.sources, processor, config.out / "tables")
     dataset = main_process_first(
-        context,
-        "reading validation studies",
-        lambda on_progress: open_dataset(config, sources, processor, tables, on_progress=on_progress),
+        context, "reading validation studies", lambda on_progress: open_studies(on_progress=on_progress)
     )
     has_drafts = config.validation.drafts_every is not None
     drafter = DraftEvaluator(config, dataset, processor, context) if has_drafts else None

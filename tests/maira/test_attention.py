@@ -112,7 +112,7 @@ def test_packed_rows_need_no_mask(config: MairaConfig) -> None:
 def test_generation_matches_the_attention_of_transformers(config: MairaConfig) -> None:
     """Two prompts of different length, padded on the left, continued by a model in training."""
     model = trainable(config).eval()
-    prompts = [make_sample(config, 1, words, 2, seed=words).ids for words in (3, 9)]
+    prompts = [make_sample(config, 1, words, 2, seed=words).input_ids for words in (3, 9)]
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     pixels = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32))
@@ -128,12 +128,7 @@ def test_generation_matches_the_attention_of_transformers(config: MairaConfig) -
     assert model.generate(**inputs).tolist() == before
 
 
-def test_the_default_kernel_is_available() -> None:
-    """Without a GPU, the kernel that needs none."""
+def test_a_cpu_has_the_kernel_that_needs_no_gpu() -> None:
     assert attention.select_kernel("auto", torch.device("cpu"), torch.bfloat16) == attention.SAMPLES
-
-
-def test_an_unavailable_kernel_is_refused() -> None:
-    """Return the arguments with the required tensors."""
     with pytest.raises(InputError, match="needs a GPU"):
         attention.select_kernel("varlen", torch.device("cpu"), torch.bfloat16)

@@ -17,7 +17,7 @@ from torch import nn
 
 import maira.train.checkpointing as module
 from maira.runtime.processes import DistributedContext
-from maira.train.checkpointing import CheckpointManager, check_same_run, read_record, resume_fields
+from maira.train.checkpointing import CheckpointManager, read_record, resume_fields
 from radfact.errors import RunError
 from radfact.io.jsonl import write_json
 
@@ -189,8 +189,6 @@ def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
 
 
 def test_irrelevant_config_changes_are_accepted(tmp_path: Path) -> None:
-    record = {"recipe": resume_fields(train_config(tmp_path / "m", tmp_path))}
-    changed = train_config(
-        tmp_path / "m", tmp_path / "moved", passes=64, token_budget=4096, save_every=1, keep=9, workers=3
-    )
-    check_same_run(tmp_path / "step-000001", record, changed)
+    changes = {"passes": 64, "token_budget": 4096, "save_every": 1, "keep": 9, "workers": 3}
+    before, after = train_config(tmp_path / "m", tmp_path), train_config(tmp_path / "m", tmp_path / "moved", **changes)
+    assert resume_fields(before) == resume_fields(after)

@@ -28,8 +28,8 @@ from maira.model.task_examples import make_example
 from maira.train.checkpointing import resume_fields
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.packing import EncodedSample, StepTotals, collate
+from maira.train.draft_validation import MONITORED, monitor_drafts
 from maira.train.loss import MairaLossModel
-from maira.train.monitoring import NAMES, monitor_drafts
 from maira.train.post.grpo import compute_advantages, make_targets, policy_loss, replay_grammar
 from maira.train.post.rewards import excess_length
 from maira.train.report_training import train
@@ -295,7 +295,7 @@ def test_signs_of_other_means_are_counted() -> None:
     grounded = [Sentence(text=text, boxes=(box,) if text != texts[0] else None) for text in texts]
     pairs = [Pair("a", grounded, "There is a mass."), Pair("b", "The lungs are clear. No mass.", "There is a mass.")]
     values = monitor_drafts(pairs)
-    assert tuple(values) == NAMES
+    assert tuple(values) == MONITORED
     words, normal, repeated, boxes = (3 + 3 * 4 + 6) / 2, 3 / 6, 2 / 6, 3 / 6
     assert [values[f"drafts/{name}"] for name in ("words", "normal_sentence_share")] == [words, normal]
     assert [values[f"drafts/{name}"] for name in ("repeated_sentence_share", "boxes_per_sentence")] == [repeated, boxes]
@@ -306,7 +306,7 @@ def test_a_validation_logs_what_is_not_rewarded(checkpoint: Path, phantoms: Path
     validation = {"sources": [{"manifest": str(phantoms)}], "every": 1, "samples": 2, "drafts_every": 1, "drafts": 2}
     train(config_of(checkpoint, phantoms, tmp_path, passes=8, validation=validation), quiet())
     (row,) = [row for row in rows(tmp_path) if "epoch" not in row]
-    assert {"loss/all", "drafts/logical_f1", *NAMES} <= row.keys()
+    assert {"loss/all", "drafts/logical_f1", *MONITORED} <= row.keys()
     assert row["drafts/words"] >= 0
     with Image.open(tmp_path / "rewards.png") as plot:
         assert plot.getcolors(1 << 20) is not None

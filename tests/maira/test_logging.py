@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +12,15 @@ import pytest
 import torch
 from error_checks import raises
 from rich.console import Console
+from tiny_runs import quiet, said
 from torch import Tensor
 
 import maira.train.logging as logs
-import maira.train.trackers as trackers
 from maira.model.config import MairaConfig
-from maira.model.prompts import Task
 from maira.runtime.processes import DistributedContext
-from maira.train import attention
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import make_rates
-from maira.train.data.packing import SAMPLE_LENGTHS, PackedBatch, StepTotals
-from maira.train.data.schedule import DataSchedule
+from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.logging import MetricsLogger
 
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
@@ -59,28 +55,15 @@ def make_recipe(out: Path, **changes: Any) -> TrainConfig:
     return TrainConfig.model_validate(values | changes)
 
 
-def make_row(lengths: list[int], padding: int = 0, images: int = 1, answers: int = 3) -> PackedBatch:
-    ends = torch.tensor([0, *lengths] + ([padding] if padding else [])).cumsum(0).int()
-    tokens = int(ends[-1])
-    row = torch.zeros(1, tokens, dtype=torch.long)
-    some = torch.zeros(answers, dtype=torch.long)
-    grounded: Task = "grounded"
-    return PackedBatch(
-        input_ids=row,
-        position_ids=row,
-        starts=ends,
-        used_tokens=sum(lengths),
-        longest=max(lengths),
-        answers=some,
-        targets=some,
-        answer_samples=some,
-        pixel_values=torch.zeros(images, 1, 32, 32),
-        frontal_rows=torch.zeros(len(lengths), dtype=torch.long),
-        coverage=None,
-        sample_ids=tuple(f"s{i}" for i in range(len(lengths))),
-        tasks=tuple(grounded for _ in lengths),
-        totals=StepTotals(answers, len(lengths)),
-    )
+def make_row(lengths: list[int], padding: int = 0) -> PackedBatch:
+    """A row of samples with three answer tokens in all, and one image."""
+    samples = [
+        EncodedSample(
+            f"s{i}", "grounded", [0] * length, length - 3 * (i == 0), np.zeros((int(i == 0), 32, 32), np.float32)
+        )
+        for i, length in enumerate(lengths)
+    ]
+    return collate(samples, StepTotals(3, len(lengths)), 0, sum(lengths) + padding)
 
 
 def make_log(
@@ -90,18 +73,13 @@ def make_log(
     console: Console | None = None,
     step: int = 0,
 ) -> MetricsLogger:
-    log = MetricsLogger(train_config, config, context, console or Console(file=StringIO()), 100)
+    log = MetricsLogger(train_config, config, context, console or quiet(), 100)
     log.start(step)
     return log
 
 
 def rows_of(train_config: TrainConfig) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (train_config.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def said_by(console: Console) -> str:
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
 
 
 def test_a_line_has_mean_losses_and_the_learning_rate(tmp_path: Path, config: MairaConfig) -> None:
@@ -113,42 +91,13 @@ def test_a_line_has_mean_losses_and_the_learning_rate(tmp_path: Path, config: Ma
     assert [(row["step"], row["loss"], row["lr"]) for row in rows] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
 
 
-def test_a_run_starts_with_one_summary_line(tmp_path: Path, config: MairaConfig) -> None:
-    train_config = make_recipe(tmp_path, trackers=["tensorboard"], global_batch=4, passes=40)
-    table = np.zeros(12, SAMPLE_LENGTHS)
-    table["prompt"], table["answer"] = 5, 3
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5))
-    model[0].requires_grad_(False)
-    console = Console(file=StringIO())
-    MetricsLogger(train_config, config, ALONE, console, 10).log_setup(
-        DataSchedule(table, train_config), model, "none", attention.SAMPLES
-    )
-    said = said_by(console)
-    assert said.count("\n") == 1
-    for part in (
-        "12 samples",
-        "12 per epoch",
-        "10 steps of 4",
-        "25 of 41 parameters",
-        "1 process on cpu, attention samples",
-        f"TensorBoard: {tmp_path / 'tensorboard'}",
-    ):
-        assert part in said
-
-
-def test_non_finite_values_are_null(tmp_path: Path, config: MairaConfig) -> None:
-    train_config = make_recipe(tmp_path, log_every=1)
-    make_log(train_config, config).log_step(1, 0, {"loss": torch.tensor(float("nan"))}, grad_norm=float("inf"))
-    (row,) = rows_of(train_config)
-    assert row["loss"] is None
-    assert row["grad_norm"] is None
-
-
-def test_losses_keep_float32_precision(tmp_path: Path, config: MairaConfig) -> None:
+def test_values_keep_float32_precision_and_are_null_if_not_finite(tmp_path: Path, config: MairaConfig) -> None:
     train_config = make_recipe(tmp_path, log_every=1)
     loss = torch.tensor(1.2345678)
-    make_log(train_config, config).log_step(1, 0, {"loss": loss})
-    assert torch.tensor(rows_of(train_config)[0]["loss"]) == loss
+    make_log(train_config, config).log_step(1, 0, {"loss": loss, "answer": torch.tensor(math.nan)}, grad_norm=math.inf)
+    (row,) = rows_of(train_config)
+    assert torch.tensor(row["loss"]) == loss
+    assert (row["answer"], row["grad_norm"]) == (None, None)
 
 
 def test_throughput_excludes_padding_and_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
@@ -196,13 +145,13 @@ def test_mfu_is_a_fraction_of_peak_flops_and_absent_on_cpus(
 
 def test_remaining_time_uses_the_pace_since_resuming(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
     train_config = make_recipe(tmp_path, log_every=10)
-    console = Console(file=StringIO(), width=200)
+    console = quiet()
     log = make_log(train_config, config, console=console, step=50)
     log.load_state_dict({"losses": {}, "count": 0, "seconds": 1e6})
     for step in range(51, 61):
         clock.now += 6.0
         log.log_step(step, 0, {"loss": 1.0})
-    assert "4 min left" in said_by(console)
+    assert "4 min left" in said(console)
     assert rows_of(train_config)[0]["seconds"] == 1e6 + 60
 
 
@@ -229,27 +178,14 @@ def test_losses_between_lines_are_saved_in_the_state(tmp_path: Path, config: Mai
     assert [row["loss"] for row in rows_of(train_config)] == [3.0]
 
 
-def test_a_step_and_a_validation_are_lines(tmp_path: Path, config: MairaConfig) -> None:
-    console = Console(file=StringIO(), width=80, force_terminal=True, color_system=None)
-    log = make_log(make_recipe(tmp_path, log_every=1), config, console=console)
-    log.count_row(make_row([3000, 1000]), waited=0)
-    log.log_step(1, 0, {"loss": 12.3456, "answer": 10.0, "patches": 2.3456}, lr=2e-5, grad_norm=123.45)
-    log.log_validation(
-        1, {f"drafts/logical_{name}": 0.5 for name in ("precision", "recall", "f1")} | {"loss/all": 1.25}
-    )
-    first, second = said_by(console).splitlines()
-    assert first.startswith("step 1/100  loss 12.3456  answer 10.0000  patches 2.3456  lr 2.00e-05  norm 123.45")
-    assert second == "step 1/100  loss/all 1.250  drafts/logical precision/recall/f1 0.500/0.500/0.500"
-
-
 def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> None:
-    console = Console(file=StringIO())
+    console = quiet()
     train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
     log = make_log(train_config, config, TwoAlike(1, 2, torch.device("cpu")), console)
     log.log_step(1, 0, {"loss": 1.0})
     log.log_validation(1, {"loss/all": 1.0})
     log.close()
-    assert said_by(console) == ""
+    assert said(console) == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -272,32 +208,26 @@ def test_tensorboard_drops_repeated_steps(tmp_path: Path, config: MairaConfig) -
     assert "drafts/spatial_f1" not in events.Tags()["scalars"]
 
 
-class Failing:
-    """A tracker without a network."""
-
-    def write(self, step: int, _: Mapping[str, float]) -> None:
-        raise ConnectionError(f"no route\nfrom step {step}")
-
-    def close(self) -> None:
-        raise AssertionError("a tracker that failed is not asked again")
-
-
 def test_a_failing_tracker_is_reported_once_and_the_run_continues(
     tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(trackers._TRACKERS, "wandb", lambda *_: Failing())
-    console = Console(file=StringIO())
+    def fail(step: int, _: object) -> None:
+        raise ConnectionError(f"no route\nfrom step {step}")
+
+    # A tracker that failed is not asked again, not even to close.
+    monkeypatch.setitem(logs._STARTS, "wandb", lambda *_: logs.Tracker(fail, pytest.fail))
+    console = quiet()
     train_config = make_recipe(tmp_path, log_every=1, trackers=["wandb"])
     log = make_log(train_config, config, console=console)
     for step in (1, 2):
         log.log_step(step, 0, {"loss": 1.0})
     log.close()
-    assert said_by(console).count("wandb is disabled: no route from step 1\n") == 1
+    assert said(console).count("wandb is disabled: no route from step 1\n") == 1
     assert [row["step"] for row in rows_of(train_config)] == [1, 2]
 
 
 def test_unwritten_lines_are_retried(tmp_path: Path, config: MairaConfig) -> None:
-    console = Console(file=StringIO())
+    console = quiet()
     train_config = make_recipe(tmp_path, log_every=1)
     log = make_log(train_config, config, console=console)
     blocked = tmp_path / "metrics.jsonl"
@@ -306,7 +236,7 @@ def test_unwritten_lines_are_retried(tmp_path: Path, config: MairaConfig) -> Non
     log.log_step(2, 0, {"loss": 1.0})
     blocked.rmdir()
     log.log_step(3, 0, {"loss": 1.0})
-    assert said_by(console).count("metrics.jsonl cannot be written") == 1
+    assert said(console).count("metrics.jsonl cannot be written") == 1
     assert [row["step"] for row in rows_of(train_config)] == [1, 2, 3]
 
 
@@ -334,7 +264,7 @@ class FakeWandb(SimpleNamespace):
     def init(self, **options: Any) -> Any:
         self.started.append(options)
         run_id = options["id"] or f"run{len(self.started)}"
-        return SimpleNamespace(id=run_id, define_metric=lambda *_, **__: None, log=self.logged.append)
+        return SimpleNamespace(id=run_id, define_metric=lambda *_, **__: None, log=self.logged.append, finish=None)
 
 
 @pytest.fixture

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed_rows import KINDS, Sample, alone, gradients, make_sample, pack, trainable
+from packed_rows import KINDS, alone, gradients, make_sample, pack, trainable
 
 from maira.model.config import MairaConfig
-from maira.train.data.packing import StepTotals
+from maira.train.data.batches import EncodedRow, collate_row
+from maira.train.data.packing import EncodedSample, StepTotals
 from maira.train.loss import MairaLossModel
 
 MIXES = {"one image": (1, 1), "two": (2, 2), "three": (3, 3), "mixed": (1, 3, 2, 1)}
@@ -22,7 +27,7 @@ def training(config: MairaConfig) -> MairaLossModel:
     return MairaLossModel(model, KINDS, patch_weight=0.5)
 
 
-def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[Sample]:
+def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[EncodedSample]:
     """Samples of different lengths."""
     return [make_sample(config, n, words=3 + 7 * i, answer=2 + 5 * i, seed=i) for i, n in enumerate(images)]
 
@@ -38,7 +43,7 @@ def test_packed_loss_equals_unpacked_loss(
     assert losses.per_sample.tolist() == pytest.approx([a.item() for a in answers], abs=1e-5, rel=1e-6)
     assert losses.answer.item() == pytest.approx(sum(a.item() for a in answers), rel=1e-6)
     assert losses.patches.item() == pytest.approx(sum(p.item() for p in patches), rel=1e-6)
-    assert losses.tokens.tolist() == [len(s.ids) - s.prompt for s in samples]
+    assert losses.tokens.tolist() == [len(s.input_ids) - s.prompt_tokens for s in samples]
 
 
 @pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
@@ -87,10 +92,12 @@ def test_micro_batches_add_up_to_a_step(training: MairaLossModel, config: MairaC
     assert float(apart) == pytest.approx(float(together), rel=1e-6)
 
 
-def test_an_empty_row_has_zero_loss_and_gradients(training: MairaLossModel) -> None:
-    """As a process has it where a step has fewer samples than processes."""
-    totals = StepTotals(10, 2)
-    loss = training(pack([], padding=8, totals=totals)).total(totals, 0.5)
+def test_an_empty_row_has_zero_loss_and_gradients(training: MairaLossModel, config: MairaConfig) -> None:
+    """As a process has it where a step has fewer readable samples than processes."""
+    totals, sample = StepTotals(10, 2), make_sample(config, 1, 3, 2, seed=0)
+    blank = replace(sample, input_ids=sample.input_ids[: sample.prompt_tokens])
+    dataset: Any = SimpleNamespace(blank=lambda: blank, pad_id=0)
+    loss = training(collate_row(EncodedRow([], []), totals, dataset)).total(totals, 0.5)
     loss.backward()
     computed = gradients(training)
     assert loss.item() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from maira.runtime.processes import DistributedContext
 from maira.train.checkpointing import CheckpointManager
 from maira.train.config.run_config import TrainConfig
 from maira.train.optimizers import make_lr_schedule, make_optimizer
-from radfact.errors import InputError
 
 
 def train_config(**options: Any) -> TrainConfig:
@@ -103,10 +101,3 @@ def test_bfloat16_weights_accumulate_updates_below_their_precision() -> None:
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
     assert model.weight.float().mean().item() == pytest.approx(1 - 4e-3, abs=5e-4)
-
-
-def test_without_torchao_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line, with the extra's name."""
-    monkeypatch.setitem(sys.modules, "torchao.optim", None)
-    with pytest.raises(InputError, match="states8bit"):
-        make_optimizer(layers(), train_config(optimizer="adamw_8bit"))

@@ -1,17 +1,36 @@
+"""Two processes over gloo: whole runs, and gradients, collectives and states of FSDP2."""
+
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_runs
 import torch
+from packed_rows import KINDS, make_sample, pack, trainable
+from ports import free_port
 from tiny_runs import Command, metrics, quiet, train_config, values
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from maira.data.manifest import read_manifest, write_manifest
+from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.tokens import added_ids
+from maira.runtime.processes import DistributedContext
+from maira.train.checkpointing import CheckpointManager
+from maira.train.config.run_config import TrainConfig
+from maira.train.data.packing import PackedBatch, StepTotals
+from maira.train.loss import MairaLossModel
+from maira.train.optimizers import make_optimizer
+from maira.train.parallel import ParallelModel, init_distributed, parallelize
 from maira.train.report_training import train
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -135,3 +154,164 @@ def test_a_process_that_dies_ends_the_other_with_one_line(phantoms: Path, tmp_pa
     assert command.end() == [1, -signal.SIGKILL], command.said
     assert "another process of the run" in command.said
     assert "Traceback" not in command.said
+
+
+SIZE = 2
+PRECISIONS = {"bf16": 0.03, "no": 1e-5}
+"""Tolerances relative to one process."""
+Results = list[dict[str, dict[str, Any]]]
+
+
+class Run:
+    """A tiny model in training: tied embeddings, a frozen encoder, four rows per step."""
+
+    def __init__(self, config: MairaConfig, precision: str, context: DistributedContext) -> None:
+        values: dict[str, Any] = {"model": Path("m"), "train": "t.jsonl", "out": "o", "passes": 1000}
+        values |= {"precision": precision, "parallel": "fsdp", "weight_decay": 0.1, "learning_rate": 1e-3}
+        recipe = TrainConfig.model_validate(values)
+        model = trainable(config, frozen=True, tie_word_embeddings=True)
+        model.model.vision_tower.requires_grad_(False)
+        self.config, self.context = config, context
+        self.model: ParallelModel = parallelize(MairaLossModel(model, KINDS, 0.0).train(), recipe, context)
+        self.optimizer = make_optimizer(self.model.training, recipe)
+
+    def rows(self, step: int) -> list[PackedBatch]:
+        """The rows of this process; the last one of all holds no readable sample, as `collate_row` makes it."""
+        seeds = range(100 * step, 100 * step + 4)
+        samples = [make_sample(self.config, 1 + seed % 2, 10 + seed % 7, 5 + seed % 3, seed) for seed in seeds]
+        totals = StepTotals(sum(len(s.input_ids) - s.prompt_tokens for s in samples[:-1]), len(samples) - 1)
+        *rows, last = [pack([sample], padding=seed % 5, totals=totals) for seed, sample in enumerate(samples)]
+        none = {name: getattr(last, name)[:0] for name in ("answers", "targets", "answer_samples", "frontal_rows")}
+        rows.append(replace(last, **none, coverage=None, sample_ids=(), tasks=()))
+        return rows[self.context.rank :: self.context.size]
+
+    def gradient(self, step: int) -> tuple[float, float]:
+        """Compute the gradient of a step; returns loss and norm."""
+        total, rows = torch.zeros(()), self.rows(step)
+        for number, row in enumerate(rows, start=1):
+            with self.model.accumulate(is_last=number == len(rows)):
+                loss = self.model(row).total(row.totals, 0.0)
+                self.model.backward(loss)
+            total += loss.detach()
+        return float(self.context.sum(total)), float(self.model.gradient_norm())
+
+    def update(self, norm: float) -> None:
+        """Clip the gradient and take a step."""
+        self.model.clip(torch.tensor(norm), norm / 2)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def whole(self, *, gradients: bool = False) -> dict[str, Tensor]:
+        """Trained weights or their gradients by name, unsharded."""
+        trained = {name: p.grad if gradients else p for name, p in self.model.training.named_parameters()}
+        tensors = {
+            name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in trained.items() if t is not None
+        }
+        return {name: t.detach().clone() for name, t in tensors.items() if "vision_tower" not in name}
+
+
+class Collectives(TorchDispatchMode):
+    """Records the collectives of this thread with the sizes of their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if operation.namespace in ("c10d", "_c10d_functional"):
+            sizes = [leaf.numel() for leaf in torch.utils._pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+            self.calls.append(f"{operation} {sizes}")
+        return operation(*args, **(kwargs or {}))
+
+
+def two_steps(config: MairaConfig, precision: str, context: DistributedContext, out: Path) -> dict[str, Any]:
+    """Loss, norm, gradients and collectives of the first of two steps, between which a state is written."""
+    run = Run(config, precision, context)
+    manager = CheckpointManager(out, 1, context, print, only_trained=False)
+    write = manager._write
+
+    def write_late(*args: Any) -> None:
+        time.sleep(0.2 * context.rank)
+        write(*args)
+
+    manager._write = write_late  # type: ignore[method-assign]
+    with Collectives() as collectives:
+        loss, norm = run.gradient(0)
+    result = {"loss": loss, "norm": norm, "gradients": run.whole(gradients=True), "calls": collectives.calls}
+    run.update(norm)
+    manager.save(1, run.model.training, run.optimizer, {})
+    assert manager._pending is not None
+    is_overlapping = context.rank == 0 or not manager._pending[1].done()
+    with collectives:
+        # While the state is written, by one process later than by the other.
+        _, norm = run.gradient(1)
+    run.update(norm)
+    assert manager.finish()
+    manager.close()
+    return result | {"weights": run.whole(), "overlaps": is_overlapping, "states": len(run.optimizer.state)}
+
+
+def work(rank: int, port: int, config: MairaConfig, out: Path) -> None:
+    """One of the processes."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": SIZE, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in names.items()}
+    torch.set_num_threads(1)
+    context = init_distributed()
+    torch.save({precision: two_steps(config, precision, context, out) for precision in PRECISIONS}, out / f"{rank}.pt")
+    context.finish(0)
+
+
+@pytest.fixture(scope="module")
+def sharded(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """The folder of the state, and the results of the processes."""
+    out, port = tmp_path_factory.mktemp("sharded"), free_port()
+    processes = [tiny_runs.servers.Process(target=work, args=(rank, port, config, out)) for rank in range(SIZE)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+        process.kill()
+    return out, [torch.load(out / f"{rank}.pt") for rank in range(SIZE)]
+
+
+@pytest.fixture(scope="module")
+def unsharded(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The results of one process."""
+    context = DistributedContext(0, 1, torch.device("cpu"))
+    return {kind: two_steps(config, kind, context, tmp_path_factory.mktemp("alone")) for kind in PRECISIONS}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_sharded_steps_are_those_of_one_process(
+    precision: str, sharded: tuple[Path, Results], unsharded: dict[str, dict[str, Any]]
+) -> None:
+    tolerance, expected = PRECISIONS[precision], unsharded[precision]
+    first, second = (result[precision] for result in sharded[1])
+    assert first["calls"] == second["calls"]
+    for name in ("allgather", "reduce_scatter"):
+        assert any(name in call for call in first["calls"])
+    assert not [name for name in expected["weights"] if "lm_head" in name]
+    for result in (first, second):
+        assert result["overlaps"]
+        # The head is the embeddings: one state for both, none for the encoder.
+        assert result["states"] == len(expected["weights"])
+        assert [result["loss"], result["norm"]] == pytest.approx([expected["loss"], expected["norm"]], rel=tolerance)
+        assert result["gradients"].keys() == expected["gradients"].keys()
+        for name, gradient in expected["gradients"].items():
+            assert (result["gradients"][name] - gradient).norm() <= tolerance * gradient.norm(), name
+        for name, weight in expected["weights"].items():
+            if precision == "no":
+                torch.testing.assert_close(result["weights"][name], weight, rtol=0, atol=2e-5, msg=name)
+
+
+def test_one_process_resumes_from_the_state_of_two(
+    sharded: tuple[Path, Results], config: MairaConfig, unsharded: dict[str, dict[str, Any]]
+) -> None:
+    context = DistributedContext(0, 1, torch.device("cpu"))
+    run = Run(config, "no", context)
+    manager = CheckpointManager(sharded[0], 1, context, print, only_trained=False)
+    manager.load(manager.find()[0], run.model.training, run.optimizer)
+    manager.close()
+    run.update(run.gradient(1)[1])
+    for name, weight in unsharded["no"]["weights"].items():
+        torch.testing.assert_close(run.whole()[name], weight, rtol=0, atol=2e-5, msg=name)

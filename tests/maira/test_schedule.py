@@ -73,15 +73,8 @@ def test_tasks_are_sampled_by_their_share(share: float) -> None:
     times = Counter(schedule.order(0).tolist())
     assert schedule.samples_per_epoch == len(schedule.order(0)) == 60 * share
     assert {times[item] for item in range(60)} <= {int(share), int(np.ceil(share))}
-
-
-def test_fractions_are_redrawn_each_epoch() -> None:
-    rows = table(60)
-    rows["task"] = 1
-    schedule = DataSchedule(rows, train_config(tasks={"grounded": 0.5}))
-    draws = [set(schedule.order(epoch).tolist()) for epoch in range(12)]
-    assert {len(draw) for draw in draws} == {30}
-    assert set.union(*draws) == set(range(60))
+    # Fractions are drawn anew each epoch.
+    assert set().union(*(schedule.order(epoch).tolist() for epoch in range(40))) == set(range(60))
 
 
 def test_sources_have_their_own_shares() -> None:
@@ -114,11 +107,7 @@ def test_too_long_samples_are_named_before_the_first_step() -> None:
     schedule = DataSchedule(rows, train_config())
     with pytest.raises(InputError, match=r"^token_budget: .* 12\d tokens in sample 'study 31' \(task grounded\)"):
         schedule.check(lambda row: f"study {row}")
-
-
-def test_unused_samples_may_be_too_long() -> None:
-    rows = table(50)
-    rows["prompt"][31], rows["task"][31] = 120, 1
+    # A sample that is not used may be too long.
     DataSchedule(rows, train_config(tasks={"findings": 1, "phrase": 1, "grounded": 0})).check(str)
 
 

@@ -67,26 +67,12 @@ def test_overrides_reach_into_nested_keys_and_lists(tmp_path: Path) -> None:
     sources = write(tmp_path, train=[{"shards": "a"}, {"shards": "b"}])
     assert [source.split for source in read_train_config(sources, ["train.1.split=dev"]).train] == [None, "dev"]
     model = {"vision_config": {"image_size": 70}, "text_config": {"hidden_size": 32}}
-    train_config = read_train_config(
-        write(tmp_path, model=model), ["model.text_config.hidden_size=48", "learning_rate=1.0e-3"]
-    )
+    overrides = ["model.text_config.hidden_size=48", "passes=3e2", "precision=no", "learning_rate=1.0e-3"]
+    train_config = read_train_config(write(tmp_path, model=model), overrides)
     assert isinstance(train_config.model, FromScratch)
     assert train_config.model.text_config == {"hidden_size": 48}
     assert train_config.model.vision_config.image_size == 70
-    assert train_config.learning_rate == 1e-3
-
-
-def test_unquoted_no_is_a_precision(tmp_path: Path) -> None:
-    assert read_train_config(write(tmp_path), ["precision=no"]).precision == "no"
-
-
-def test_powers_of_ten_are_numbers(tmp_path: Path) -> None:
-    train_config = read_train_config(
-        write(tmp_path, model=fresh()), ["passes=3e2", "model.text_config.rms_norm_eps=1e-5"]
-    )
-    assert train_config.passes == 300
-    assert isinstance(train_config.model, FromScratch)
-    assert train_config.model.text_config == {"rms_norm_eps": 1e-5}
+    assert (train_config.passes, train_config.precision, train_config.learning_rate) == (300, "no", 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +80,12 @@ def test_powers_of_ten_are_numbers(tmp_path: Path) -> None:
     [
         ({"pases": 3}, "pases"),
         ({"passes": 0}, "passes"),
-        ({"passes": "many"}, "passes"),
-        ({"learning_rate": 0}, "learning_rate"),
         ({"learning_rate": float("inf")}, "learning_rate"),
-        ({"warmup": 1.5}, "warmup"),
         ({"betas": [0.9, 1.0]}, "betas[1]"),
-        ({"precision": "fp8"}, "precision"),
         ({"tasks": {"phrases": 1}}, "tasks.phrases"),
-        ({"tasks": {"phrase": -1}}, "tasks.phrase"),
-        ({"seed": -1}, "seed"),
         ({"drop": ["history"]}, "drop[0]"),
-        ({"trained": ["decoder"]}, "trained[0]"),
         ({"lora": {"rank": 0}}, "lora.rank"),
-        ({"faults": {"spike": 1.0}}, "faults.spike"),
         ({"train": [{"manifest": "m", "tasks": {"phrases": 1}}]}, "train[0].tasks.phrases"),
-        ({"preset": "mine"}, "preset"),
         ({"model": 3}, "model"),
         ({"model": {"vision_config": {}}}, "model.text_config"),
         ({"model": {"vision_config": {"patch_sise": 16}, "text_config": {}}}, "model.vision_config.patch_sise"),
@@ -126,7 +103,6 @@ def test_invalid_values_name_file_and_field(tmp_path: Path, changes: dict[str, o
     ("changes", "message"),
     [
         ({"tasks": {}}, "tasks: .* share above 0"),
-        ({"tasks": {"grounded": 0}}, "tasks: .* share above 0"),
         (
             {"tasks": {"grounded": 1}, "train": [{"shards": "s3://b", "tasks": {"phrase": 1}}]},
             "tasks: .* share above 0",
@@ -136,7 +112,6 @@ def test_invalid_values_name_file_and_field(tmp_path: Path, changes: dict[str, o
         ({"train": [{"manifest": "m.jsonl", "shards": "s3://b"}]}, r"train\[0\]: "),
         ({"passes": 127}, "passes: .* 128, found 127"),
         ({"passes": None}, "epochs: "),
-        ({"epochs": 3}, "epochs: "),
         ({"weights": "bfloat16"}, "weights: .* adamw_8bit"),
         ({"patch_loss": 1.0}, "patch_loss: "),
         ({"trained": ["encoder"], "lora": {}}, "lora: "),
@@ -152,13 +127,6 @@ def test_contradictory_values_are_refused(tmp_path: Path, changes: dict[str, obj
     with pytest.raises(InputError, match=rf"recipe\.yaml: .*{message}") as caught:
         read_train_config(write(tmp_path, **changes))
     assert caught.value.code is ErrorCode.INVALID_VALUE
-
-
-def test_a_missing_key_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("model: checkpoint\nout: run\npasses: 1000\n", encoding="utf-8")
-    with raises("recipe.yaml: train: missing-field"):
-        read_train_config(path)
 
 
 @pytest.mark.parametrize(
@@ -181,17 +149,13 @@ def test_an_invalid_file_is_refused(tmp_path: Path, text: str, error: str) -> No
     ("override", "error"),
     [
         ("passes", "invalid-option"),
-        ("=3", "invalid-option"),
         ("validaton.every=3", "validaton: unknown-field"),
         ("faults.spik.x=5", "faults.spik: unknown-field"),
         ("passes.more=3", "passes.more: unknown-field"),
         ("tasks=[", "tasks: invalid-value"),
-        ("pases=3", "pases: unknown-field"),
         ("passes=0", "passes: invalid-value"),
         ("faults.spiek=3", "faults.spiek: unknown-field"),
-        ("faults={spiek: 3}", "faults.spiek: unknown-field"),
         ("train.0.splitt=a", "train[0].splitt: unknown-field"),
-        ("xyz=1", "xyz: unknown-field"),
         ("betas.2=0.9", "betas.2: unknown-field"),
     ],
 )

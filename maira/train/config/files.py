@@ -18,17 +18,12 @@ COMMAND_LINE = "the command line"
 
 @dataclass(frozen=True)
 class ConfigValues:
-    """Values of a configuration and their sources.
+    """Values of a configuration and their sources."""
 
-    Attributes:
-        values: keys and values, with those of the bases and the overrides.
-        layers: the sources with their own keys and values, the strongest first: each override, the file, its bases.
-        file: the configuration's file.
-    """
-
-    values: dict[str, Any]
+    values: dict[str, Any]  # with those of the bases and the overrides
+    # The sources with their own keys and values, the strongest first: each override, the file, its bases.
     layers: Sequence[tuple[Path | str, Any]]
-    file: Path
+    file: Path  # of the configuration
 
     def validate(self, kind: type[RecordT], values: dict[str, Any], *, field: str = "") -> RecordT:
         """Return all values, or those under a key (`field`), as an instance of a class; an error names their source."""
@@ -87,9 +82,8 @@ def _read_files(path: Path, derived: tuple[Path, ...]) -> list[tuple[Path, dict[
         raise InputError("a configuration cannot be its own base", file=path, field="base")
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise InputError(
-            "expected keys and values, as in configs/phantom.yaml", code=ErrorCode.INVALID_FORMAT, file=path
-        )
+        message = "expected keys and values, as in configs/phantom.yaml"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     base = values.pop("base", None)
     if base is None:
         return [(path, values)]
@@ -101,12 +95,9 @@ def _read_files(path: Path, derived: tuple[Path, ...]) -> list[tuple[Path, dict[
 
 
 def _merge(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        key: _merge(base[key], value)
-        for key, value in values.items()
-        if isinstance(value, dict) and isinstance(base.get(key), dict)
-    }
-    return base | values | both
+    """Return the values over those of the base, mappings merged."""
+    merged = {k: _merge(base[k], v) for k, v in values.items() if isinstance(v, dict) and isinstance(base.get(k), dict)}
+    return base | values | merged
 
 
 def _override(values: Any, path: Sequence[str], value: Any, key: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,9 +75,6 @@ class StudyDataset:
 
     `patch_grid` is the number of patches along a side of the encoder's image, for the auxiliary loss; None without it.
     """
-
-    answers_per_sample = 1
-    """Answers whose images a row of the table counts."""
 
     def __init__(
         self,
@@ -157,13 +154,6 @@ class StudyDataset:
             if self.config.faults.image_check == "refuse":
                 for column, pixels in zip(columns, radiographs, strict=True):
                     check_pixels(pixels, getattr(study, column))
-        if len(radiographs) * self.answers_per_sample != lengths["images"]:
-            raise InputError(
-                f"expected {lengths['images']} images of sample '{study.sample_id}', as when the run began, found "
-                f"{len(radiographs) * self.answers_per_sample}; the data of a run must not change",
-                code=ErrorCode.MISMATCH,
-                file=source.location,
-            )
         return study, radiographs
 
 
@@ -180,25 +170,20 @@ def open_dataset(
     studies = [open_source(source) for source in sources]
     key: list[Any] = [FORMAT, config.preset, sorted(config.drop), processor.image_seq_length]
     key += [processor.tokenizer.backend_tokenizer.to_str(), processor.chat_template]
-    key += [
-        [opened.key(), source.split, sorted(config.shares(source))]
-        for source, opened in zip(sources, studies, strict=True)
-    ]
+    for source, opened in zip(sources, studies, strict=True):
+        key.append([opened.key(), source.split, sorted(config.shares(source))])
     path = folder / hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     if not (path / "about.json").exists():
         _make_table(config, sources, studies, processor, on_progress, folder.with_name(BAD_IMAGES)).save(path)
-    table = Table.load(path)
-    return StudyDataset(studies, table, processor, config, patch_grid)
+    return StudyDataset(studies, Table.load(path), processor, config, patch_grid)
 
 
 def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
     """Yield prompts with answers, findings and grounded, of the first studies, to train a tokenizer on."""
     ignored: list[InputError] = []  # reported when the table is made
+    sources = [(open_source(source), source.split) for source in config.train]
     headers = (
-        (opened, *header)
-        for source in config.train
-        for opened in (open_source(source),)
-        for header in opened.scan(0, opened.count, source.split, ignored)
+        (opened, *header) for opened, split in sources for header in opened.scan(0, opened.count, split, ignored)
     )
     for opened, number, study, size in islice(headers, limit):
         for task in ("findings", "grounded"):
@@ -212,25 +197,19 @@ def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[in
 
     In generation the model reads the prompt alone, so the two are tokenized apart.
     """
-    images = len(example.images)
     try:
         prompt = processor.encode_example(example)
-        ids = [*prompt, *processor.encode_target(example.target or "")]
-        count, expected = ids.count(processor.image_token_id), images * processor.image_seq_length
-        if count != expected:
-            raise ValueError(f"expected {expected} image tokens for {images} images, found {count}")
+        return [*prompt, *processor.encode_target(example.target or "")], len(prompt)
     except ValueError as error:
         raise InputError(f"sample '{example.sample_id}' (task {example.task}): {error}") from None
-    return ids, len(prompt)
 
 
 def compact_images(ids: Sequence[int], processor: MairaProcessor) -> list[int]:
     """Return tokens with one placeholder for each image instead of one for each image token."""
-    compact: list[int] = []
-    for token, run in groupby(ids):
-        count = len(list(run))
-        compact += [token] * (count // processor.image_seq_length if token == processor.image_token_id else count)
-    return compact
+    tokens = np.array(ids)
+    is_image = tokens == processor.image_token_id
+    # Of each image the last token.
+    return list(tokens[~is_image | (np.cumsum(is_image) % processor.image_seq_length == 0)].tolist())
 
 
 def expand_images(ids: npt.NDArray[Any] | Sequence[int], processor: MairaProcessor) -> list[int]:
@@ -347,13 +326,8 @@ def _locate_errors(studies: StudySource, number: int) -> Iterator[None]:
     except InputError as error:
         if error.file is not None:
             raise
-        raise InputError(
-            error.message,
-            code=error.code,
-            file=studies.location,
-            line=number + 1 if isinstance(studies, ManifestSource) else None,
-            field=error.field,
-        ) from None
+        line = number + 1 if isinstance(studies, ManifestSource) else None
+        raise InputError(error.message, code=error.code, file=studies.location, line=line, field=error.field) from None
 
 
 def _combine_errors(errors: list[InputError], listed: Path) -> InputError:
@@ -401,15 +375,8 @@ def _make_table(
         source = sources[index]
         if not (rows["source"] == index).any():
             split = f" in the split '{source.split}'" if source.split is not None else ""
-            raise InputError(
-                f"has no study{split} with an answer for the task {' or '.join(config.shares(source))}",
-                code=ErrorCode.EMPTY_INPUT,
-                file=studies[index].location,
-            )
+            message = f"has no study{split} with an answer for the task {' or '.join(config.shares(source))}"
+            raise InputError(message, code=ErrorCode.EMPTY_INPUT, file=studies[index].location)
     notes = sum((part.notes for part in parts), Counter[str]())
-    return Table(
-        rows,
-        sorted(set[str]().union(*(part.kinds for part in parts))),
-        dict(sorted(notes.items())),
-        np.concatenate([part.tokens for part in parts]),
-    )
+    kinds = sorted(set[str]().union(*(part.kinds for part in parts)))
+    return Table(rows, kinds, dict(sorted(notes.items())), np.concatenate([part.tokens for part in parts]))

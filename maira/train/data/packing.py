@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -201,35 +200,21 @@ def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[
                 f"each of {world_size} processes; use a multiple of {world_size} or a larger token_budget",
                 field="global_batch",
             )
-        bins = _pack_evenly(order, lengths, budget, rows) or _pack_tightly(order, lengths, budget, rows)
+        bins = _fill(order, lengths, budget, rows, 1) or _fill(order, lengths, budget, rows, -1)
         if bins is not None:
             return sorted(bins, key=lambda row: (-sum(lengths[i] for i in row), row[0]))
         rows += world_size
 
 
-def _pack_evenly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int) -> list[list[int]] | None:
-    """Put each sample into the emptiest row; None if one does not fit there."""
-    loads = [(0, row) for row in range(rows)]
-    heapify(loads)
-    bins: list[list[int]] = [[] for _ in range(rows)]
-    for index in order:
-        load, row = loads[0]
-        if load + lengths[index] > budget:
-            return None
-        bins[row].append(index)
-        heapreplace(loads, (load + lengths[index], row))
-    return bins
-
-
-def _pack_tightly(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int) -> list[list[int]] | None:
-    """Put each sample into the fullest row with space for it; None if there is no such row."""
+def _fill(order: Sequence[int], lengths: Sequence[int], budget: int, rows: int, sign: int) -> list[list[int]] | None:
+    """Put each sample into the emptiest (1) or fullest (-1) row with space for it; None if there is no such row."""
     loads = [0] * rows
     bins: list[list[int]] = [[] for _ in range(rows)]
     for index in order:
         open_rows = [row for row in range(rows) if loads[row] + lengths[index] <= budget]
         if not open_rows:
             return None
-        row = max(open_rows, key=lambda r: (loads[r], -r))
+        row = min(open_rows, key=lambda r: (sign * loads[r], r))
         bins[row].append(index)
         loads[row] += lengths[index]
     for empty in (samples for samples in bins if not samples):
@@ -259,11 +244,8 @@ def collate(samples: Sequence[EncodedSample], totals: StepTotals, pad_id: int, m
     images = np.array([len(sample.images) for sample in encoded])
     coverages = [sample.coverage for sample in encoded if sample.coverage is not None]
     policies = [sample.policy for sample in encoded if sample.policy is not None]
-    references = [
-        p.reference_log_probs
-        for sample in samples
-        if (p := sample.preference) is not None and p.reference_log_probs is not None
-    ]
+    preferences = [sample.preference for sample in samples if sample.preference is not None]
+    references = [p.reference_log_probs for p in preferences if p.reference_log_probs is not None]
     return PackedBatch(
         input_ids=torch.from_numpy(ids)[None],
         position_ids=torch.from_numpy(positions)[None],

@@ -132,7 +132,7 @@ class ManifestSource:
 
 
 class ShardSource:
-    """The samples of shards in a folder or at a URL; attributes and methods as those of `ManifestSource`."""
+    """The samples of shards in a folder or at a URL; methods as those of `ManifestSource`."""
 
     def __init__(self, location: str) -> None:
         self.shards, self.location = Shards(location), location
@@ -152,13 +152,11 @@ class ShardSource:
                 continue
             study, head = self.shards.head(number)
             try:
-                size = self._frontal_size(number, study, head)
+                yield StudyHeader(number, study, self._frontal_size(number, study, head))
             except InputError as error:
                 if errors is None:
                     raise
                 errors.append(error)
-            else:
-                yield StudyHeader(number, study, size)
 
     def read(self, number: int) -> PackedSample:
         """See `ManifestSource.read`."""

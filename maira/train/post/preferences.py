@@ -58,7 +58,6 @@ class PreferenceDataset(StudyDataset):
             NaN for pairs that could not be read; None before they are computed.
     """
 
-    answers_per_sample = 2
     pairs: Sequence[_Pair]
     reference_log_probs: npt.NDArray[np.float64] | None = None
 
