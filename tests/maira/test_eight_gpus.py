@@ -106,17 +106,3 @@ def test_the_commands_lead_from_weights_to_scores(outputs: dict[str, str], folde
         assert (folder / "runs/maira2_7b" / made).exists(), made
     resumed = next(output for line, output in outputs.items() if "passes=2560" in line)
     assert "Resuming runs/trial at step 2 of 3" in resumed
-
-
-def test_expected_lines_are_those_of_the_commands(outputs: dict[str, str]) -> None:
-    """The same words; numbers, and what a run adds between the lines, may differ."""
-    expected = [line for block in BLOCKS for line in block.splitlines() if not line.startswith((*PROGRAMS, " "))]
-    printed = {without_numbers(line) for output in outputs.values() for line in output.splitlines()}
-    assert len(expected) > 10
-    assert [line for line in expected if without_numbers(line) not in printed] == []
-
-
-def without_numbers(line: str) -> str:
-    """A line with one sign for each number, missing value and duration."""
-    plain = re.sub(r"\d[\d,.]*(?:e[-+]?\d+)?[kMG]?(?![A-Za-z])|(?<=[ /])-(?=[ /]|$)", "#", line)
-    return re.sub(r"# (?:h # min|min|s) left", "# left", plain)

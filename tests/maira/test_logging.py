@@ -100,47 +100,30 @@ def test_values_keep_float32_precision_and_are_null_if_not_finite(tmp_path: Path
     assert (row["answer"], row["grad_norm"]) == (None, None)
 
 
-def test_throughput_excludes_padding_and_pauses(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
-    train_config = make_recipe(tmp_path, log_every=1)
-    log = make_log(train_config, config)
-    log.count_row(make_row([300, 100], padding=112), waited=0.5)
-    clock.now += 2.0
-    with log.pause():
-        clock.now += 60.0
-    log.log_step(1, 0, {"loss": 1.0})
-    (row,) = rows_of(train_config)
-    assert (row["tokens_per_second"], row["samples_per_second"], row["data_wait"]) == (200.0, 1.0, 0.25)
-    assert row["seconds"] == 62.0
-
-
-def test_counts_are_summed_over_processes(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
-    train_config = make_recipe(tmp_path, log_every=1)
-    log = make_log(train_config, config, TwoAlike(0, 2, torch.device("cpu")))
-    log.count_row(make_row([300, 100]), waited=0.5)
-    clock.now += 2.0
-    log.log_step(1, 0, {"loss": 1.0})
-    (row,) = rows_of(train_config)
-    # Twice the tokens; the operations and the wait are a device's.
-    expected = sum(make_rates(config, train_config).of([300, 100], 1, 3).values()) / 2e12
-    assert (row["tokens_per_second"], row["data_wait"]) == (400.0, 0.25)
-    assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
-
-
-def test_mfu_is_a_fraction_of_peak_flops_and_absent_on_cpus(
-    tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [1, 2])
+def test_rates_are_of_all_processes_without_padding_and_pauses(
+    size: int, tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_config = make_recipe(tmp_path, log_every=1)
-    plain = make_log(train_config, config)
-    monkeypatch.setattr(logs, "_peak", lambda _: 1e9)
-    known = make_log(train_config, config)
-    for log in (plain, known):
-        log.count_row(make_row([300, 100]), waited=0)
+    rows = []
+    context = ALONE if size == 1 else TwoAlike(0, 2, torch.device("cpu"))
+    for peak in (None, 1e9):
+        train_config = make_recipe(tmp_path / str(peak), log_every=1)
+        monkeypatch.setattr(logs, "_peak", lambda _, peak=peak: peak)
+        log = make_log(train_config, config, context)
+        log.count_row(make_row([300, 100], padding=112), waited=0.5)
         clock.now += 2.0
+        with log.pause():
+            clock.now += 60.0
         log.log_step(1, 0, {"loss": 1.0})
-    without, row = rows_of(train_config)
-    assert "mfu" not in without
-    # The clock ran for both in the second.
+        rows += rows_of(train_config)
+    on_cpu, row = rows
+    assert (row["tokens_per_second"], row["samples_per_second"]) == (200.0 * size, 1.0 * size)
+    # The wait and the operations are a device's.
+    assert (row["data_wait"], row["seconds"]) == (0.25, 62.0)
+    expected = sum(make_rates(config, train_config).of([300, 100], 1, 3).values()) / 2e12
+    assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
     assert row["mfu"] == pytest.approx(row["tflops_per_device"] * 1e12 / 1e9)
+    assert "mfu" not in on_cpu
 
 
 def test_remaining_time_uses_the_pace_since_resuming(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
