@@ -12,13 +12,8 @@ Dates in the reports are shifted by patient.
 Source: https://arxiv.org/abs/2405.19538, https://github.com/Stanford-AIMI/chexpert-plus, and public readers of the
 table; the release itself was not available.
 
-Inferred, not verified:
-- A study is a folder `patient*/study*`; `section_accession_number` does not identify one.
-- The indication is `section_clinical_history`, or else `section_history`, because no column is called indication.
-- `patient_report_date_order` sorts the studies of a patient in time. A public reader of the table states that it often
-  contradicts the dates in the reports; `--priors none` omits prior studies.
-- The sections are those of the release. In some rows one has the text of another, such as an impression in
-  section_findings.
+Inferred, not verified: what docs/prepare.md lists, and that `section_accession_number` does not identify a study. In
+some rows one section has the text of another, such as an impression in section_findings.
 """
 
 from __future__ import annotations

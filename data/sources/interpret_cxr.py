@@ -26,7 +26,6 @@ from maira.data.archive import Archive, radiograph_below
 from maira.data.sources.iu_xray import radiograph_key
 from maira.data.sources.table_records import Layout, TableRecord, first_file, read_studies, table_records
 from radfact.errors import ErrorCode, InputError, list_columns
-from radfact.io.csv_tables import read_csv
 
 _IMAGES = "images_path"
 _TABLE = re.compile(r"(train|validation|valid|val|test)[^/]*\.(?:csv|csv\.gz|json|jsonl)")
@@ -70,14 +69,13 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path]
 
 def _read_views(table: Path) -> Iterator[tuple[str, str]]:
     """Yield (key of the image, view) for the rows of a table that have both."""
-    columns, rows = read_csv(table)
-    names = next((names for names in _VIEW_COLUMNS if set(names) <= set(columns)), None)
-    if names is None:
-        pairs = "; ".join(" and ".join(names) for names in _VIEW_COLUMNS)
-        message = f"expected the columns {pairs}, found {list_columns(columns)}"
-        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=table, line=1)
-    for line, cells in rows:
-        image, view = (TableRecord(table, cells, line).text(name) for name in names)
+    for record in table_records(table):
+        names = next((names for names in _VIEW_COLUMNS if record.cells.keys() >= set(names)), None)
+        if names is None:
+            pairs = "; ".join(" and ".join(names) for names in _VIEW_COLUMNS)
+            message = f"expected the columns {pairs}, found {list_columns(list(record.cells))}"
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=table, line=1)
+        image, view = map(record.text, names)
         if image is not None and view is not None:
             yield _key(image), view
 

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, read_failure
 from maira.data.sources.ms_cxr import hold_out
@@ -34,6 +34,7 @@ from radfact.errors import ErrorCode, InputError, describe_choice
 
 SOURCE = "mimic-cxr"
 
+_SECTIONS = ("findings", "indication", "technique", "comparison")
 _SUFFIXES = {"dicom": ".dcm", "jpg": ".jpg"}
 _NAMES = {"subject_id": r"[0-9]+", "study_id": r"[0-9]+", "dicom_id": r"[0-9a-zA-Z][0-9a-zA-Z.-]*"}
 """Names in the metadata table, which are part of the paths of files."""
@@ -98,18 +99,10 @@ def read_mimic_cxr(
                 failures.append(read_failure(name, str(error)))
             if study.study_id not in splits:
                 failures.append(read_failure(study.study_id, "not in the table of splits; the study has no split"))
-            sections = split_sections(text)
-            studies.append(
-                replace(
-                    study,
-                    findings=sections.get("findings"),
-                    indication=sections.get("indication"),
-                    technique=sections.get("technique"),
-                    comparison=sections.get("comparison"),
-                    report=sections.get("text"),
-                    split=splits.get(study.study_id),
-                )
-            )
+            parts = split_sections(text)
+            sections: dict[str, Any] = {name: parts.get(name) for name in _SECTIONS}
+            split = splits.get(study.study_id)
+            studies.append(replace(study, report=parts.get("text"), split=split, **sections))
     if studies and not count:
         message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)

@@ -47,43 +47,35 @@ _MAY_BEGIN = re.compile(r"\s*[_FPW]")
 _WORD = re.compile(r"\w")
 _BANNERS = {"FINAL REPORT": "preamble", "PRELIMINARY REPORT": "wet_read", "FINAL ADDENDUM": "addendum"}
 
-_SPELLINGS = {
-    **dict.fromkeys(("findings", "finding"), "findings"),
-    **dict.fromkeys(("impression", "impressions", "conclusion", "conclusions"), "impression"),
-    **dict.fromkeys(("indication", "indications", "clinical indication", "clinical indications"), "indication"),
-    **dict.fromkeys(("history", "clinical information", "clinical data", "clinical details"), "history"),
-    **dict.fromkeys(("technique", "techniques"), "technique"),
-    **dict.fromkeys(("comparison", "comparisons", "reference exam", "reference examination"), "comparison"),
-    **dict.fromkeys(
-        ("examination", "exam", "type of examination", "type of exam", "study", "procedure"), "examination"
-    ),
-    **dict.fromkeys(("recommendation", "recommendations", "recommendation(s)"), "recommendation"),
-    **dict.fromkeys(("notification", "notifications", "communication"), "notification"),
-    **dict.fromkeys(("wet read", "wetread", "pfi"), "wet_read"),
-    "addendum": "addendum",
-}
-_STARTS = {"provisional findings": "wet_read", "wet read": "wet_read", "reason for": "indication"}
-_WITHIN = ("impression", "findings", "history", "comparison", "addendum")
-_SIMILAR_TO = (
-    "findings",
-    "impression",
-    "indication",
-    "comparison",
-    "comparisons",
-    "technique",
-    "examination",
-    "conclusion",
-)
-_VIEWS = re.compile(
-    r"\b(?:chest|portable|ribs|bone window|(?:one|two|three|single|frontal|lateral|pa|ap)[ ,-]+views?"
-    r"|(?:pa|ap|frontal) (?:and|&) (?:lat|lateral)|lateral (?:and|&) (?:pa|ap)|frontal (?:and|(?:semi-)?upright))\b"
-)
-_PARTS_OF_CHEST = re.compile(
+# The first match counts; "views" is a title that names the views, "detail" a sub-heading of the findings.
+_KINDS = {
+    r"findings?": "findings",
+    r"impressions?|conclusions?": "impression",
+    r"(?:clinical )?indications?": "indication",
+    r"history|clinical (?:information|data|details)": "history",
+    r"techniques?": "technique",
+    r"comparisons?|reference exam(?:ination)?": "comparison",
+    r"(?:type of )?exam(?:ination)?|study|procedure": "examination",
+    r"recommendation(?:s|\(s\))?": "recommendation",
+    r"notifications?|communication": "notification",
+    r"wet ?read|pfi|(?:provisional findings|wet read).*": "wet_read",
+    r"reason for.*": "indication",
+    r".*impression.*": "impression",
+    r".*findings.*": "findings",
+    r".*history.*": "history",
+    r".*comparison.*": "comparison",
+    r".*addendum.*": "addendum",
     r"(?:(?:lungs?|pleura|pleural|spaces?|airways?|trachea|heart|cardiac|cardiomediastin(?:um|al)|silhouette|hil(?:a|um|ar)"
     r"|mediastin(?:um|al)|vessels|vascular|vasculature|pulmonary|bones?|osseous|skelet(?:on|al)|musculoskeletal|structures"
     r"|spine|soft|tissues?|diaphragms?|abdomen|upper|lines?|tubes?|devices?|support|catheters|hardware|chest wall|and)"
-    r"[ ,/&]*)+"
-)
+    r"[ ,/&]*)+": "detail",
+    r".*\b(?:chest|portable|ribs|bone window|(?:one|two|three|single|frontal|lateral|pa|ap)[ ,-]+views?"
+    r"|(?:pa|ap|frontal) (?:and|&) (?:lat|lateral)|lateral (?:and|&) (?:pa|ap)|frontal (?:and|(?:semi-)?upright))"
+    r"\b.*": "views",
+}
+_SIMILAR_TO = [
+    *("findings", "impression", "indication", "comparison", "comparisons", "technique", "examination", "conclusion")
+]
 _JOINED = frozenset(("findings", "views", "impression", "addendum", "wet_read"))
 # Words after a title that contain only a time: "CHEST, PA AND LATERAL: ___ AT 10:15 AM".
 _TIME_WORDS = frozenset(("am", "pm", "at", "on", "hrs", "hour", "hours", "ap", "pa", "dated", "the"))
@@ -146,25 +138,13 @@ def _start_of_part(line: str, current: str) -> _Part | None:
 
 @lru_cache(maxsize=1 << 14)
 def _kind(heading: str) -> str | None:
-    """Return the section of a heading, None if it is not a heading.
-
-    "views" is a title that names the views, "detail" a sub-heading of the findings.
-    """
+    """Return the section of a heading, None if it is not a heading."""
     name = " ".join(heading.lower().split()).strip(" ,-/'")
-    if (known := _SPELLINGS.get(name)) is not None:
-        return known
-    for start, kind in _STARTS.items():
-        if name.startswith(start):
+    for pattern, kind in _KINDS.items():
+        if re.fullmatch(pattern, name):
             return kind
-    for kind in _WITHIN:
-        if kind in name:
-            return kind
-    if _PARTS_OF_CHEST.fullmatch(name):
-        return "detail"
-    if _VIEWS.search(name):
-        return "views"
     if " " not in name and (similar := get_close_matches(name, _SIMILAR_TO, n=1, cutoff=0.86)):
-        return _SPELLINGS[similar[0]]
+        return _kind(similar[0])
     return "other" if re.fullmatch(r"[a-z ()/,-]+", name) else None
 
 

@@ -10,25 +10,10 @@ from typing import Any
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View, radiograph_below
 from maira.data.manifest import Failure
-from maira.data.pairing import (
-    SHARED_FIELDS,
-    UNREADABLE,
-    Rules,
-    Samples,
-    check_patient_splits,
-    make_samples,
-    png_path,
-)
+from maira.data.pairing import SHARED_FIELDS, UNREADABLE, Rules, Samples, check_patient_splits, make_samples, png_path
 from maira.data.sources.table_records import TableRecord, table_records
 from maira.data.study import IMAGE_COLUMNS, Study
-from radfact.errors import (
-    ErrorCode,
-    InputError,
-    check_unique_id,
-    describe_choice,
-    field_name,
-    suggest_name,
-)
+from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, field_name, suggest_name
 from radfact.io.jsonl import parse_json
 from radfact.records import validate_model
 

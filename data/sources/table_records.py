@@ -19,11 +19,7 @@ from radfact.io.csv_tables import find_csv, read_csv
 from radfact.io.jsonl import read_json, read_jsonl, read_lines
 
 _MISSING = frozenset({"", "nan", "n/a", "<na>", "none", "null"})
-_SPLITS = {
-    "train": "train",
-    **dict.fromkeys(("validation", "validate", "valid", "val"), "validate"),
-    "test": "test",
-}
+_SPLITS = {"train": "train", **dict.fromkeys(("validation", "validate", "valid", "val"), "validate"), "test": "test"}
 # AP_HORIZONTAL: the patient is lying. COSTAL: a rib view, exposed for bone. EXCLUDE: not a chest radiograph.
 _VIEWS: Mapping[str, View | None] = {
     **dict.fromkeys(("FRONTAL", "PA", "AP", "POSTERO ANTERIOR", "ANTERO POSTERIOR", "AP HORIZONTAL"), "frontal"),

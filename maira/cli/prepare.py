@@ -140,9 +140,7 @@ def _check_options(name: str, options: PrepareOptions, values: Mapping[str, Any]
 
 _add_source("mimic-cxr", partial(read_mimic_cxr, release="dicom"), "MIMIC-CXR: DICOM files and free-text reports.")
 _add_source(
-    "mimic-cxr-jpg",
-    partial(read_mimic_cxr, release="jpg"),
-    "MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR.",
+    "mimic-cxr-jpg", partial(read_mimic_cxr, release="jpg"), "MIMIC-CXR-JPG: JPEG files, and the reports of MIMIC-CXR."
 )
 _add_source(
     "ms-cxr",

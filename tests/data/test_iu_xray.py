@@ -120,8 +120,7 @@ def test_an_invalid_row_is_listed_with_its_line(root: Path, row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
-    [("<eCitation><uId", "not XML"), ("<eCitation><uId id='4'/></eCitation>", "uId: expected")],
+    ("content", "reason"), [("<eCitation><uId", "not XML"), ("<eCitation><uId id='4'/></eCitation>", "uId: expected")]
 )
 def test_a_broken_report_excludes_only_itself(root: Path, content: str, reason: str) -> None:
     (root / "ecgen-radiology" / "1.xml").write_text(content, encoding="utf-8")

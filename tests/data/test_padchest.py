@@ -10,7 +10,6 @@ from error_checks import raises
 from record_files import touch, write_csv
 
 from maira.data.archive import Archive, ArchiveStudy
-from maira.data.pairing import Rules, make_samples
 from maira.data.sources.padchest import read_padchest
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
@@ -61,7 +60,8 @@ def _reasons(archive: Archive) -> list[tuple[str | None, str]]:
 
 def test_radiographs_of_a_study_are_in_order(tmp_path: Path) -> None:
     rows = [_row("a", PhotometricInterpretation_DICOM="MONOCHROME1"), _row("x", "s2"), _row("b", Projection="L")]
-    rows[1]["Projection"] = "AP_horizontal"
+    rows[1] |= {"Projection": "AP_horizontal", "StudyDate_DICOM": "20150101.0"}
+    rows.append(_row("undated", "s3", StudyDate_DICOM=""))
     archive = read_padchest(_write(tmp_path, *rows))
     assert [(f.key, f.view, f.path, f.is_inverted) for f in archive.studies[0].radiographs] == [
         ("a", "frontal", tmp_path / "0" / "a.png", True),
@@ -69,7 +69,8 @@ def test_radiographs_of_a_study_are_in_order(tmp_path: Path) -> None:
     ]
     assert [(study.study_id, study.patient_id, study.timestamp) for study in archive.studies] == [
         ("s1", "p1", 20140915),
-        ("s2", "p1", 20140915),
+        ("s2", "p1", 20150101),
+        ("s3", "p1", None),
     ]
     assert archive.studies[1].radiographs[0].view == "frontal"
     assert (archive.source, archive.failures) == ("padchest", [])
@@ -130,10 +131,7 @@ def test_a_missing_image_is_listed_and_a_missing_folder_once(tmp_path: Path) -> 
     write_csv(tmp_path / TABLE, COLUMNS, [_row("a"), _row(name), *elsewhere])
     archive = read_padchest(tmp_path)
     assert [[radiograph.key for radiograph in study.radiographs] for study in archive.studies] == [["a"], [], []]
-    assert _reasons(archive) == [
-        (f"{name}.png", "image not in 0"),
-        ("54", "no such folder or zip file, for 2 images"),
-    ]
+    assert _reasons(archive) == [(f"{name}.png", "image not in 0"), ("54", "no such folder or zip file, for 2 images")]
 
 
 def test_no_image_at_all_is_an_error(tmp_path: Path) -> None:
@@ -166,20 +164,6 @@ def test_english_reports_are_joined_by_image_or_study(tmp_path: Path, images_pat
         (None, None),
         (None, "IMPRESSION: Normal."),
     ]
-
-
-def test_the_prior_is_the_previous_study_in_time(tmp_path: Path) -> None:
-    _write(
-        tmp_path,
-        _row("late", "s2", StudyDate_DICOM="20150101.0"),
-        _row("early", "s1", StudyDate_DICOM="20091231"),
-        _row("undated", "s3", StudyDate_DICOM=""),
-    )
-    table = _english(
-        tmp_path, *({"StudyID": s, "findings": f"Seen {s}.", "impression": ""} for s in ("s1", "s2", "s3"))
-    )
-    samples = make_samples(read_padchest(tmp_path, reports=table), Rules()).studies
-    assert {s.study_id: s.prior_report for s in samples} == {"s1": None, "s2": "FINDINGS: Seen s1.", "s3": None}
 
 
 def test_a_study_with_two_reports_is_refused(tmp_path: Path) -> None:

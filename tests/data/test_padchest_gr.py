@@ -96,27 +96,9 @@ def test_labels_are_the_categories_of_abnormal_sentences(tmp_path: Path, locatio
     assert study.labels == (Label(kind="pleural thickening", side=side, boxes=(whole_image,)),)
 
 
-def test_images_and_table_are_read_from_a_zip(tmp_path: Path) -> None:
+def test_the_choice_between_images_does_not_depend_on_creation_order(tmp_path: Path) -> None:
     _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
-    packed = tmp_path / "Padchest_GR_files" / "PadChest_GR.zip"
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("PadChest_GR/s1-f.png", b"")
-    with zipfile.ZipFile(tmp_path / "master_table.csv.zip", "w") as archive:
-        archive.write(tmp_path / "master_table.csv", "master_table.csv")
-    (tmp_path / "master_table.csv").unlink()
-    (radiograph,) = _only(read_padchest_gr(tmp_path)).radiographs
-    assert (radiograph.key, radiograph.path, radiograph.member, radiograph.view) == (
-        "s1-f",
-        packed,
-        "PadChest_GR/s1-f.png",
-        "frontal",
-    )
-
-
-@pytest.mark.parametrize("creation_order", ["abc", "cba"])
-def test_the_choice_between_images_does_not_depend_on_creation_order(tmp_path: Path, creation_order: str) -> None:
-    _write(tmp_path, [_entry("s1")], _row("s1"), images=False)
-    for folder in creation_order:
+    for folder in "cba":
         (tmp_path / folder).mkdir()
         if folder == "a":
             with zipfile.ZipFile(tmp_path / "a" / "images.zip", "w") as archive:

@@ -140,10 +140,7 @@ def test_a_split_must_exist() -> None:
             (_study("1", radiographs=(_radiograph("x"),)), _study("2", radiographs=(_radiograph("x", "lateral"),))),
             "duplicate",
         ),
-        (
-            (_study("1", radiographs=(_radiograph("x"), _radiograph("y")), phrases=(Sentence(text="A."),)),),
-            "mismatch",
-        ),
+        ((_study("1", radiographs=(_radiograph("x"), _radiograph("y")), phrases=(Sentence(text="A."),)),), "mismatch"),
     ],
 )
 def test_ambiguous_names_are_refused(studies: tuple[ArchiveStudy, ...], message: str) -> None:
