@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from maira.review.browser import browser_name, has_screen
 from radfact.cache_folders import hugging_face_cache
 from radfact.cli.doctor import CheckResult, check_all, check_commands, run_checks
-
-Kind = Literal["checkpoint", "encoder", "language model", "other"]
 
 COMMAND_EXTRAS: Mapping[str, str] = {
     "prepare phantom": "",
@@ -24,46 +23,39 @@ COMMAND_EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(("assemble", "push", "judge-data", "judge-train", "evaluate inputs"), "model"),
 }
 """As in `radfact.cli.doctor`."""
-_COMMANDS_WITH_CHECKPOINT = ("generate", "ground", "boxes", "evaluate inputs")
-_KINDS: Mapping[str, Kind] = {
-    "maira2": "checkpoint",
-    "dinov2": "encoder",
-    "llama": "language model",
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class Kind(NamedTuple):
+    """A kind of model: the commands and the option that take it, an example, and its weights.
+
+    Weights are files or indexes of files, of which the first that exists is loaded.
+    """
+
+    name: str
+    commands: tuple[str, ...]
+    option: str
+    example: str
+    weights: tuple[str, ...]
+
+
+_GENERATION = ("generate", "ground", "boxes", "evaluate inputs")
+_ENCODER_WEIGHTS = (_SAFETENSORS[0], _PICKLES[0], "backbone_compatible.safetensors")
+_RELEASED = "the released MAIRA-2, your own, or checkpoints/phantom"
+_KINDS = {
+    "maira2": Kind("MAIRA-2", _GENERATION, "--checkpoint", _RELEASED, _SAFETENSORS),
+    "dinov2": Kind("RAD-DINO", ("assemble",), "--encoder", "RAD-DINO", _ENCODER_WEIGHTS),
+    "llama": Kind("Llama", ("assemble",), "--language-model", "Vicuna", _SAFETENSORS + _PICKLES),
 }
 """By `model_type` in config.json."""
-_DESCRIPTIONS: Mapping[Kind, str] = {
-    "checkpoint": "MAIRA-2: --checkpoint of generate, ground, boxes",
-    "encoder": "RAD-DINO: --encoder of assemble",
-    "language model": "Llama: --language-model of assemble",
-    "other": "",
-}
 _PLACES = ("checkpoints/*", "models/*", "runs/*/checkpoint*")
 """Folders of models below the current folder, as in the configs and the guides."""
 _DOWNLOADS = ("microsoft/maira-2", "microsoft/rad-dino*", "lmsys/vicuna-*")
 """Models that Hugging Face's tools may have downloaded."""
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_WEIGHTS: Mapping[Kind, tuple[str, ...]] = {
-    "checkpoint": _SAFETENSORS,
-    "encoder": (_SAFETENSORS[0], _PICKLES[0], "backbone_compatible.safetensors"),
-    "language model": _SAFETENSORS + _PICKLES,
-    "other": _SAFETENSORS + _PICKLES,
-}
-"""Weight files or indexes of weight files; the first that exists is loaded."""
 _CHAT_TEMPLATES = ("chat_template.json", "processor_config.json", "tokenizer_config.json")
 """Files that may have a field `chat_template`; `chat_template.jinja` takes precedence over them."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFolder:
-    """A folder with a model: the size of its weights in bytes, and why it cannot be used, if that is known."""
-
-    path: Path
-    kind: Kind
-    model_type: str
-    size: int
-    problem: str | None = None
 
 
 def diagnose(
@@ -72,80 +64,84 @@ def diagnose(
     weights: Mapping[str, Path] | Sequence[Path] = (),
 ) -> dict[str, list[CheckResult]]:
     """Check what the model and the evaluation of reports require; return the results by section."""
-    models: list[ModelFolder] = []
+    usable: dict[str, list[str]] = defaultdict(list)
 
-    def check_models() -> Sequence[CheckResult]:
-        models.extend(map(read_folder, folders or usual_places()))
-        return list(map(_check_folder, models)) or [CheckResult("models", "note", f"none in {', '.join(_PLACES)}")]
+    def check_models() -> Iterator[CheckResult]:
+        found = list(folders or usual_places())
+        for folder in found:
+            model_type, result = check_folder(folder)
+            if result.status == "ok":
+                usable[model_type].append(result.name)
+            yield result
+        if not found:
+            yield CheckResult("models", "note", f"none in {', '.join(_PLACES)}")
 
-    def check_all_commands() -> Sequence[CheckResult]:
+    def check_all_commands() -> Iterator[CheckResult]:
         names = commands or {}
-        results = check_commands("maira", names.get("maira", ()), COMMAND_EXTRAS)
-        return [
-            *(_add_models(result, models) for result in results),
-            *check_commands("radfact", names.get("radfact", ())),
-        ]
+        for result in check_commands("maira", names.get("maira", ()), COMMAND_EXTRAS):
+            yield _add_models(result, usable) if result.status == "ok" else result
+        yield from check_commands("radfact", names.get("radfact", ()))
 
-    own = run_checks(Models=check_models, Browser=_check_browser, Commands=check_all_commands)
-    return check_all(weights) | own
+    return check_all(weights) | run_checks(Models=check_models, Browser=_check_browser, Commands=check_all_commands)
 
 
 def usual_places() -> Iterator[Path]:
     """Yield the model folders in the places that configs and guides name, and in Hugging Face's cache."""
-    local = (folder for pattern in _PLACES for folder in sorted(Path().glob(pattern)))
-    cached = (
-        folder
-        for name in _DOWNLOADS
-        for folder in sorted(hugging_face_cache().glob(f"models--{name.replace('/', '--')}/snapshots/*"))
-    )
-    for folder in (*local, *cached):
-        if (folder / "config.json").is_file():
-            yield folder
+    patterns = [f"models--{name.replace('/', '--')}/snapshots/*" for name in _DOWNLOADS]
+    for root, names in ((Path(), _PLACES), (hugging_face_cache(), patterns)):
+        for name in names:
+            yield from (folder for folder in sorted(root.glob(name)) if (folder / "config.json").is_file())
 
 
-def read_folder(folder: Path) -> ModelFolder:
-    """Inspect the configuration and the file names of a folder, without reading tensors."""
+def check_folder(folder: Path) -> tuple[str, CheckResult]:
+    """Inspect configuration and file names of a folder, without reading tensors; return the model's type as well."""
+    model_type = "unknown"
     try:
-        config: Any = json.loads((folder / "config.json").read_text("utf-8"))
-        model_type = str(config["model_type"])
+        model_type = _read_type(folder)
+        return model_type, CheckResult(str(folder), "ok", _describe(folder, model_type))
+    except _UnusableError as problem:
+        return model_type, CheckResult(str(folder), "wrong", str(problem))
+
+
+class _UnusableError(Exception):
+    """Why a model cannot be loaded."""
+
+
+def _read_type(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "config.json").read_text("utf-8"))["model_type"])
     except FileNotFoundError:
-        return ModelFolder(folder, "other", "unknown", 0, "no config.json")
+        raise _UnusableError("no config.json") from None
     except (OSError, ValueError):
-        return ModelFolder(folder, "other", "unknown", 0, "config.json cannot be read")
+        raise _UnusableError("config.json cannot be read") from None
     except (KeyError, TypeError):
-        return ModelFolder(folder, "other", "unknown", 0, "config.json has no model_type")
-    model = ModelFolder(folder, _KINDS.get(model_type, "other"), model_type, 0)
+        raise _UnusableError("config.json has no model_type") from None
+
+
+def _describe(folder: Path, model_type: str) -> str:
+    kind = _KINDS.get(model_type)
+    names = kind.weights if kind else _SAFETENSORS + _PICKLES
     try:
-        files = _weight_files(folder, _WEIGHTS[model.kind])
+        files = _weight_files(folder, names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return replace(model, problem="the index of its weights cannot be read")
-    absent = [file.name for file in files if not file.is_file()]
-    size = sum(file.stat().st_size for file in files if file.is_file())
-    problem = None
+        raise _UnusableError("the index of its weights cannot be read") from None
     if not files:
-        problem = f"no weights: expected {' or '.join(_WEIGHTS[model.kind])}"
-    elif absent:
-        problem = f"{len(absent)} of {len(files)} weight files are missing, such as {absent[0]}"
-    elif model.kind in ("checkpoint", "language model") and not any((folder / name).is_file() for name in _TOKENIZERS):
-        problem = f"no tokenizer: expected {' or '.join(_TOKENIZERS)}"
-    return replace(model, size=size, problem=problem)
+        raise _UnusableError(f"no weights: expected {' or '.join(names)}")
+    if absent := [file.name for file in files if not file.is_file()]:
+        raise _UnusableError(f"{len(absent)} of {len(files)} weight files are missing, such as {absent[0]}")
+    if model_type in ("maira2", "llama") and not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise _UnusableError(f"no tokenizer: expected {' or '.join(_TOKENIZERS)}")
+    use = f"{kind.name}: {kind.option} of {', '.join(kind.commands)}" if kind else f"a model of the type '{model_type}'"
+    prompts = f"; prompts by {_chat_template(folder)}" if model_type == "maira2" else ""
+    return f"{use}{prompts} ({sum(file.stat().st_size for file in files) / 1e9:.2g} GB)"
 
 
 def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
     file = next((folder / name for name in names if (folder / name).is_file()), None)
     if file is None or file.suffix != ".json":
         return [] if file is None else [file]
-    weight_map = json.loads(file.read_text("utf-8"))["weight_map"]
+    weight_map: dict[str, Any] = json.loads(file.read_text("utf-8"))["weight_map"]
     return [folder / name for name in sorted(set(weight_map.values()))]
-
-
-def _check_folder(model: ModelFolder) -> CheckResult:
-    if model.problem is not None:
-        return CheckResult(str(model.path), "wrong", model.problem)
-    description = _DESCRIPTIONS[model.kind] or f"a model of the type '{model.model_type}'"
-    if model.kind == "checkpoint":
-        description += f"; prompts by {_chat_template(model.path)}"
-    return CheckResult(str(model.path), "ok", f"{description} ({model.size / 1e9:.2g} GB)")
 
 
 def _chat_template(folder: Path) -> str:
@@ -162,32 +158,17 @@ def _check_browser() -> Sequence[CheckResult]:
     screen = has_screen()
     name = browser_name() if screen else None
     reason = "none found by Python's webbrowser" if screen else "no screen to open one on"
-    message = name or f"{reason}; maira review prints its address"
-    return [CheckResult("browser", "note", message)]
+    return [CheckResult("browser", "note", name or f"{reason}; maira review prints its address")]
 
 
-def _add_models(result: CheckResult, models: Sequence[ModelFolder]) -> CheckResult:
+def _add_models(result: CheckResult, usable: Mapping[str, Sequence[str]]) -> CheckResult:
     """Add the usable models to the result of a command that requires some."""
     command = result.name.partition(" ")[2]
-    if result.status != "ok":
-        return result
-    if command == "assemble":
-        return _add_parts(result, models)
-    if command not in _COMMANDS_WITH_CHECKPOINT:
-        return result
-    paths = [str(model.path) for model in models if model.kind == "checkpoint" and model.problem is None]
-    if not paths:
-        fix = "give --checkpoint FOLDER: the released MAIRA-2, your own, or checkpoints/phantom"
-        return replace(result, status="missing", message="no checkpoint found", fix=fix)
-    message = f"with --checkpoint {' or '.join(paths[:3])}"
-    return replace(result, message="; ".join(filter(None, (message, result.message))))
-
-
-def _add_parts(result: CheckResult, models: Sequence[ModelFolder]) -> CheckResult:
-    usable = {model.kind: model.path for model in models if model.problem is None}
-    parts = {"--encoder": usable.get("encoder"), "--language-model": usable.get("language model")}
-    absent = [option for option, path in parts.items() if path is None]
-    if not absent:
-        return replace(result, message="with " + " ".join(f"{option} {path}" for option, path in parts.items()))
-    fix = "give --encoder FOLDER (RAD-DINO) and --language-model FOLDER (Vicuna)"
-    return replace(result, status="missing", message=f"nothing found for {' and '.join(absent)}", fix=fix)
+    required = {model_type: kind for model_type, kind in _KINDS.items() if command in kind.commands}
+    absent = [kind for model_type, kind in required.items() if not usable[model_type]]
+    if absent:
+        fix = "give " + " and ".join(f"{kind.option} FOLDER ({kind.example})" for kind in absent)
+        options = " and ".join(kind.option for kind in absent)
+        return replace(result, status="missing", message=f"nothing found for {options}", fix=fix)
+    found = [f"{kind.option} {' or '.join(usable[model_type][:3])}" for model_type, kind in required.items()]
+    return replace(result, message="with " + " ".join(found)) if found else result

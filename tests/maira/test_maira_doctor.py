@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.doctor import COMMAND_EXTRAS, diagnose, read_folder
+from maira.doctor import COMMAND_EXTRAS, check_folder, diagnose
 from radfact import machine
 
 PHANTOM = Path(__file__).parents[2] / "checkpoints/phantom"
@@ -80,7 +80,8 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
 )
 def test_an_incomplete_checkpoint_is_reported(files: dict[str, str], problem: str, tmp_path: Path) -> None:
     folder = _model(tmp_path / "maira-2", "maira2", **files)
-    assert problem in str(read_folder(folder).problem)
+    result = check_folder(folder)[1]
+    assert (result.status, problem in result.message) == ("wrong", True)
     assert _states(folders=[folder])["maira generate"].status == "missing"
 
 
@@ -95,7 +96,7 @@ def test_an_incomplete_checkpoint_is_reported(files: dict[str, str], problem: st
 )
 def test_each_kind_has_its_own_weights(model_type: str, file: str, is_loaded: bool, tmp_path: Path) -> None:
     folder = _model(tmp_path / "model", model_type, tokenizer__json="{}", **{file: _INDEX})
-    assert (read_folder(folder).problem is None) is is_loaded
+    assert (check_folder(folder)[1].status == "ok") is is_loaded
     assert _states(folders=[folder])["maira generate"].status == "missing"
 
 
@@ -135,7 +136,7 @@ def test_the_browser_of_a_review_is_detected(
 def test_a_folder_without_a_model_is_reported(config: str | None, problem: str, tmp_path: Path) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
-    assert read_folder(tmp_path).problem == problem
+    assert check_folder(tmp_path)[1].message == problem
 
 
 def test_commands_name_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
