@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +16,13 @@ from radfact.errors import ErrorCode, ExitCode, InputError, RunError
 
 _TIMEOUT = timedelta(days=7)
 """How long processes wait for each other: the last may have hours of work left when the first is done."""
+_FAILED = (ExitCode.FAILURE, ExitCode.INVALID_INPUT)
 _LAUNCHER_VARIABLES = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 """Environment variables of processes started by torchrun and by `accelerate launch`, even of a single process."""
+
+
+End = SystemExit | InputError | RunError
+"""How a process stops; sent to the others in place of a value."""
 
 
 @dataclass
@@ -44,29 +49,28 @@ class DistributedContext:
 
     def gather(self, value: Any = None) -> list[Any]:
         """Return the values of all processes by rank, once every process has called this."""
-        if self.size == 1:
-            return [value]
-        values = self._exchange(value)
+        values = self._exchange(value) if self.size > 1 else [value]
         for rank, received in enumerate(values):
-            if isinstance(received, _Stopped):
+            if isinstance(received, End):
                 self._has_finished = True
-                raise received.error(rank)
+                raise _failure(rank, received)
         return values
 
-    def finish(self, code: int, error: InputError | RunError | None = None) -> None:
-        """Wait for all processes to finish, since a launcher kills the others when one fails."""
+    def finish(self, end: End) -> End:
+        """Wait for all processes to finish, since a launcher kills the others when one fails.
+
+        Returns:
+            How the run ends: as this process does, or by the error of another one.
+        """
         # Nobody waits for an interrupted process: the launcher stops the others.
-        if self.size == 1 or self._has_finished or code not in list(ExitCode):
-            return
+        if self.size == 1 or self._has_finished or _exit_code(end) not in list(ExitCode):
+            return end
         self._has_finished = True
-        stopped = _Stopped(code, str(error or ""), error.code if error else ErrorCode.INTERRUPTED)
-        values = self._exchange(stopped)
+        ends = self._exchange(end)
         # Taken down in order: a connection that breaks while its thread still listens aborts the process.
         _distributed().destroy_process_group()
-        failed = [(rank, end) for rank, end in enumerate(values) if isinstance(end, _Stopped) and end.has_failed]
-        if failed and not stopped.has_failed:
-            rank, end = failed[0]
-            raise end.error(rank)
+        failed = [rank for rank, other in enumerate(ends) if isinstance(other, End) and _exit_code(other) in _FAILED]
+        return end if not failed or _exit_code(end) in _FAILED else _failure(failed[0], ends[failed[0]])
 
     def wait(self) -> None:
         """Wait for all processes; raises as `gather`."""
@@ -115,25 +119,6 @@ class DistributedContext:
         return values
 
 
-@dataclass(frozen=True)
-class _Stopped:
-    """Sent in place of a value by a process that stops."""
-
-    code: int
-    message: str
-    error_code: ErrorCode
-
-    @property
-    def has_failed(self) -> bool:
-        return self.code in (ExitCode.FAILURE, ExitCode.INVALID_INPUT)
-
-    def error(self, rank: int) -> InputError | RunError:
-        message = f"process {rank} stopped: {self.message or 'it was interrupted'}"
-        if self.code == ExitCode.INVALID_INPUT:
-            return InputError(message, code=self.error_code)
-        return RunError(message, code=self.error_code)
-
-
 _group: DistributedContext | None = None
 
 
@@ -177,17 +162,33 @@ def run_as_group(app: Callable[[], Any]) -> None:
     The processes of a group finish together, and the main one reports the error of any of them. Under a launcher,
     skipped samples give exit code 0: the launcher reports any other code as a crash.
     """
-    if is_main():
-        _run_and_finish(app)
-        return
-    warnings.simplefilter("ignore")
-    try:
-        with Path(os.devnull).open("w") as sink, redirect_stdout(sink):
-            _run_and_finish(app)
-    except InputError:
-        raise SystemExit(ExitCode.INVALID_INPUT) from None
-    except RunError:
-        raise SystemExit(ExitCode.FAILURE) from None
+    with ExitStack() as silence:
+        if not is_main():
+            warnings.simplefilter("ignore")
+            silence.enter_context(redirect_stdout(silence.enter_context(Path(os.devnull).open("w"))))
+        try:
+            app()
+            return
+        except (SystemExit, InputError, RunError) as error:
+            end = error if _group is None else _group.finish(error)
+    if isinstance(end, SystemExit):
+        if end.code == ExitCode.INCOMPLETE and not os.environ.keys().isdisjoint(_LAUNCHER_VARIABLES):
+            return
+        raise end
+    raise end if is_main() else SystemExit(_exit_code(end))
+
+
+def _exit_code(end: End) -> int:
+    if isinstance(end, SystemExit):
+        return end.code if isinstance(end.code, int) else 0
+    return ExitCode.INVALID_INPUT if isinstance(end, InputError) else ExitCode.FAILURE
+
+
+def _failure(rank: int, end: End) -> InputError | RunError:
+    """Return the end of a process as an error of this one."""
+    reason, code = ("it was interrupted", ErrorCode.INTERRUPTED) if isinstance(end, SystemExit) else (end, end.code)
+    kind = InputError if _exit_code(end) == ExitCode.INVALID_INPUT else RunError
+    return kind(f"process {rank} stopped: {reason}", code=code)
 
 
 def exit_process(code: object) -> None:
@@ -200,23 +201,3 @@ def exit_process(code: object) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _run_and_finish(app: Callable[[], Any]) -> None:
-    try:
-        app()
-    except SystemExit as end:
-        _finish(end.code if isinstance(end.code, int) else 0)
-        if end.code != ExitCode.INCOMPLETE or os.environ.keys().isdisjoint(_LAUNCHER_VARIABLES):
-            raise
-    except InputError as error:
-        _finish(ExitCode.INVALID_INPUT, error)
-        raise
-    except RunError as error:
-        _finish(ExitCode.FAILURE, error)
-        raise
-
-
-def _finish(code: int, error: InputError | RunError | None = None) -> None:
-    if _group is not None:
-        _group.finish(code, error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from types import TracebackType
 from typing import Any
 
 from maira.runtime.processes import is_main
@@ -35,9 +34,7 @@ class TerminationSignal:
                 self._handlers[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -37,9 +38,7 @@ class _AutoClassFinder(MetaPathFinder):
     def __init__(self, register: Callable[[], None]) -> None:
         self._register = register
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target) if fullname in _AUTO_CLASSES else None
         if spec is None or spec.loader is None:
             return None
@@ -55,23 +54,20 @@ class _AutoClassFinder(MetaPathFinder):
 
 def _prepare_auto_class(module: ModuleType, register: Callable[[], None]) -> None:
     """Replace methods of an Auto class by ones that register the model and put the original methods back."""
-    name, methods = _AUTO_CLASSES[module.__name__]
-    auto_class = getattr(module, name)
+    class_name, methods = _AUTO_CLASSES[module.__name__]
+    auto_class = getattr(module, class_name)
     originals = {method: auto_class.__dict__[method] for method in methods}
 
-    def make_method(method: str) -> Any:
-        def call(_: type, *args: Any, **kwargs: Any) -> Any:
-            for name, original in originals.items():
-                setattr(auto_class, name, original)
-            # Without the extra [model] there is no model to register, but other packages may use transformers.
-            with suppress(ModuleNotFoundError):
-                register()
-            return getattr(auto_class, method)(*args, **kwargs)
-
-        return classmethod(call)
+    def call(method: str, _: type, *args: Any, **kwargs: Any) -> Any:
+        for name, original in originals.items():
+            setattr(auto_class, name, original)
+        # Without the extra [model] there is no model to register, but other packages may use transformers.
+        with suppress(ModuleNotFoundError):
+            register()
+        return getattr(auto_class, method)(*args, **kwargs)
 
     for method in methods:
-        setattr(auto_class, method, make_method(method))
+        setattr(auto_class, method, classmethod(partial(call, method)))
 
 
 def register_on_use(register: Callable[[], None]) -> None:
@@ -90,13 +86,8 @@ def register_on_use(register: Callable[[], None]) -> None:
 def silence_libraries() -> None:
     """Filter the messages of `_SILENCED` out of their loggers; all other messages are printed."""
     for name, beginning in _SILENCED.items():
-        logging.getLogger(name).addFilter(_PrefixFilter(beginning))
+        logging.getLogger(name).addFilter(partial(_is_other, beginning))
 
 
-class _PrefixFilter(logging.Filter):
-    def __init__(self, beginning: str) -> None:
-        super().__init__()
-        self._beginning = beginning
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith(self._beginning)
+def _is_other(beginning: str, record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(beginning)
