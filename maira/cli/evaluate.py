@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,19 +14,16 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import Checkpoint, ComparisonOptions, Manifest, OutFolder, read_studies
-from maira.cli.show import (
-    exit_with_failures,
-    generation_progress,
-    print_line,
-    print_scores,
-    print_unused_inputs,
-)
+from maira.cli.show import exit_with_failures, generation_progress, print_line, print_scores, print_unused_inputs
 from maira.generate.options import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main, process_count
 from radfact.cli.command import with_options
+from radfact.cli.tables import show_table
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model
-from radfact.io.outputs import Output
+from radfact.io.jsonl import write_json, write_jsonl
+from radfact.io.outputs import Output, replace_files
+from radfact.io.pairs import read_drafts
 from radfact.options import only
 
 if TYPE_CHECKING:
@@ -47,15 +45,10 @@ def evaluate_by_labels(
     """Compute F1 over findings (kind and side) and IoU of matched boxes, without a judge."""
     from maira.data.manifest import read_manifest
     from maira.grounding.labels import evaluate_labels
-    from radfact.io.pairs import read_drafts
 
     scores = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
     print_scores(Console(), "Findings by the generator's labels", scores)
     if out is not None:
-        from dataclasses import asdict
-
-        from radfact.io.jsonl import write_json
-
         write_json(out, {"scores": {name: asdict(score) for name, score in scores.items()}})
 
 
@@ -68,7 +61,6 @@ def write_baseline(
     """Write a baseline: the most frequent report for every study."""
     from maira.data.manifest import read_manifest
     from maira.grounding.labels import most_frequent_report
-    from radfact.io.jsonl import write_jsonl
 
     studies = read_manifest(manifest)
     report = most_frequent_report(studies)
@@ -175,9 +167,8 @@ def ablate(
         select_device(engine.device)
     console = Console()
     overrides = [word for word in configs if "=" in word and not Path(word).exists()]
-    trials = plan_trials(
-        read_configs([Path(word) for word in configs if word not in overrides], overrides), out, infer=infer
-    )
+    paths = [Path(word) for word in configs if word not in overrides]
+    trials = plan_trials(read_configs(paths, overrides), out, infer=infer)
     studies, skipped = read_studies(test, split)
     _, description, scoring = _prepare(console, studies, generation, comparison, trials)
     arguments = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
@@ -193,13 +184,7 @@ def ablate(
     notes = [description, *describe_trials(succeeded, baseline.config, generation.task)]
     notes += [f"{name} failed: {reason}" for name, reason in failed.items()]
     failures = [(str(failure.sample_id), failure.reason) for failure in skipped] + [*failed.items(), *unscored]
-    settings = {
-        "task": generation.task,
-        "subset": comparison.subset,
-        "split": split,
-        "test": str(test),
-        "failures": failures,
-    }
+    settings = {"task": generation.task, "subset": comparison.subset, "split": split, "test": str(test)}
     details = {
         trial.name: {
             "config": str(trial.config.path),
@@ -209,7 +194,7 @@ def ablate(
         for trial in succeeded
     }
     table = compare(succeeded, baseline, notes)
-    _finish(console, table, out, "ablation", "Ablations", settings, details, failures)
+    _finish(console, table, out, "ablation", "Ablations", {**settings, "failures": failures}, details, failures)
 
 
 def _prepare(
@@ -247,9 +232,6 @@ def _finish(
     failures: list[tuple[str, str]],
 ) -> None:
     """Write a comparison, print its tables and notes, and exit."""
-    from radfact.cli.tables import show_table
-    from radfact.io.outputs import replace_files
-
     with replace_files(folder) as new:
         table.write(new, stem, title, settings, details)
     for heading, scores in table.tables().items():

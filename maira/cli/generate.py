@@ -9,13 +9,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import RESUMED_FILE, Checkpoint, Manifest, read_studies
-from maira.cli.show import (
-    exit_with_failures,
-    generation_progress,
-    print_box_scores,
-    print_line,
-    print_unused_inputs,
-)
+from maira.cli.show import exit_with_failures, generation_progress, print_box_scores, print_line, print_unused_inputs
 from maira.generate.options import EngineOptions, GenerationOptions
 from radfact.cli.command import with_options
 from radfact.io.hub import resolve_model
@@ -40,15 +34,7 @@ def generate(
     checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
     with generation_progress("drafting", "studies", "drafted") as callbacks:
-        drafted, failures = generate_drafts(
-            studies,
-            checkpoint,
-            out,
-            generation,
-            engine,
-            failures=skipped,
-            **callbacks,
-        )
+        drafted, failures = generate_drafts(studies, checkpoint, out, generation, engine, failures=skipped, **callbacks)
     console = Console()
     print_unused_inputs(console, [drop_inputs(study, generation.drop) for study in studies], len(studies))
     print_line(console, f"{drafted} of {len(studies) + len(skipped)} studies drafted: {out}")
@@ -83,16 +69,7 @@ def ground(
         items = read_phrases(phrases, sample_ids)
         skipped = [failure for failure in skipped if failure.sample_id in {phrase.sample_id for phrase in items}]
     with generation_progress("locating", "phrases", "located") as callbacks:
-        run = ground_phrases(
-            studies,
-            items,
-            checkpoint,
-            out,
-            generation,
-            engine,
-            failures=skipped,
-            **callbacks,
-        )
+        run = ground_phrases(studies, items, checkpoint, out, generation, engine, failures=skipped, **callbacks)
     print_box_scores("Phrase grounding", f"{run.answered} of {run.requested} phrases located: {out}", run)
 
 
@@ -111,15 +88,7 @@ def boxes(
     checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
     with generation_progress("completing", "sentences", "completed") as callbacks:
-        run = complete_boxes(
-            studies,
-            checkpoint,
-            out,
-            generation,
-            engine,
-            failures=skipped,
-            **callbacks,
-        )
+        run = complete_boxes(studies, checkpoint, out, generation, engine, failures=skipped, **callbacks)
     console = Console()
     grounded = [drop_inputs(study, generation.drop) for study in studies if has_reference_boxes(study)]
     print_unused_inputs(console, grounded, len(studies))
