@@ -45,15 +45,10 @@ def read_iu_xray(root: Path) -> Archive:
     for name, content in _reports(root):
         try:
             number, study = _study(content, root, views, files, failures)
-        except ElementTree.ParseError as error:
-            failures.append(read_failure(name, f"not XML: {error}"))
-        except InputError as error:
-            failures.append(read_failure(name, str(error)))
-        else:
-            if number in studies:
-                failures.append(read_failure(name, f"duplicate report of {study.study_id}"))
-            else:
-                studies[number] = study
+            if studies.setdefault(number, study) is not study:
+                raise InputError(f"duplicate report of {study.study_id}", code=ErrorCode.DUPLICATE)
+        except (ElementTree.ParseError, InputError) as error:
+            failures.append(read_failure(name, f"{'' if isinstance(error, InputError) else 'not XML: '}{error}"))
     return Archive("iu-xray", [studies[number] for number in sorted(studies)], failures)
 
 

@@ -83,7 +83,7 @@ class _Image:
     path: str
     patient_id: str
     split: str | None
-    phrases: dict[tuple[str, str], list[Box]] = field(default_factory=dict)
+    phrases: dict[tuple[str, str], dict[Box, None]] = field(default_factory=dict)
 
 
 def read_ms_cxr(root: Path, images: Path) -> Archive:
@@ -100,22 +100,18 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
     for dicom_id, image in _read_images(path, failures).items():
         if not image.phrases:
             continue
-        radiograph = _radiograph(dicom_id, image.path, images)
-        if radiograph is None:
+        # The paths in MS-CXR are those of mimic-cxr-jpg.
+        candidates = (images / image.path, (images / image.path).with_suffix(".dcm"))
+        if (file := next((file for file in candidates if file.is_file()), None)) is None:
             failures.append(read_failure(dicom_id, f"no image {image.path} (nor .dcm) below {images.name}"))
             continue
         boxes_of: dict[str, dict[Box, None]] = {}
         for (category, _), boxes in image.phrases.items():
-            boxes_of.setdefault(category, {}).update(dict.fromkeys(boxes))
-        study = ArchiveStudy(
-            study_id=dicom_id,
-            patient_id=image.patient_id,
-            radiographs=(radiograph,),
-            phrases=tuple(Sentence(text=phrase, boxes=tuple(boxes)) for (_, phrase), boxes in image.phrases.items()),
-            labels=tuple(Label(kind=category, boxes=tuple(boxes)) for category, boxes in boxes_of.items()),
-            split=image.split,
-        )
-        studies.append(study)
+            boxes_of.setdefault(category, {}).update(boxes)
+        phrases = tuple(Sentence(text=text, boxes=tuple(boxes)) for (_, text), boxes in image.phrases.items())
+        labels = tuple(Label(kind=category, boxes=tuple(boxes)) for category, boxes in boxes_of.items())
+        study = ArchiveStudy(dicom_id, image.patient_id, phrases=phrases, labels=labels, split=image.split)
+        studies.append(replace(study, radiographs=(Radiograph(dicom_id, file, "frontal"),)))
     return Archive(SOURCE, studies, failures)
 
 
@@ -176,9 +172,7 @@ def _read_images(path: Path, failures: list[Failure]) -> dict[str, _Image]:
             failures.append(read_failure(row.dicom_id, f"the box in {record.location} lies outside the image"))
             continue
         box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
-        boxes = image.phrases.setdefault((row.category_name, " ".join(row.label_text.split())), [])
-        if box not in boxes:
-            boxes.append(box)
+        image.phrases.setdefault((row.category_name, " ".join(row.label_text.split())), {})[box] = None
     return images
 
 
@@ -189,12 +183,9 @@ def _json_records(path: Path) -> Iterator[TableRecord]:
     names = {category.id: category.name for category in coco.categories}
     for number, annotation in enumerate(coco.annotations):
         record = TableRecord(path, {}, key=f"annotations[{number}]")
-        for column, key, known in (
-            ("image_id", annotation.image_id, images),
-            ("category_id", annotation.category_id, names),
-        ):
-            if key not in known:
-                raise record.error(column, f"unknown name {key}", ErrorCode.MISMATCH)
+        for column, known in (("image_id", images), ("category_id", names)):
+            if (key := getattr(annotation, column)) not in known:
+                raise record.error(column, f"no such entry, {key}", ErrorCode.MISMATCH)
         image = images[annotation.image_id]
         cells = {
             "dicom_id": Path(image.file_name or image.path).stem,
@@ -207,11 +198,3 @@ def _json_records(path: Path) -> Iterator[TableRecord]:
             **dict(zip("xywh", annotation.bbox, strict=True)),
         }
         yield replace(record, cells=cells)
-
-
-def _radiograph(dicom_id: str, path: str, images: Path) -> Radiograph | None:
-    """Find an image as JPEG or DICOM; the paths in MS-CXR are those of mimic-cxr-jpg."""
-    for candidate in (images / path, (images / path).with_suffix(".dcm")):
-        if candidate.is_file():
-            return Radiograph(dicom_id, candidate, "frontal")
-    return None
