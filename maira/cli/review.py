@@ -242,7 +242,7 @@ def summary(
         ),
     ] = None,
 ) -> None:
-    """Summarize the finished reviews: summary.html with tables (CSV), figure 4 and summary.json.
+    """Summarize the finished reviews: summary.json, tables (CSV) and figure 4.
 
     Corrections, implications, time and agreement of readers by arm, with intervals from mixed-effects models or a
     cluster bootstrap, and the plot of MAIRA-2, figure 4. Statistics omit training cases and excluded readers.
@@ -250,12 +250,12 @@ def summary(
     _require("matplotlib", "statsmodels")
     from maira.review.agreement import krippendorff_alphas
     from maira.review.plot import draw_figure
-    from maira.review.reader_study import analyze, as_json, count_readings, read_margins
-    from maira.review.readings import collect_readings
+    from maira.review.reader_study import analyze, make_tables, read_margins
+    from maira.review.readings import USES, collect_readings
     from maira.review.summary import summarize
-    from maira.review.summary_page import write_summary
     from radfact.io.jsonl import write_json
     from radfact.io.outputs import replace_files
+    from radfact.pages.meta_page import format_cell
 
     with _opened(db) as store:
         result = summarize(store, store.counted_readers())
@@ -264,15 +264,20 @@ def summary(
         arms, margins, level = read_margins(store, baseline, margin or ())
         readings = collect_readings(store, store.readers(), idle_after=idle_after)
         result["krippendorff_alpha"] = krippendorff_alphas(store, store.counted_readers())
-    study = analyze(readings, arms, margins, significance_level=level)
-    result |= {"readings": count_readings(readings), "idle_after": idle_after, **as_json(study)}
+    result["readings"] = {use: sum(reading.use == use for reading in readings) for use in USES}
+    result |= {"idle_after": idle_after, **analyze(readings, arms, margins, significance_level=level)}
+    tables = make_tables(readings, result)
     with replace_files(out) as new:
         draw_figure(result, new / "figure4")
-        write_summary(new, study, result, idle_after)
+        for name, table in tables.items():
+            table.write(new / f"{name}.csv")
         write_json(new / "summary.json", result)
     console = Console()
     _show_summary(console, result)
-    print_line(console, f"written: {out / 'summary.html'}, with tables (CSV), figure 4 and summary.json")
+    outcomes = tables["arms"].select(("outcome", "arm", "estimate", "low", "high", "readings", "missing"))
+    rows = [[first, *map(format_cell, cells)] for first, *cells in outcomes.rows]
+    print_table(console, f"Outcomes by arm, {100 * (1 - level):g}% intervals", outcomes.headings, rows)
+    print_line(console, f"written: {out / 'summary.json'}, with tables (CSV) and figure 4")
 
 
 def _opened(db: Path) -> closing[Store]:

@@ -40,11 +40,6 @@ class Estimate:
     readers: int
     samples: int
 
-    def exponentiated(self) -> Estimate:
-        """Return the effect of a logarithm as that of its argument: a geometric mean or a ratio."""
-        value, low, high = (None if each is None else math.exp(each) for each in (self.value, self.low, self.high))
-        return replace(self, value=value, low=low, high=high)
-
 
 @dataclass(frozen=True, slots=True)
 class OutcomeValues:
@@ -68,6 +63,18 @@ class ArmEstimates:
 
     means: Mapping[str, Estimate]
     differences: Mapping[tuple[str, str], Estimate]
+
+    def exponentiated(self) -> ArmEstimates:
+        """Return the effects of a logarithm as those of its argument: geometric means and ratios."""
+        return ArmEstimates(
+            {arm: _exponentiated(effect) for arm, effect in self.means.items()},
+            {pair: _exponentiated(effect) for pair, effect in self.differences.items()},
+        )
+
+
+def _exponentiated(effect: Estimate) -> Estimate:
+    value, low, high = (None if each is None else math.exp(each) for each in (effect.value, effect.low, effect.high))
+    return replace(effect, value=value, low=low, high=high)
 
 
 def estimate_effects(rated: OutcomeValues, arms: Sequence[str], *, significance_level: float = 0.05) -> ArmEstimates:

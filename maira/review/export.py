@@ -6,6 +6,7 @@ import csv
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from maira.data.manifest import write_manifest
 from maira.data.study import Study
 from maira.review.adjudication import collect_adjudication_items
+from maira.review.agreement import worst_severity
 from maira.review.changes import ReviewedSentence
 from maira.review.corrected import corrected_report
 from maira.review.database import Draft
@@ -107,7 +109,10 @@ def readings_csv(readings: Sequence[Reading]) -> str:
     """
     rows = []
     for reading in readings:
-        state, time, worst = reading.state, reading.time, reading.worst
+        state, time, worst = reading.state, reading.time, worst_severity(reading.state)
+        kinds = Counter(map(kind_of, state.corrections))
+        severities = Counter(item.assessment.severity for item in state.corrections)
+        boxes_changed = sum(item.has_moved_boxes and not item.deleted for item in state.corrections)
         rows.append(
             [
                 *(reading.reader, *_source(reading.draft), reading.is_excluded),
@@ -116,8 +121,8 @@ def readings_csv(readings: Sequence[Reading]) -> str:
                 *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
                 time.reason,
                 sum(not sentence.is_added for sentence in state.sentences),
-                *(reading.edits, reading.deletions, reading.additions, reading.boxes_changed),
-                *(reading.severities[severity] for severity in (0, 1, 2, None)),
+                *(kinds["edit"], kinds["deletion"], kinds["addition"], boxes_changed),
+                *(severities[severity] for severity in (0, 1, 2, None)),
                 "none" if worst == -1 else worst,
                 state.comment,
             ]

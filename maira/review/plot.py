@@ -7,18 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from maira.review.agreement import UNTYPED
-from maira.review.summary import KINDS, NO_CORRECTION, SEVERITY_NAMES
+from maira.review.summary import KINDS, NO_CORRECTION, SEVERITY_NAMES, WORST_NAMES
 from radfact.optional import load_pyplot
 from radfact.pages.plots import save
 
-_UNRATED = "#8c8c8c"
-WORST_COLORS = {
-    NO_CORRECTION: "#d0d0d0",
-    "no": "#9ecae1",
-    "minor": "#fdae6b",
-    "significant": "#a50f15",
-    "not rated": _UNRATED,
-}
+_WORST_COLORS = dict(zip(WORST_NAMES, ("#d0d0d0", "#9ecae1", "#fdae6b", "#a50f15", "#8c8c8c"), strict=True))
 # As on the page; distinguishable with color vision deficiency.
 _KIND_COLORS = {"edit": "#d55e00", "deletion": "#7f7f7f", "addition": "#009e73"}
 _PLURALS = {"edit": "edits", "deletion": "deletions", "addition": "additions"}
@@ -49,7 +42,7 @@ def _drawn(plot: Any, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Any:
         _draw_kinds(panels[2], _severities(summary["severities"]), "C  Clinical implications")
     # Below the panels, since a legend may not fit next to the bars.
     worst = {name: bars for panel in grid[:, 0] for bars, name in zip(*panel.get_legend_handles_labels(), strict=True)}
-    names = [name for name in WORST_COLORS if name in worst]
+    names = [name for name in _WORST_COLORS if name in worst]
     implied = [name if name in (NO_CORRECTION, "not rated") else f"{name} implications" for name in names]
     _legend(figure, [worst[name] for name in names], implied, "A: worst of the report", "left")
     handles, kinds = grid[0][2].get_legend_handles_labels()
@@ -72,8 +65,8 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
             at = by_count.setdefault(label, {})
             at[name] = at.get(name, 0) + reports
     labels = [*map(str, range(_MAX_BARS)), f"{_MAX_BARS}+"]
-    series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in WORST_COLORS}
-    _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, WORST_COLORS)
+    series = {name: [by_count.get(label, {}).get(name, 0) for label in labels] for name in _WORST_COLORS}
+    _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLORS)
     panel.set_xlabel("corrections in a report")
     panel.set_ylabel("reports")
     panel.yaxis.get_major_locator().set_params(integer=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maira.review.agreement import worst_severity
 from maira.review.changes import State
 from maira.review.database import Draft
 from maira.review.store import Store
 from maira.review.times import IDLE_AFTER, StudyTime, study_times
+
+USES = ("counted", "unfinished", "training", "excluded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +25,13 @@ class Reading:
     time: StudyTime
 
     @property
-    def is_counted(self) -> bool:
-        """Whether the reading is part of statistics once it is finished."""
-        return not (self.is_excluded or self.draft.is_training)
-
-    @property
-    def deletions(self) -> int:
-        """Number of deleted sentences."""
-        return sum(item.deleted for item in self.state.corrections)
-
-    @property
-    def additions(self) -> int:
-        """Number of added sentences."""
-        return sum(item.is_added for item in self.state.corrections)
-
-    @property
-    def edits(self) -> int:
-        """Number of sentences with another text or other boxes."""
-        return len(self.state.corrections) - self.deletions - self.additions
-
-    @property
-    def boxes_changed(self) -> int:
-        """Number of sentences of the draft that are not deleted and have other boxes."""
-        return sum(item.has_moved_boxes and not item.deleted for item in self.state.corrections)
-
-    @property
-    def severities(self) -> Counter[int | None]:
-        """Number of corrections by severity."""
-        return Counter(item.assessment.severity for item in self.state.corrections)
-
-    @property
-    def worst(self) -> int | None:
-        """Highest severity: -1 without corrections, None if none is rated."""
-        return worst_severity(self.state)
+    def use(self) -> str:
+        """Whether the reading is part of statistics, and why not; one of `USES`."""
+        if self.draft.is_training:
+            return "training"
+        if self.is_excluded:
+            return "excluded"
+        return "counted" if self.state.done else "unfinished"
 
     @property
     def active_seconds(self) -> float:

@@ -17,6 +17,8 @@ KINDS = ("edit", "deletion", "addition")
 
 SEVERITY_NAMES: Mapping[int | None, str] = {0: "no", 1: "minor", 2: "significant", None: "not rated"}
 NO_CORRECTION = "no correction"
+WORST_NAMES = (NO_CORRECTION, *SEVERITY_NAMES.values())
+"""Names of the worst severity of a report."""
 
 
 def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
