@@ -34,15 +34,13 @@ def check_decodable(header: Any, path: Path) -> None:
         message = "missing, so the pixels cannot be decoded"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field="TransferSyntaxUID")
     # GDCM, the decoder in SimpleITK, supports these for a single frame; pydicom alone supports some of them.
-    native = [uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.DeflatedExplicitVRLittleEndian]
-    native.append(uid.ExplicitVRBigEndian)
     jpeg = [*uid.JPEGTransferSyntaxes, *uid.JPEGLSTransferSyntaxes, uid.JPEG2000Lossless, uid.JPEG2000]
-    if syntax not in (*native, *jpeg, uid.RLELossless):
+    if syntax not in (*uid.UncompressedTransferSyntaxes, *jpeg, uid.RLELossless):
         message = f"{str(syntax.name)!r} is not supported; convert the file to explicit little endian"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="TransferSyntaxUID")
     # SimpleITK would read beyond the end of the buffer.
     expected = (int(header.Rows) * int(header.Columns) * int(header.BitsAllocated) + 7) // 8
-    if syntax in native and len(header.PixelData) < expected:
+    if not syntax.is_encapsulated and len(header.PixelData) < expected:
         message = f"expected {expected} bytes of pixels, found {len(header.PixelData)}; the file is truncated"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
