@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,30 +67,23 @@ def estimate(
         print_line(console, line)
     counts = {part.replace("_", " "): list(both.values()) for part, both in result["parameters"].items()}
     counts["total"] = [sum(column) for column in zip(*counts.values(), strict=True)]
-    parameters = {part: [_format_count(number) for number in both] for part, both in counts.items()}
-    _print_table(console, ["parameters", "all", "trained"], parameters)
+    _print_table(console, ("parameters", "all", "trained"), {k: map(_format_count, v) for k, v in counts.items()})
     _print_memory(console, "peak memory of a GPU", result["memory"])
-    generation = result["generation"]
-    if generation:
+    if generation := result["generation"]:
         _print_memory(console, f"peak memory while sampling {generation['batch_size']} responses", generation["memory"])
-    print_line(
-        console,
-        f"{'fits' if result['fits'] else 'does not fit'} in the {result['gpu_memory'] / _GIB:g} GiB of the GPU, with "
-        f"{result['reserved'] / _GIB:g} GiB reserved for CUDA",
-    )
-    _print_table(console, [f"at an MFU of {result['mfu']:.0%}", ""], _times(result))
+    fits = "fits" if result["fits"] else "does not fit"
+    reserved = f"with {result['reserved'] / _GIB:g} GiB reserved for CUDA"
+    print_line(console, f"{fits} in the {result['gpu_memory'] / _GIB:g} GiB of the GPU, {reserved}")
+    _print_table(console, (f"at an MFU of {result['mfu']:.0%}", ""), {k: [v] for k, v in _times(result).items()})
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
     if counts["total"][0] < 1e9 and not result["mfu_measured"]:
-        print_line(
-            console,
-            f"  A model of this size does not reach an MFU of {result['mfu']:.0%}; train some steps and set --mfu-from "
-            "to their metrics.jsonl.",
-        )
+        advice = "train some steps and set --mfu-from to their metrics.jsonl."
+        print_line(console, f"  A model of this size does not reach an MFU of {result['mfu']:.0%}; {advice}")
 
 
-def _times(result: dict[str, Any]) -> dict[str, list[str]]:
+def _times(result: dict[str, Any]) -> dict[str, str]:
     flops = dict(result["flops_per_step"])
     total = flops.pop("total")
     rows = {
@@ -99,47 +93,44 @@ def _times(result: dict[str, Any]) -> dict[str, list[str]]:
         "time per step": _format_duration(result["seconds_per_step"]),
     }
     if generation := result["generation"]:
-        share, batch_size = generation["share"], generation["batch_size"]
         rows |= {
-            "  training": _format_duration(result["seconds_per_step"] * (1 - share)),
+            "  training": _format_duration(result["seconds_per_step"] * (1 - generation["share"])),
             "  generation: images and prefill": _format_duration(generation["prompt_seconds_per_step"]),
             "  generation: decoding": _format_duration(generation["decoding_seconds_per_step"]),
-            "  generation share": f"{share:.0%}",
-            "responses per step and GPU": f"{generation['responses_per_gpu']:,}, at most {batch_size:,} per batch",
+            "  generation share": f"{generation['share']:.0%}",
+            "responses per step and GPU": f"{generation['responses_per_gpu']:,}, at most {generation['batch_size']:,} "
+            "per batch",
         }
-    rows |= {
+    return rows | {
         "run": f"{result['steps']:,} steps, {result['samples']:,} samples, {_format_count(result['tokens'])} tokens",
         "total time": _format_duration(result["hours"] * 3600),
         "GPU hours": f"{hours:,.1f}" if (hours := result["gpu_hours"]) >= 0.1 else f"{hours:.1g}",
     }
-    return {name: [value] for name, value in rows.items()}
 
 
 def _print_memory(console: Console, title: str, sizes: dict[str, int]) -> None:
-    _print_table(console, [title, ""], {_LABELS.get(p, p): [_format_bytes(n)] for p, n in sizes.items() if n})
+    _print_table(console, (title, ""), {_LABELS.get(p, p): [_format_bytes(n)] for p, n in sizes.items() if n})
 
 
-def _print_table(console: Console, heads: list[str], rows: dict[str, list[str]]) -> None:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left")
+def _print_table(console: Console, heads: Sequence[str], rows: Mapping[str, Iterable[str]]) -> None:
+    table = Table(heads[0], box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for head in heads[1:]:
+        table.add_column(head, justify="right")
     for name, cells in rows.items():
         table.add_row(name, *cells)
     console.print(table)
 
 
 def _format_count(number: float) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:,.1f} {unit}"
-    return f"{number:,.0f}"
+    unit, size = next(((unit, size) for unit, size in (("M", 1e6), ("k", 1e3)) if number >= size), ("", 1))
+    return f"{number / size:,.1f} {unit}" if unit else f"{number:,.0f}"
 
 
 def _format_bytes(size: int) -> str:
-    for unit, whole in (("GiB", _GIB), ("MiB", 1 << 20)):
+    for unit, whole in (("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1024)):
         if size >= 0.1 * whole:
             return f"{size / whole:,.2f} {unit}"
-    return f"{size / 1024:,.1f} KiB" if size >= 1024 else f"{size} B"
+    return f"{size} B"
 
 
 def _format_duration(seconds: float) -> str:

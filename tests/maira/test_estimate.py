@@ -17,9 +17,8 @@ from maira.cli.main import app
 from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import Accelerator, find_accelerator
-from maira.train.cost.estimate import GIB, RESERVED, estimate, read_mfu
+from maira.train.cost.estimate import GIB, RESERVED, estimate, measure_workload, read_mfu
 from maira.train.cost.memory import build_shapes, estimate_memory
-from maira.train.cost.workload import measure_workload
 from radfact.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -106,8 +105,8 @@ def test_only_the_configuration_of_a_checkpoint_is_read(checkpoint: Path, tmp_pa
 def test_answers_are_counted_from_available_data(phantoms: Path) -> None:
     train_config = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
     workload = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0])
-    assert workload.answers == 14 + 7
-    assert "configured data" in workload.basis
+    assert workload.samples == 14 + 7
+    assert f"{phantoms}, 4 characters assumed" in workload.basis
 
 
 @pytest.mark.parametrize(
@@ -120,16 +119,16 @@ def test_absent_data_are_estimated_from_table_1_by_folder_name(
     train_config = read_train_config(CONFIGS / f"{name}.yaml")
     monkeypatch.chdir(tmp_path)
     workload = measure_workload(train_config, MairaConfig())
-    assert workload.answers == samples
+    assert workload.samples == samples
     assert f"an epoch of {samples:,} samples" in workload.basis
     assert "PadChest-GR" in workload.basis
 
 
 def test_image_counts_of_absent_data_come_from_table_1() -> None:
     train_config = make_recipe(train="padchest/manifest.jsonl")
-    assert measure_workload(train_config, MairaConfig()).rows["images"].mean() == pytest.approx(1.843, abs=0.05)
+    assert measure_workload(train_config, MairaConfig()).images.mean() == pytest.approx(1.843, abs=0.05)
     dropped = train_config.model_copy(update={"drop": ("lateral", "prior")})
-    assert set(measure_workload(dropped, MairaConfig()).rows["images"]) == {1}
+    assert set(measure_workload(dropped, MairaConfig()).images) == {1}
 
 
 def test_eight_bit_state_size_matches_torchao() -> None:
@@ -219,7 +218,7 @@ def test_generation_is_a_part_of_a_step(post_training_file: Path) -> None:
     training = result["flops_per_step"]["total"] / (2 * 989e12 * 0.45)
     assert result["seconds_per_step"] == pytest.approx(training + sampling)
     assert generation["share"] == pytest.approx(sampling / result["seconds_per_step"])
-    assert {"generation", "responses"} <= set(result["assumptions"])
+    assert "generation" in result["assumptions"]
     assert estimate(read_train_config(post_training_file, ["grpo=null"]), "h100", 2)["generation"] is None
     ran = CliRunner().invoke(app, ["estimate", str(post_training_file)])
     for expected in ("generation share", "keys and values", "8, at most 8 per batch", "a lower bound"):
@@ -239,9 +238,9 @@ def test_a_run_needs_the_larger_of_the_memory_of_training_and_sampling(
 
 def test_a_response_at_the_limit_must_fit_in_a_row(post_training_file: Path) -> None:
     train_config = read_train_config(post_training_file)
-    rows = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0]).rows
-    shortest, longest = int(rows["prompt"].min()) + 24, int(rows["prompt"].max()) + 24
-    assert int(rows["answer"].min()) > 24
+    workload = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0])
+    shortest, longest = int(workload.prompt.min()) + 24, int(workload.prompt.max()) + 24
+    assert int(workload.answer.min()) > 24
     assert estimate(train_config.model_copy(update={"token_budget": longest}), "h100")["fits"]
     with pytest.raises(InputError, match="does not fit"):
         estimate(train_config.model_copy(update={"token_budget": shortest - 1}), "h100")
@@ -259,7 +258,7 @@ def test_a_pair_of_preferences_takes_two_answers(post_training_file: Path) -> No
     pairs = estimate(read_train_config(post_training_file, [*overrides, train, "dpo={}"]), "h100")
     assert pairs["steps"] == supervised["steps"]
     assert pairs["seconds_per_step"] == pytest.approx(2 * supervised["seconds_per_step"])
-    assert pairs["tokens"] == 2 * supervised["tokens"]
+    assert pairs["tokens"] == pytest.approx(2 * supervised["tokens"], rel=1e-3)
     assert "one preference pair per study" in pairs["assumptions"]["samples"]
 
 

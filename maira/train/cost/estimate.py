@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
+from math import ceil
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +18,18 @@ from torch import nn
 from maira.generate.transformers_engine import batch_bytes, largest_batch_size
 from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
-from maira.model.tokens import ADDED_TOKENS
+from maira.model.prompts import NEW_TOKENS, render
+from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
+from maira.model.tokens import ADDED_TOKENS, IMAGE
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
 from maira.train.components import invalid_model_config
-from maira.train.config.run_config import GrpoConfig, TrainConfig
+from maira.train.config.run_config import DataSource, GrpoConfig, TrainConfig
 from maira.train.cost.accelerators import ACCELERATORS, Accelerator
 from maira.train.cost.flops import make_rates
 from maira.train.cost.memory import NF4, build_shapes, estimate_memory, is_quantized
-from maira.train.cost.workload import measure_workload
-from maira.train.data.packing import pack, prompt_table
+from maira.train.data.packing import pack
+from maira.train.data.sources import open_source
 from maira.train.parallel import sharding
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
@@ -34,8 +39,156 @@ RESERVED = 2 * GIB
 """Bytes reserved for CUDA, its libraries, communication, and fragmentation; a guess."""
 MFU = 0.45
 """Default MFU, typical of large models with packed rows on recent GPUs."""
-_DRAWS = 20
-"""Number of optimizer steps to pack, and of batches of prompts to sample."""
+TABLE_1 = {
+    "MIMIC-CXR": ("findings", 158_555, 0.606, 0.642),
+    "MS-CXR": ("phrase", 817, 0, 0),
+    "PadChest": ("findings", 85_598, 0.46, 0.383),
+    "PadChest-GR": ("grounded", 3_183, 0.447, 0.323),
+    "USMix": ("findings", 193_652, 0.517, 0),
+    "USMix, GR-1": ("grounded", 60_463, 0.48, 0),
+    "USMix, GR-Bench": ("grounded", 8_580, 0.812, 0),
+}
+"""MAIRA-2, table 1: task, training samples, and shares with a lateral and with a prior, by data set."""
+_FOLDERS = {"mimic": "MIMIC-CXR", "mimic-cxr": "MIMIC-CXR", "mimic-cxr-jpg": "MIMIC-CXR"}
+_FOLDERS |= {"ms-cxr": "MS-CXR", "padchest": "PadChest", "padchest-gr": "PadChest-GR"}
+"""Data sets of `TABLE_1` by the name of the data folder."""
+_PROMPT_TOKENS, _ANSWER_TOKENS = 196, 140
+"""Text tokens of an average sample of the paper."""
+_STUDIES_READ, _ROWS, _DRAWS = 400, 2000, 20
+"""Approximate number of studies of a source whose texts are read, samples that represent an epoch, drawn steps."""
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Workload(NamedTuple):
+    """Number of samples (with `dpo`, pairs) of an epoch, lengths of samples that represent it, and their source.
+
+    The arrays are (rows,): images, tokens of the prompt with those of images, tokens of the answer, and its limit.
+    """
+
+    samples: int
+    images: Numbers
+    prompt: Numbers
+    answer: Numbers
+    limit: Numbers
+    basis: str
+
+    @property
+    def tokens(self) -> Numbers:
+        """(rows,), tokens of prompt and answer."""
+        return self.prompt + self.answer
+
+
+def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
+    """Measure the data of a configuration; absent sources are replaced by the data sets of table 1 that folders name.
+
+    If table 1 has no data set of that name, the whole table replaces the data.
+
+    Raises:
+        InputError: the data exist and cannot be read, or have no answers for the tasks.
+    """
+    rows: list[tuple[float, ...]] = []
+    basis: list[str] = []
+    paths = {id(source): str(source.manifest or source.shards) for source in config.train}
+    absent = [path for source in config.train if _is_absent(source) for path in [paths[id(source)]]]
+    unknown = [path for path in absent if _data_set(path) is None]
+    if unknown:
+        rows = [row for name in TABLE_1 for row in _published(name, config.tasks, config, model_config)]
+        basis = [f"the paper's whole mix (table 1), its private data included, since {unknown[0]} does not exist"]
+    else:
+        count_tokens, method = _token_counter(config)
+        for source in config.train:
+            path, shares = paths[id(source)], config.shares(source)
+            if path in absent and (name := _data_set(path)):
+                rows += _published(name, shares, config, model_config)
+                basis.append(f"{name} of the paper's table 1 for {path}, which does not exist")
+            else:
+                rows += _read_lengths(source, config, model_config, count_tokens)
+                basis.append(f"{path}, {method}")
+    if not rows:
+        raise InputError("expected answers for the configured tasks, found none in the studies", field="train")
+    weight, *columns = np.array(rows).T
+    # The rows at equal steps of the cumulated weights represent an epoch.
+    drawn = np.searchsorted(weight.cumsum() / weight.sum(), (np.arange(_ROWS) + 0.5) / _ROWS)
+    images, prompt, answer, limit = (column[drawn].astype(np.int64) for column in columns)
+    if config.dpo is not None:
+        basis.append("one preference pair per study, with two reports as long as its own")
+    basis.append(
+        f"an epoch of {round(weight.sum()):,} samples of {images.mean():.2f} images and "
+        f"{(prompt + answer).mean():,.0f} tokens on average, {answer.mean():,.0f} of them the answer's"
+    )
+    return Workload(round(weight.sum()), images, prompt, answer, limit, "; ".join(basis))
+
+
+def _is_absent(source: DataSource) -> bool:
+    path = str(source.manifest or source.shards)
+    return "://" not in path and not Path(path, *([] if source.manifest else ["index.json"])).is_file()
+
+
+def _data_set(path: str) -> str | None:
+    """Return the data set of `TABLE_1` that the innermost known folder of a path names."""
+    return next((_FOLDERS[part] for part in reversed(path.lower().split("/")) if part in _FOLDERS), None)
+
+
+def _published(
+    name: str, shares: dict[Any, float], config: TrainConfig, model_config: MairaConfig
+) -> Iterator[tuple[float, ...]]:
+    """Yield the samples of a data set of table 1 as rows: weight, images, tokens of prompt and answer, limit."""
+    task, samples, *shares_of_images = TABLE_1[name]
+    lateral, prior = (
+        0.0 if dropped in config.drop else share
+        for dropped, share in zip(("lateral", "prior"), shares_of_images, strict=True)
+    )
+    for images, share in enumerate(
+        ((1 - lateral) * (1 - prior), lateral * (1 - prior) + prior * (1 - lateral), lateral * prior), start=1
+    ):
+        weight = samples * shares.get(task, 0.0) * share
+        if weight:
+            prompt = images * model_config.image_seq_length + _PROMPT_TOKENS
+            yield weight, images, prompt, _ANSWER_TOKENS, _limit(task, config, model_config, prompt)
+
+
+def _limit(task: Any, config: TrainConfig, model_config: MairaConfig, prompt: int) -> int:
+    """Return the most tokens of a sampled response."""
+    limit = (config.grpo and config.grpo.max_new_tokens) or NEW_TOKENS[task]
+    return max(1, min(limit, context_window(model_config.text_config) - prompt))
+
+
+def _read_lengths(
+    source: DataSource, config: TrainConfig, model_config: MairaConfig, count_tokens: Callable[[str], int]
+) -> list[tuple[float, ...]]:
+    """Return rows as those of `_published` for some studies of a source."""
+    studies, shares = open_source(source), config.shares(source)
+    numbers = range(0, studies.count, max(1, studies.count // _STUDIES_READ))
+    rows: list[tuple[float, ...]] = []
+    for number in numbers:
+        for _, study, size in studies.scan(number, number + 1, source.split):
+            known = drop_inputs(study, config.drop)
+            for task, share in shares.items():
+                for phrase in (known.phrases or ()) if task == "phrase" else (None,):
+                    with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
+                        example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
+                    if example.target is not None:
+                        images = len(example.images)
+                        prompt = images * model_config.image_seq_length
+                        prompt += count_tokens(render(example.messages).replace(IMAGE, ""))
+                        limit = _limit(task, config, model_config, prompt)
+                        weight = share * studies.count / len(numbers)
+                        rows.append((weight, images, prompt, count_tokens(example.target) + 1, limit))
+    if config.dpo is not None and source.preferences is not None and source.preferences.is_file():
+        pairs, total = sum(1 for _ in read_jsonl(source.preferences)), sum(row[0] for row in rows)
+        rows = [(weight * pairs / total, *lengths) for weight, *lengths in rows]
+    return rows
+
+
+def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
+    """Return a function that counts the tokens of a text, and its description."""
+    if not isinstance(config.model, Path) or not (config.model / "config.json").is_file():
+        return lambda text: ceil(len(text) / 4), "4 characters assumed per token"
+    from maira.model.processor import MairaProcessor
+
+    tokenizer = MairaProcessor.from_pretrained(config.model).tokenizer
+    return lambda text: len(tokenizer(text)["input_ids"]), "tokenized"
 
 
 def read_mfu(file: Path) -> tuple[float, str]:
@@ -79,57 +232,52 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         InputError: the GPU is unknown, the configuration is inconsistent or samples with vLLM, or its data cannot be
             read.
     """
-    accelerators = {accelerator.name: accelerator for accelerator in ACCELERATORS}
-    if gpu not in accelerators:
-        raise InputError(f"expected one of {', '.join(accelerators)}, found '{gpu}'", field="--gpu")
+    accelerator = next((known for known in ACCELERATORS if known.name == gpu), None)
+    if accelerator is None:
+        names = ", ".join(known.name for known in ACCELERATORS)
+        raise InputError(f"expected one of {names}, found '{gpu}'", field="--gpu")
     if config.grpo is not None and config.grpo.engine == "vllm":
         message = "the memory and time of vLLM cannot be estimated; set grpo.engine=transformers"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="grpo.engine")
-    accelerator = accelerators[gpu]
-    available = accelerator.memory * GIB
     model_config, model_name = resolve_model_config(config)
     workload = measure_workload(config, model_config)
-    limited = workload.rows
     if config.grpo is not None:
-        limited = prompt_table(workload.rows, config.grpo, context_window(model_config.text_config))
-        workload.rows["answer"] = np.minimum(workload.rows["answer"], limited["answer"])
-    per_epoch = workload.answers // config.samples_per_draw * config.steps_per_draw
+        workload = workload._replace(answer=np.minimum(workload.answer, workload.limit))
+    per_epoch = workload.samples // config.samples_per_draw * config.steps_per_draw
     if not per_epoch:
-        raise InputError(f"expected at most the {workload.answers} answers of an epoch", field="global_batch")
+        raise InputError(f"expected at most the {workload.samples} answers of an epoch", field="global_batch")
     steps = (
         config.passes // config.global_batch * config.steps_per_draw
         if config.passes
         else max(1, round((config.epochs or 0) * per_epoch))
     )
-    answers_per_sample = 1 if config.dpo is None else 2
-    answers = config.global_batch * answers_per_sample
-    tokens = workload.tokens
-    images = int(workload.rows["images"].sum())
-    flops = make_rates(model_config, config).of(tokens, images, int(workload.rows["answer"].sum()))
-    flops = {part: count * answers / len(tokens) for part, count in flops.items()}
-    rows, filled, _ = _pack_steps(config, workload.rows, gpus, answers_per_sample)
-    fullest = _pack_steps(config, limited, gpus, answers_per_sample)[2]
+    answers = config.global_batch * (1 if config.dpo is None else 2)
+    rates, share = make_rates(model_config, config), answers / _ROWS
+    totals = rates.of(workload.tokens, int(workload.images.sum()), int(workload.answer.sum()))
+    flops = {part: count * share for part, count in totals.items()}
+    model = build_shapes(model_config, config)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
     # FlashAttention needs Ampere or later.
     is_varlen = config.attention != "samples" and config.precision == "bf16" and not gpu.startswith("v100")
     kernel = attention.VARLEN if is_varlen else attention.SAMPLES
-    model = build_shapes(model_config, config)
-    parallel: dict[str, Any] = {
-        "processes": gpus,
-        "sharding": kind,
-        "kernel": kernel,
-        "accumulates": rows > 1,
-        "memory": available,
-    }
-    memory = estimate_memory(model, config, *fullest, **parallel)
+    rows, filled, fullest = _pack_steps(config, workload, gpus)
+    memory = estimate_memory(
+        model,
+        config,
+        *fullest,
+        processes=gpus,
+        sharding=kind,
+        kernel=kernel,
+        accumulates=rows > 1,
+        memory=accelerator.memory * GIB,
+    )
     utilization, source = mfu if isinstance(mfu, tuple) else (mfu, "assumed and not measured")
-    training = sum(flops.values()) / (gpus * accelerator.peak * utilization)
-    seconds, generation = training, None
+    training, generation = sum(flops.values()) / (gpus * accelerator.peak * utilization), None
+    seconds = training
     if config.grpo is not None:
-        sampler = _Sampler(model, config, memory, kind, accelerator, utilization)
-        generation = sampler.estimate(workload.rows, limited["answer"], gpus)
-        seconds += generation["seconds"]
-        generation["share"] = generation.pop("seconds") / seconds
+        generation = _estimate_sampling(model, config, workload, memory, kind, accelerator, gpus, utilization)
+        seconds += generation["prompt_seconds_per_step"] + generation["decoding_seconds_per_step"]
+        generation["share"] = 1 - training / seconds
     peak = max(sum(memory.values()), generation["memory"]["total"] if generation else 0)
     parameters = {}
     for part in MODULES:
@@ -137,25 +285,19 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         parameters[str(part)] = {"all": sum(n for n, _ in counts), "trained": sum(n for n, trains in counts if trains)}
     assumptions = {
         "MFU": f"{utilization:.1%}, {source}" + ("; it includes communication between GPUs" if gpus > 1 else ""),
-        "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16",
-        "operations": "matrix products of the model, without recomputation "
-        f"(activation_checkpointing={config.activation_checkpointing})",
+        "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16; operations are "
+        "the model's matrix products, without recomputation",
         "memory": f"by formula for the fullest of the packed rows of {_DRAWS} steps, with the attention kernel "
-        f"{kernel.removeprefix('maira_')}{'; torch.compile needs less' if config.compile else ''}; "
-        f"{RESERVED / GIB:g} GiB more are reserved for CUDA and fragmentation",
-        "time": "steps only, without start, validation, drafts, saving and waiting for data",
+        f"{kernel.removeprefix('maira_')}; torch.compile needs less",
+        "time": "steps only, without start, validation, drafts, saving, waiting for data, and a reference model",
         "samples": workload.basis,
     }
-    if config.dpo is not None:
-        assumptions["reference model"] = "the time does not include its log-probabilities before the first step"
-    if config.grpo is not None:
-        assumptions["training"] = "on all responses; groups whose rewards are all equal take no time in a run"
-        assumptions["responses"] = "as long as the report of their study; memory is that of responses at the limit"
+    if generation:
         assumptions["generation"] = (
-            "a lower bound: prefill at the MFU, padded to the longest prompt of a batch; each decoding step reads the "
-            "weights once and moves keys and values three times (the dynamic cache copies them) at the data sheet's "
-            f"{accelerator.bandwidth / 1e12:g} TB/s per GPU, or computes at the MFU if that takes longer; excludes "
-            "kernel launches, the grammar, gathering weights and the reward"
+            "a lower bound for responses as long as the report of their study: prefill at the MFU, padded to the "
+            "longest prompt of a batch; a decoding step reads the weights once and moves keys and values three times "
+            f"(the dynamic cache copies them) at the data sheet's {accelerator.bandwidth / 1e12:g} TB/s, or computes "
+            "at the MFU if that takes longer; the memory is that of responses at the limit"
         )
     hours = steps * seconds / 3600
     return {
@@ -169,15 +311,15 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         "parameters": parameters,
         "memory": memory | {"total": sum(memory.values())},
         "generation": generation,
-        "gpu_memory": round(available),
+        "gpu_memory": round(accelerator.memory * GIB),
         "reserved": RESERVED,
-        "fits": peak <= available - RESERVED,
+        "fits": peak <= accelerator.memory * GIB - RESERVED,
         "rows_per_step_and_gpu": rows,
         "row_filled": filled,
         "workload": workload.basis,
         "steps": steps,
         "samples": steps * config.global_batch,
-        "tokens": round(steps * answers * float(tokens.mean())),
+        "tokens": round(steps * answers * float(workload.tokens.mean())),
         "flops_per_step": flops | {"total": sum(flops.values())},
         "seconds_per_step": seconds,
         "hours": hours,
@@ -210,10 +352,17 @@ def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
     return made, "a new model, as configured"
 
 
+def _draw_steps(config: TrainConfig) -> Iterator[Numbers]:
+    """Yield the rows of a workload that some steps take."""
+    rng = np.random.default_rng(0)
+    for _ in range(_DRAWS):
+        yield rng.integers(_ROWS, size=config.samples_per_draw)
+
+
 def _pack_steps(
-    config: TrainConfig, lengths: npt.NDArray[Any], processes: int, answers: int
+    config: TrainConfig, workload: Workload, processes: int
 ) -> tuple[float, float, tuple[list[int], int, int]]:
-    """Pack the samples of some steps as a run would.
+    """Pack the samples of some steps as a run would, with responses at their limit.
 
     Returns: rows per process, the filled share of the rows, and the fullest row: tokens of its samples, its images and
     answer tokens.
@@ -221,121 +370,99 @@ def _pack_steps(
     Raises:
         InputError: a sample is longer than a row, or a step has too few samples for the number of processes.
     """
-    rng, tokens = np.random.default_rng(0), lengths["prompt"].astype(np.int64) + lengths["answer"]
-    counts, filled, fullest = [], [], np.array([], np.int64)
-    for _ in range(_DRAWS):
-        drawn = rng.integers(len(tokens), size=config.samples_per_draw)
-        drawn = np.repeat(drawn, config.global_batch // len(drawn))
-        packed = pack((answers * tokens[drawn]).tolist(), config.token_budget, processes)
+    answers = 1 if config.dpo is None else 2
+    limited = workload.answer if config.grpo is None else workload.limit
+    lengths, counts, filled, fullest = answers * (workload.prompt + limited), [], [], np.array([], np.int64)
+    for draw in _draw_steps(config):
+        drawn = np.repeat(draw, config.global_batch // len(draw))
+        packed = pack(lengths[drawn].tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
-        filled.append(answers * tokens[drawn].sum() / (len(packed) * config.token_budget))
+        filled.append(lengths[drawn].sum() / (len(packed) * config.token_budget))
         # `pack` returns the fullest row first.
-        fullest = max(fullest, drawn[packed[0]], key=lambda row: tokens[row].sum())
-    samples = np.repeat(fullest, answers)
-    images, answer_tokens = (int(lengths[name][samples].sum()) for name in ("images", "answer"))
-    return float(np.mean(counts)), float(np.mean(filled)), (tokens[samples].tolist(), images, answer_tokens)
+        fullest = max(fullest, drawn[packed[0]], key=lambda row: lengths[row].sum())
+    row = np.repeat(fullest, answers)
+    samples = (lengths[row] // answers).tolist(), int(workload.images[row].sum()), int(limited[row].sum())
+    return float(np.mean(counts)), float(np.mean(filled)), samples
 
 
-class _Sampler:
-    """Time and memory of sampling the responses of a step on one GPU, batched as `TransformersEngine` does.
+def _estimate_sampling(
+    model: MairaForConditionalGeneration,
+    config: TrainConfig,
+    workload: Workload,
+    training: dict[str, int],
+    kind: str,
+    accelerator: Accelerator,
+    gpus: int,
+    mfu: float,
+) -> dict[str, Any]:
+    """Estimate time and memory of sampling the responses of a step on a GPU, batched as `TransformersEngine` does.
 
     The longest prompts come first, as many as fit into the memory that training leaves. Prefill is compute-bound; a
     decoding step takes the time of its operations or of its memory traffic (weights, keys and values).
     """
+    grpo, text, size = config.grpo or GrpoConfig(), model.config.text_config, 2 if config.precision == "bf16" else 4
+    rates = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
+    layers = [(name, m.weight) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    layers = [(name, weight) for name, weight in layers if "language_model" in name or "lm_head" in name]
+    quantized = sum(weight.numel() for name, weight in layers if is_quantized(name, weight, config))
+    rates = rates._replace(token=rates.token + 2 * sum(weight.numel() for name, weight in layers if ".lora_" in name))
+    weights = size * (sum(weight.numel() for _, weight in layers) - quantized)
+    head = text.head_dim or text.hidden_size // text.num_attention_heads
+    cached = 2 * text.num_hidden_layers * text.num_key_value_heads * head * size
+    trained = [p for p in model.parameters() if p.requires_grad]
+    held = {
+        "weights": training["weights"],
+        "gradients": sum(p.nbytes for p in trained) if kind == "ddp" else 0,
+        "states": training["states"],
+        "gathered": size * sum(p.numel() for p in model.parameters()) if kind == "fsdp" else 0,
+        "copies": 0 if kind == "fsdp" else size * sum(p.numel() for p in trained if p.itemsize > size),
+    }
+    free, operations = accelerator.memory * GIB - RESERVED, mfu * accelerator.peak
+    planned = size if kind == "fsdp" else model.dtype.itemsize
 
-    def __init__(
-        self,
-        model: MairaForConditionalGeneration,
-        config: TrainConfig,
-        training: dict[str, int],
-        kind: str,
-        accelerator: Accelerator,
-        mfu: float,
-    ) -> None:
-        self._samples, self._grpo, self._text = (
-            config.samples_per_draw,
-            config.grpo or GrpoConfig(),
-            model.config.text_config,
-        )
-        self._size, self._free = 2 if config.precision == "bf16" else 4, accelerator.memory * GIB - RESERVED
-        self._operations, self._bandwidth = mfu * accelerator.peak, accelerator.bandwidth
-        self._rates = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
-        layers = [(name, m.weight) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-        layers = [(name, weight) for name, weight in layers if "language_model" in name or "lm_head" in name]
-        quantized = [weight for name, weight in layers if is_quantized(name, weight, config)]
-        self._quantized = sum(weight.numel() for weight in quantized)
-        self._weights = self._size * (sum(weight.numel() for _, weight in layers) - self._quantized)
-        self._token = self._rates.token + 2 * sum(weight.numel() for name, weight in layers if ".lora_" in name)
-        head = self._text.head_dim or self._text.hidden_size // self._text.num_attention_heads
-        self._cache = 2 * self._text.num_hidden_layers * self._text.num_key_value_heads * head * self._size
-        trained = [p for p in model.parameters() if p.requires_grad]
-        is_sharded = kind == "fsdp"
-        copied = sum(p.numel() for p in trained if p.itemsize > self._size)
-        self._states = {
-            "weights": training["weights"],
-            "gradients": sum(p.nbytes for p in trained) if kind == "ddp" else 0,
-            "states": training["states"],
-            "gathered": self._size * sum(p.numel() for p in model.parameters()) if is_sharded else 0,
-            "copies": 0 if is_sharded else self._size * copied,
-        }
-        # The engine plans with the type of the model's first weight.
-        self._planned_size = self._size if is_sharded else model.dtype.itemsize
+    def memory(rows: int, length: int) -> dict[str, int]:
+        row, chunk = batch_bytes(length, text, size)
+        cache = rows * length * cached
+        return held | {"cache": cache, "temporary": rows * row + chunk - cache}
 
-    def estimate(self, lengths: npt.NDArray[Any], limits: npt.NDArray[Any], gpus: int) -> dict[str, Any]:
-        """Return the cost of a step on the slowest GPU; responses are as long as the report of their study."""
-        rng, copies, draw = np.random.default_rng(0), self._grpo.num_generations, self._samples
-        times, sizes, decoded, peaks = [], [], [], []
-        for _ in range(_DRAWS):
-            prompts = rng.integers(len(lengths), size=draw)
-            own_times = []
-            for rank in range(min(gpus, draw)):
-                own = prompts[rank::gpus]
-                images = int(lengths["images"][own].sum())
-                prompt = (images * (self._rates.encoder + copies * self._rates.adapter)) / self._operations
-                decoding, order = 0.0, np.repeat(own[np.argsort(-lengths["prompt"][own], kind="stable")], copies)
-                while len(order):
-                    longest = int(lengths["prompt"][order[0]])
-                    limit = int(limits[order].max())
-                    rows, order = np.split(order, [self._batch_size(longest + limit)])
-                    tokens = int(lengths["answer"][rows].max())
-                    pairs = longest * (longest + 1) / 2 * self._rates.pair
-                    prompt += len(rows) * (longest * self._token + pairs) / self._operations
-                    decoding += self._decoding_seconds(len(rows), longest, tokens)
-                    sizes.append(len(rows))
-                    decoded.append(tokens)
-                    peaks.append(self._memory(len(rows), longest + limit))
-                own_times.append((prompt, decoding))
-            times.append(max(own_times, key=sum))
-        prompt, decoding = np.mean(times, axis=0) / self._grpo.num_iterations
-        memory = max(peaks, key=lambda peak: sum(peak.values()))
-        return {
-            "responses_per_gpu": -(-draw // gpus) * copies,
-            "batch_size": max(sizes),
-            "decoding_steps": float(np.mean(decoded)),
-            "prompt_seconds_per_step": float(prompt),
-            "decoding_seconds_per_step": float(decoding),
-            "seconds": float(prompt + decoding),
-            "memory": memory | {"total": sum(memory.values())},
-        }
+    def decode(rows: int, context: Numbers) -> float:
+        needed = rows * (rates.token + rates.answer + context * rates.pair)
+        # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly. The
+        # dynamic cache is read and copied.
+        moved = weights + quantized * (NF4 + (4 if rows > 4 else 0)) + 3 * rows * context * cached
+        return float(np.maximum(needed / operations, moved / accelerator.bandwidth).sum())
 
-    def _decoding_seconds(self, rows: int, longest: int, tokens: int) -> float:
-        context = longest + np.arange(tokens)
-        needed = rows * (self._token + self._rates.answer + context * self._rates.pair)
-        # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly.
-        weights = self._weights + self._quantized * (NF4 + (4 if rows > 4 else 0))
-        # The dynamic cache is read and copied.
-        moved = weights + 3 * rows * context * self._cache
-        return float(np.maximum(needed / self._operations, moved / self._bandwidth).sum())
-
-    def _batch_size(self, longest: int) -> int:
-        # Autocast has not copied the weights yet.
-        free = self._free - (sum(self._states.values()) - self._states["copies"])
-        rows = largest_batch_size(round(free), longest, self._text, self._planned_size)
-        while rows > 1 and sum(self._memory(rows, longest).values()) > self._free:
-            rows //= 2
-        return rows
-
-    def _memory(self, rows: int, longest: int) -> dict[str, int]:
-        row, chunk = batch_bytes(longest, self._text, self._size)
-        cache = rows * longest * self._cache
-        return self._states | {"cache": cache, "temporary": rows * row + chunk - cache}
+    times, sizes, steps, peaks = [], [], [], []
+    for draw in _draw_steps(config):
+        ranks = []
+        for own in (draw[rank::gpus] for rank in range(min(gpus, len(draw)))):
+            order = np.repeat(own[np.argsort(-workload.prompt[own], kind="stable")], grpo.num_generations)
+            images = int(workload.images[own].sum())
+            reading = images * (rates.encoder + grpo.num_generations * rates.adapter) / operations
+            decoding = 0.0
+            while len(order):
+                longest = int(workload.prompt[order[0]])
+                length = longest + int(workload.limit[order].max())
+                # The engine plans with the type of the first weight; autocast has not copied the weights yet.
+                count = largest_batch_size(round(free - sum(held.values()) + held["copies"]), length, text, planned)
+                while count > 1 and sum(memory(count, length).values()) > free:
+                    count //= 2
+                rows, order = np.split(order, [count])
+                pairs = longest * (longest + 1) / 2 * rates.pair
+                reading += len(rows) * (longest * rates.token + pairs) / operations
+                steps.append(int(workload.answer[rows].max()))
+                decoding += decode(len(rows), longest + np.arange(steps[-1]))
+                sizes.append(len(rows))
+                peaks.append(memory(len(rows), length))
+            ranks.append((reading, decoding))
+        times.append(max(ranks, key=sum))
+    reading, decoding = np.mean(times, axis=0) / grpo.num_iterations
+    peak = max(peaks, key=lambda parts: sum(parts.values()))
+    return {
+        "responses_per_gpu": -(-config.samples_per_draw // gpus) * grpo.num_generations,
+        "batch_size": max(sizes),
+        "decoding_steps": float(np.mean(steps)),
+        "prompt_seconds_per_step": float(reading),
+        "decoding_seconds_per_step": float(decoding),
+        "memory": peak | {"total": sum(peak.values())},
+    }

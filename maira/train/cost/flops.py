@@ -10,9 +10,8 @@ Source: PaLM (Chowdhery et al. 2022), appendix B.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,7 @@ from maira.model.tokens import ADDED_TOKENS
 from maira.train.config.run_config import BaseTrainConfig
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """Operations of the forward and backward pass.
 
     Attributes:
