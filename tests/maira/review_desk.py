@@ -73,8 +73,8 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 
 @contextmanager
-def visiting(browser: Browser, running: Running, *, reader: str = "Ada", number: int = 1) -> Iterator[Page]:
-    """Open a study in a separate browser context; errors of the page fail the test that caused them."""
+def watching(browser: Browser) -> Iterator[Page]:
+    """Open a page in a separate browser context; errors of the page fail the test that caused them."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -82,12 +82,19 @@ def visiting(browser: Browser, running: Running, *, reader: str = "Ada", number:
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     try:
-        enter(page, running, reader, number)
         yield page
     finally:
         context.close()
     # The browser itself reports requests that fail, and some tests make them fail.
     assert [words for words in complaints if "Failed to load resource" not in words] == []
+
+
+@contextmanager
+def visiting(browser: Browser, running: Running, *, reader: str = "Ada", number: int = 1) -> Iterator[Page]:
+    """Open a study under a name."""
+    with watching(browser) as page:
+        enter(page, running, reader, number)
+        yield page
 
 
 def sign_in(page: Page, running: Running) -> None:

@@ -29,6 +29,7 @@ from review_desk import (
     sign_in,
     unsaved,
     visiting,
+    watching,
 )
 from review_files import SENTENCES, change, finish, start_server, write_review_set
 
@@ -208,18 +209,6 @@ def test_saved_is_shown_only_after_the_response_of_the_server(page: Page, runnin
     assert running.sentence(0).deleted
 
 
-def test_changes_are_sent_when_a_lost_connection_returns(page: Page, running: Running) -> None:
-    page.route("**/changes", lambda route: route.abort())
-    press(page, "j", "d", "j", "d")
-    page.get_by_text("2 changes not saved; stored in this browser and sent again").wait_for()
-    assert page.locator("#saved").inner_text() == "Not saved"
-    assert page.locator("#undo").is_disabled()
-    page.unroute("**/changes")
-    saved(page)
-    assert not page.locator("#trouble").is_visible()
-    assert [sentence.deleted for sentence in running.state().sentences] == [True, True, False]
-
-
 def test_a_study_opens_when_the_server_returns(page: Page) -> None:
     page.clock.install()
     alert = page.locator("#alert", has_text="Study 2 cannot be opened: no connection to the server.")
@@ -330,9 +319,12 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
             press(page, "j", "d", "a")
             page.keyboard.type("Bifid rib.")
             press(page, "Enter")
-            page.get_by_text("2 changes not saved").wait_for()
+            page.get_by_text("2 changes not saved; stored in this browser and sent again").wait_for()
+            assert page.locator("#saved").inner_text() == "Not saved"
+            assert page.locator("#undo").is_disabled()
             process, _ = start_server(folder, port)
             saved(page)
+            assert not page.locator("#trouble").is_visible()
     finally:
         process.kill()
         process.communicate()
@@ -687,20 +679,12 @@ def campaign(tmp_path: Path) -> Iterator[tuple[Store, str]]:
 
 @contextmanager
 def following(browser: Browser, store: Store, url: str, name: str) -> Iterator[Page]:
-    """Open a link; errors of the page fail the test."""
-    context = browser.new_context(viewport={"width": 1366, "height": 768})
-    context.set_default_timeout(10_000)
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    try:
+    """Open a link."""
+    with watching(browser) as page:
         token = link_tokens(store.token(), ["Ada", "Bo"], has_coordinator=True)[name]
         page.goto(f"{url}?token={token}")
         page.wait_for_url(lambda address: "token" not in address)
         yield page
-    finally:
-        context.close()
-    assert errors == []
 
 
 def test_the_coordinator_follows_and_changes_a_campaign(campaign: tuple[Store, str], browser: Browser) -> None:

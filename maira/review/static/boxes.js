@@ -1,6 +1,6 @@
 /** Editor for the boxes of the selected sentence: move, resize, add and remove by pointer or keyboard. */
 
-import { announce, element } from "./dom.js";
+import { announce, consume, element, fill } from "./dom.js";
 import { sameBoxes } from "./state.js";
 
 const HANDLES = ["nw", "n", "ne", "e", "se", "s", "sw", "w"];
@@ -41,15 +41,16 @@ function settled(boxes, drafted, { width, height }) {
 }
 
 export class BoxEditor {
+  drawing = false;
   #sentence = null;
   #boxes = [];
   #timer = null;
   // Stops tracking a pressed pointer.
   #release = null;
 
-  constructor(radiograph, change, touched, back) {
-    Object.assign(this, { radiograph, change, touched, back });
-    this.drawing = false;
+  /** Handlers: `change(id, boxes)`, `touched()` (by keys), `back(id)` (to the sentence) and `drawing()` (it starts or stops). */
+  constructor(radiograph, handlers) {
+    Object.assign(this, { radiograph, handlers });
     this.layer = element("div", { class: "box-editor" });
     radiograph.overlay.append(this.layer);
     this.layer.addEventListener("pointerdown", (event) => this.#press(event));
@@ -60,19 +61,16 @@ export class BoxEditor {
   }
 
   /** Show the boxes of a sentence with handles; null shows none. A change in progress of another sentence is saved. */
-  edit(sentence, { number = 0, locked = false } = {}) {
+  edit(sentence, { number, locked }) {
     if (this.#sentence && this.#sentence.id !== sentence?.id) {
       this.#release?.();
       this.commit();
       this.stopDrawing();
     }
-    const changing = this.#timer !== null || this.#release !== null;
+    Object.assign(this, { number, locked });
     this.#sentence = sentence;
-    this.number = number;
-    this.locked = locked;
-    if (!sentence) this.#boxes = [];
-    else if (!changing) this.#boxes = sentence.boxes;
-    this.#render();
+    const isChanging = this.#timer !== null || this.#release !== null;
+    this.#show(isChanging && sentence ? this.#boxes : sentence?.boxes ?? []);
   }
 
   /** Whether arrow keys have moved a box without a change for it yet. */
@@ -83,18 +81,19 @@ export class BoxEditor {
   /** Let the next drag on the image, or Enter, make a box. */
   startDrawing() {
     if (!this.#sentence || this.locked) return;
-    this.drawing = true;
-    this.radiograph.root.classList.add("drawing");
+    this.#setDrawing(true);
     this.radiograph.root.focus();
     announce("Drag on the image, or press Enter for a box in the middle. Escape stops.");
-    this.radiograph.root.dispatchEvent(new Event("drawingchange"));
   }
 
   stopDrawing() {
-    if (!this.drawing) return;
-    this.drawing = false;
-    this.radiograph.root.classList.remove("drawing");
-    this.radiograph.root.dispatchEvent(new Event("drawingchange"));
+    if (this.drawing) this.#setDrawing(false);
+  }
+
+  #setDrawing(isOn) {
+    this.drawing = isOn;
+    this.radiograph.root.classList.toggle("drawing", isOn);
+    this.handlers.drawing();
   }
 
   /** Commit what was changed, if anything was. */
@@ -102,50 +101,39 @@ export class BoxEditor {
     const wasChanging = this.isChanging;
     clearTimeout(this.#timer);
     this.#timer = null;
-    if (wasChanging) this.touched();
+    if (wasChanging) this.handlers.touched();
     if (!this.#sentence || sameBoxes(this.#boxes, this.#sentence.boxes)) return;
-    this.#boxes = settled(this.#boxes, [...this.#sentence.draft_boxes, ...this.#sentence.boxes], this.radiograph.size);
-    if (sameBoxes(this.#boxes, this.#sentence.boxes)) {
-      this.#render();
-      return;
-    }
-    // Set first, because the change redraws the page, which calls this again.
-    this.#sentence = { ...this.#sentence, boxes: this.#boxes };
-    this.change(this.#sentence.id, this.#boxes);
+    const boxes = settled(this.#boxes, [...this.#sentence.draft_boxes, ...this.#sentence.boxes], this.radiograph.size);
+    const isSame = sameBoxes(boxes, this.#sentence.boxes);
+    // Set first, because both redraw, and removing a box that has the focus calls this again.
+    this.#sentence = { ...this.#sentence, boxes };
+    this.#boxes = boxes;
+    if (isSame) this.#show(boxes);
+    else this.handlers.change(this.#sentence.id, boxes);
   }
 
-  #render() {
-    while (this.layer.children.length > this.#boxes.length) this.layer.lastChild.remove();
-    while (this.layer.children.length < this.#boxes.length) this.layer.append(this.#newBox());
-    this.#boxes.forEach((box, at) => {
-      const node = this.layer.children[at];
-      const percent = (share) => `${share * 100}%`;
-      Object.assign(node.style, {
-        left: percent(box[0]), top: percent(box[1]), width: percent(box[2] - box[0]), height: percent(box[3] - box[1]),
-      });
-      node.classList.toggle("locked", this.locked);
-      // The button is next to the box, where the image continues.
-      node.classList.toggle("at-right", (box[0] + box[2]) / 2 > 0.5);
-      node.querySelector(".box-viewer-label").textContent = String(this.number);
-      node.setAttribute("aria-label", `Box ${at + 1} of ${this.#boxes.length} of sentence ${this.number}: ${where(box)}`);
+  #show(boxes) {
+    this.#boxes = boxes;
+    fill(this.layer, ...boxes.map((box, at) => this.#box(box, at)));
+    boxes.forEach(([left, top, right, bottom], at) => {
+      const [x, y, width, height] = [left, top, right - left, bottom - top].map((share) => `${share * 100}%`);
+      Object.assign(this.layer.children[at].style, { left: x, top: y, width, height });
     });
   }
 
-  #newBox() {
-    return element("div", { class: "edit-box", tabindex: "0", role: "button", "aria-roledescription": "box",
-      "aria-keyshortcuts": "ArrowLeft ArrowRight ArrowUp ArrowDown Delete" },
-    element("span", { class: "box-viewer-label" }),
+  #box(box, at) {
+    // The button to remove it is next to the box, where the image continues.
+    const classes = ["edit-box", this.locked && "locked", box[0] + box[2] > 1 && "at-right"].filter(Boolean);
+    return element("div", { class: classes.join(" "), tabindex: "0", role: "button", "aria-roledescription": "box",
+      "aria-keyshortcuts": "ArrowLeft ArrowRight ArrowUp ArrowDown Delete",
+      "aria-label": `Box ${at + 1} of ${this.#boxes.length} of sentence ${this.number}: ${where(box)}` },
+    element("span", { class: "box-viewer-label", text: this.number }),
     element("span", { class: "remove-box", title: "Remove this box (Del)", "aria-hidden": "true", text: "×" }),
     ...HANDLES.map((handle) => element("span", { class: `handle ${handle}`, "data-handle": handle, "aria-hidden": "true" })));
   }
 
   #placeOf(node) {
     return [...this.layer.children].indexOf(node.closest(".edit-box"));
-  }
-
-  #set(at, box) {
-    this.#boxes = this.#boxes.map((other, place) => (place === at ? box : other));
-    this.#render();
   }
 
   #press(event) {
@@ -165,7 +153,7 @@ export class BoxEditor {
       if (!isDragged) return;
       const place = this.radiograph.shareAt(now);
       const [x, y] = [place[0] - start[0], place[1] - start[1]];
-      this.#set(at, handle ? resized(before, handle, x, y) : moved(before, x, y));
+      this.#show(this.#boxes.with(at, handle ? resized(before, handle, x, y) : moved(before, x, y)));
     }, () => this.commit());
   }
 
@@ -189,33 +177,23 @@ export class BoxEditor {
 
   #draw(event) {
     if (!this.drawing || event.button !== 0) return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     const start = this.radiograph.shareAt(event);
-    const at = this.#boxes.length;
+    const before = this.#boxes;
     this.#follow(event, (now) => {
       const place = this.radiograph.shareAt(now);
       const [x, y] = [0, 1].map((axis) => [start[axis], place[axis]].sort((a, b) => a - b));
-      const box = [x[0], y[0], x[1], y[1]];
-      this.#boxes = [...this.#boxes.slice(0, at), box];
-      this.#render();
-    }, () => this.#drawn(at));
-  }
-
-  #drawn(at) {
-    const box = this.#boxes[at];
-    if (!box || box[2] - box[0] < SMALLEST || box[3] - box[1] < SMALLEST) {
-      this.#boxes = this.#boxes.slice(0, at);
-      this.#render();
-      return;
-    }
-    this.#added(at);
+      this.#show([...before, [x[0], y[0], x[1], y[1]]]);
+    }, () => {
+      const [left, top, right, bottom] = this.#boxes[before.length] ?? [0, 0, 0, 0];
+      if (right - left < SMALLEST || bottom - top < SMALLEST) this.#show(before);
+      else this.#added();
+    });
   }
 
   #drawKey(event) {
     if (!this.drawing || !["Enter", "Escape"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     if (event.key === "Escape") {
       this.stopDrawing();
       return;
@@ -223,58 +201,55 @@ export class BoxEditor {
     const [left, top, right, bottom] = this.radiograph.inSight;
     const [x, y] = [(left + right) / 2, (top + bottom) / 2];
     const [width, height] = [(right - left) / 10, (bottom - top) / 10];
-    this.#boxes = [...this.#boxes, [x - width, y - height, x + width, y + height]];
-    this.#render();
-    this.#added(this.#boxes.length - 1);
+    this.#show([...this.#boxes, [x - width, y - height, x + width, y + height]]);
+    this.#added();
   }
 
-  #added(at) {
+  /** The last box was added. */
+  #added() {
     this.stopDrawing();
     this.commit();
-    this.layer.children[at].focus({ preventScroll: true });
-    announce(`Box added: ${where(this.#boxes[at])}`);
+    this.layer.lastChild.focus({ preventScroll: true });
+    announce(`Box added: ${where(this.#boxes.at(-1))}`);
   }
 
   #key(event) {
     const at = this.#placeOf(event.target);
-    if (at < 0 || event.ctrlKey || event.metaKey) return;
     const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    if (!direction && !["Delete", "Backspace", "Escape"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (event.key === "Escape") {
-      this.back(this.#sentence.id);
-      return;
-    }
-    if (this.locked) return;
-    if (!direction) {
-      this.#remove(at);
-      return;
-    }
+    const isKnown = direction || ["Delete", "Backspace", "Escape"].includes(event.key);
+    if (at < 0 || event.ctrlKey || event.metaKey || !isKnown) return;
+    consume(event);
+    if (event.key === "Escape") this.handlers.back(this.#sentence.id);
+    else if (!this.locked && direction) this.#move(at, direction, event);
+    else if (!this.locked) this.#remove(at);
+  }
+
+  #move(at, direction, { altKey, shiftKey }) {
     // A box within half a pixel of the draft's would be the draft's.
     const { width, height } = this.radiograph.size;
-    const [x, y] = direction.map((sign, axis) => sign * (event.altKey ? Math.max(FINE_STEP, 0.51 / [width, height][axis]) : STEP));
-    this.#set(at, event.shiftKey ? resized(this.#boxes[at], "se", x, y) : moved(this.#boxes[at], x, y));
-    this.radiograph.revealAll([this.#boxes[at]]);
-    announce(where(this.#boxes[at]));
+    const [x, y] = direction.map((sign, axis) => sign * (altKey ? Math.max(FINE_STEP, 0.51 / [width, height][axis]) : STEP));
+    const box = shiftKey ? resized(this.#boxes[at], "se", x, y) : moved(this.#boxes[at], x, y);
+    this.#show(this.#boxes.with(at, box));
+    this.radiograph.revealAll([box]);
+    announce(where(box));
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.commit(), PAUSE_MS);
-    this.touched();
+    this.handlers.touched();
   }
 
   #remove(at) {
-    this.#boxes = this.#boxes.filter((_, place) => place !== at);
+    this.#boxes = this.#boxes.toSpliced(at, 1);
     const next = this.layer.children[Math.min(at, this.#boxes.length - 1)] ?? this.radiograph.root;
     // Commit first, because moving the focus commits what remains.
     this.commit();
-    this.#render();
+    this.#show(this.#boxes);
     next.focus({ preventScroll: true });
     announce("Box removed");
   }
 }
 
 /** Description of a box in whole percent of the image. */
-function where([left, top, right, bottom]) {
-  const percent = (share) => Math.round(share * 100);
-  return `left ${percent(left)}, top ${percent(top)}, right ${percent(right)}, bottom ${percent(bottom)} percent`;
+function where(box) {
+  const [left, top, right, bottom] = box.map((share) => Math.round(share * 100));
+  return `left ${left}, top ${top}, right ${right}, bottom ${bottom} percent`;
 }

@@ -1,7 +1,7 @@
 /** The coordinator's page of a campaign: progress, readers, and decisions on disagreements. */
 
 import { get, post } from "./api.js";
-import { alertBar, announce, asSentence, bindTheme, byId, counted, element, notify } from "./dom.js";
+import { alertBar, announce, asSentence, bindTheme, button, byId, counted, element, fill, notify, onClicks } from "./dom.js";
 import { Inputs } from "./inputs.js";
 import { sameBoxes } from "./state.js";
 
@@ -24,17 +24,19 @@ class CampaignPage {
 
   async start() {
     bindTheme();
-    byId("pause").addEventListener("click", () => this.#act({ kind: this.#campaign.paused ? "resume" : "pause", reader: null }));
-    byId("add-studies").addEventListener("click", () => this.#post("/api/campaign/studies", {}, "The files were read again."));
+    onClicks({
+      pause: () => this.#act({ kind: this.#campaign.paused ? "resume" : "pause", reader: null }),
+      "add-studies": () => this.#post("/api/campaign/studies", {}, "The files were read again."),
+      "action-cancel": () => byId("action-dialog").close(),
+      back: () => {
+        location.hash = "";
+      },
+    });
     byId("study-kind").addEventListener("change", () => this.#showStudies());
     byId("new-reader").addEventListener("submit", async (event) => {
       event.preventDefault();
       const name = byId("new-reader-name").value;
       if (await this.#post("/api/campaign/readers", { name }, `${name} was added.`)) byId("new-reader-name").value = "";
-    });
-    byId("action-cancel").addEventListener("click", () => byId("action-dialog").close());
-    byId("back").addEventListener("click", () => {
-      location.hash = "";
     });
     byId("decision").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -44,9 +46,7 @@ class CampaignPage {
     await this.#refresh();
     await this.#open();
     setInterval(() => {
-      // A table that is used is not replaced.
-      const isUsed = byId("campaign").contains(document.activeElement) || document.querySelector("dialog[open]");
-      if (!isUsed && document.visibilityState === "visible") this.#refresh().catch(() => {});
+      if (document.visibilityState === "visible") this.#refresh().catch(() => {});
     }, REFRESH_MS);
   }
 
@@ -78,44 +78,38 @@ class CampaignPage {
     byId("progress").max = Math.max(1, total);
     byId("progress").value = finished;
     byId("progress-text").textContent = `${finished} of ${counted(total, "reading")} finished`;
-    byId("pause").disabled = false;
-    byId("add-studies").disabled = false;
-    byId("study-kind").disabled = false;
+    for (const id of ["pause", "add-studies", "study-kind"]) byId(id).disabled = false;
     byId("pause").textContent = campaign.paused ? "Resume" : "Pause";
     byId("state").textContent = campaign.paused ? "Paused" : "";
-    const focused = document.activeElement?.dataset.key;
-    byId("readers").replaceChildren(...campaign.readers.map((reader) => this.#readerRow(reader)));
+    fill(byId("readers"), ...campaign.readers.map((reader) => this.#readerRow(reader)));
     this.#showStudies();
-    byId("history").replaceChildren(...campaign.history.toReversed().map(({ made, action }) => (
+    fill(byId("history"), ...campaign.history.toReversed().map(({ made, action }) => (
       element("li", {}, element("time", { datetime: made, text: new Date(made).toLocaleString() }), ` ${action}`))));
-    // The rows are new elements.
-    if (focused) document.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
   #readerRow(reader) {
     const { id, name } = reader;
     const state = [reader.excluded !== null && `excluded: ${reader.excluded}`, reader.paused && "paused"].filter(Boolean).join(", ");
-    const button = (text, label, run) => element("button", { type: "button", text, "aria-label": `${label} ${name}`,
-      "data-key": `${label} ${id}`, on: { click: run } });
-    const link = element("input", { type: "text", readonly: true, "aria-label": `Link of ${name}`, "data-key": `link ${id}`,
+    const act = (text, run) => button(text, run, { "aria-label": `${text.replace(" …", "")} ${name}` });
+    const field = (attributes) => element("input", { type: "text", name: "value", required: true, ...attributes });
+    const link = element("input", { type: "text", readonly: true, "aria-label": `Link of ${name}`,
       value: new URL(`/?token=${encodeURIComponent(reader.token)}`, location.href).href,
       on: { focus: (event) => event.target.select() } });
-    return element("tr", { class: reader.excluded === null ? "" : "excluded" }, element("th", { scope: "row", text: name }),
+    return element("tr", { class: reader.excluded === null ? "" : "excluded", "data-key": id },
+      element("th", { scope: "row", text: name }),
       element("td", { text: `${reader.finished} of ${reader.studies}` }), element("td", { text: reader.started }),
       element("td", { text: state || "active" }), element("td", {}, link),
       element("td", {},
-        reader.paused ? button("Resume", "Resume", () => this.#act({ kind: "resume", reader: id }))
-          : button("Pause", "Pause", () => this.#act({ kind: "pause", reader: id })),
-        button("Rename …", "Rename", () => this.#ask({ title: `Rename ${name}`, hint: "The link stays valid.", submit: "Rename",
-          field: element("input", { type: "text", name: "value", "aria-label": "New name", value: name, maxlength: 100, required: true }),
+        act(reader.paused ? "Resume" : "Pause", () => this.#act({ kind: reader.paused ? "resume" : "pause", reader: id })),
+        act("Rename …", () => this.#ask({ title: `Rename ${name}`, hint: "The link stays valid.", submit: "Rename",
+          field: field({ "aria-label": "New name", value: name, maxlength: 100 }),
           action: (value) => ({ kind: "rename", reader: id, name: value }) })),
-        button("Merge …", "Merge", () => this.#askMerge(reader)),
-        reader.excluded === null
-          ? button("Exclude …", "Exclude", () => this.#ask({ title: `Exclude ${name}`, submit: "Exclude",
+        act("Merge …", () => this.#askMerge(reader)),
+        reader.excluded !== null ? act("Include", () => this.#act({ kind: "include", reader: id }))
+          : act("Exclude …", () => this.#ask({ title: `Exclude ${name}`, submit: "Exclude",
             hint: "The readings stay in the data, are marked in exports, and are not part of statistics.",
-            field: element("input", { type: "text", name: "value", "aria-label": "Reason", placeholder: "Reason", maxlength: 1000, required: true }),
-            action: (value) => ({ kind: "exclude", reader: id, reason: value }) }))
-          : button("Include", "Include", () => this.#act({ kind: "include", reader: id }))));
+            field: field({ "aria-label": "Reason", placeholder: "Reason", maxlength: 1000 }),
+            action: (value) => ({ kind: "exclude", reader: id, reason: value }) }))));
   }
 
   #askMerge({ id, name }) {
@@ -130,11 +124,9 @@ class CampaignPage {
   /** Ask for the value of an action. */
   #ask({ title, hint, field, submit, action }) {
     const dialog = byId("action-dialog");
-    byId("action-title").textContent = title;
-    byId("action-hint").textContent = hint;
+    const texts = { title, hint, submit, error: "" };
+    for (const [name, text] of Object.entries(texts)) byId(`action-${name}`).textContent = text;
     byId("action-field").replaceChildren(field);
-    byId("action-submit").textContent = submit;
-    byId("action-error").textContent = "";
     byId("action-form").onsubmit = async (event) => {
       event.preventDefault();
       try {
@@ -156,7 +148,7 @@ class CampaignPage {
     const shown = studies.filter(KINDS[byId("study-kind").value]);
     byId("study-count").textContent = shown.length === studies.length ? counted(studies.length, "study", "studies")
       : `${shown.length} of ${studies.length} studies`;
-    byId("studies").replaceChildren(...shown.map((study) => this.#studyRow(study)));
+    fill(byId("studies"), ...shown.map((study) => this.#studyRow(study)));
   }
 
   #studyRow(study) {
@@ -164,11 +156,11 @@ class CampaignPage {
       element("span", { title: `${name}: ${STATUS[status]}`, text: `${SIGNS[status]} ${name}: ${STATUS[status]}. ` })));
     const label = this.#campaign.labels[study.arm];
     const status = `${counted(study.disagreements, "disagreement")}, ${study.is_decided ? "decided" : "not decided"}`;
-    return element("tr", {}, element("td", { text: study.number }),
+    return element("tr", { "data-key": study.number }, element("td", { text: study.number }),
       element("th", { scope: "row", text: study.sample_id }),
       element("td", { text: [study.arm && `${study.arm} (${label})`, study.is_training && "training"].filter(Boolean).join(", ") }),
       element("td", {}, ...readers),
-      element("td", {}, study.disagreements ? element("a", { href: `#${study.number}`, text: status, "data-key": `study ${study.number}` }) : "–"));
+      element("td", {}, study.disagreements ? element("a", { href: `#${study.number}`, text: status }) : "–"));
   }
 
   /** Open the study in the address, or the campaign. */
@@ -179,7 +171,7 @@ class CampaignPage {
       this.#study = null;
       byId("study").hidden = true;
       byId("campaign").hidden = false;
-      if (before) document.querySelector(`[data-key="study ${before}"]`)?.focus();
+      if (before) byId("studies").querySelector(`[href="#${before}"]`)?.focus();
       return;
     }
     try {
@@ -205,8 +197,9 @@ class CampaignPage {
         ...reference.map((text) => element("p", { text })))) : "");
     byId("decision-comment").value = decision?.comment ?? "";
     byId("decide").disabled = !items.some(({ is_disagreement: differs }) => differs);
-    this.#inputs ??= new Inputs({ select: () => {}, focus: () => {}, changeBoxes: () => {}, touched: () => this.#draw() });
-    this.#inputs.radiograph.root.addEventListener("enlarged", () => this.#draw());
+    const ignore = () => {};
+    const enlarged = () => this.#draw();
+    this.#inputs ??= new Inputs({ select: ignore, focus: ignore, changeBoxes: ignore, touched: ignore, enlarged });
     byId("box-mode").onchange = () => this.#draw();
     this.#inputs.open(this.#study);
     this.#draw();

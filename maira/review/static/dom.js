@@ -5,8 +5,8 @@ import { setSetting, setting } from "./storage.js";
 /** Attributes shown or read to the user. */
 const TEXT_ATTRIBUTES = ["alt", "aria-label", "placeholder", "title"];
 
-/** A new element. */
-export function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
+/** A new element with listeners (`on`) and properties (`props`). */
+export function element(tag, { text, on = {}, props = {}, ...attributes } = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === false) continue;
@@ -14,14 +14,65 @@ export function element(tag, { text, on = {}, ...attributes } = {}, ...children)
     node.setAttribute(name, TEXT_ATTRIBUTES.includes(name) ? visibleText(written) : written);
   }
   if (text !== undefined) node.textContent = visibleText(String(text));
-  for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
   node.append(...children.filter((child) => child !== null));
+  Object.assign(node, props, { props, listeners: on });
+  // Through the element, so that `fill` can replace them.
+  for (const name of Object.keys(on)) node.addEventListener(name, (event) => node.listeners[name](event));
   return node;
+}
+
+/** A button with a listener for clicks. */
+export function button(text, click, attributes = {}) {
+  return element("button", { type: "button", text, ...attributes, on: { click } });
+}
+
+/**
+ * Give an element these children. Present ones of the same `data-key`, or of the same tag in the same place, become like the
+ * new ones instead of being replaced: focus, cursor and a click in progress stay.
+ */
+export function fill(parent, ...children) {
+  const wanted = children.filter((child) => child !== null)
+    .map((child) => (child instanceof Node ? child : new Text(child)));
+  const keys = new Set(wanted.map((child) => child.dataset?.key));
+  for (const child of [...parent.children]) if (child.dataset.key && !keys.has(child.dataset.key)) child.remove();
+  wanted.forEach((child, at) => {
+    const present = parent.childNodes[at] ?? null;
+    const isSame = present?.nodeName === child.nodeName && present.dataset?.key === child.dataset?.key;
+    if (isSame) become(present, child);
+    else parent.insertBefore(child, present);
+  });
+  while (parent.childNodes.length > wanted.length) parent.lastChild.remove();
+}
+
+function become(node, wanted) {
+  if (node.nodeType === Node.TEXT_NODE) {
+    if (node.data !== wanted.data) node.data = wanted.data;
+    return;
+  }
+  for (const { name } of [...node.attributes, ...wanted.attributes]) {
+    const value = wanted.getAttribute(name);
+    if (value === null && name !== "style") node.removeAttribute(name);
+    else if (value !== null && node.getAttribute(name) !== value) node.setAttribute(name, value);
+  }
+  node.listeners = wanted.listeners;
+  fill(node, ...wanted.childNodes);
+  for (const [name, value] of Object.entries(wanted.props)) if (node[name] !== value) node[name] = value;
 }
 
 /** The element with this id. */
 export function byId(id) {
   return document.getElementById(id);
+}
+
+/** Call functions by clicks on the elements with these ids. */
+export function onClicks(actions) {
+  for (const [id, run] of Object.entries(actions)) byId(id).addEventListener("click", run);
+}
+
+/** Handle an event alone, without the browser's action. */
+export function consume(event) {
+  event.preventDefault();
+  event.stopPropagation();
 }
 
 /** Use the stored theme, and switch it by its button. */
@@ -55,9 +106,8 @@ export function announce(words) {
 
 /** Show a message until the next key or click, and announce it. */
 export function notify(words) {
-  const message = byId("message");
-  message.textContent = words;
-  message.hidden = false;
+  byId("message").textContent = words;
+  byId("message").hidden = false;
   announce(words);
 }
 
@@ -71,19 +121,16 @@ let isAlertValid = () => true;
 
 /** Show an alert until it is dismissed, replaced or no longer valid. */
 export function alertBar(words, { action = null, holds = () => true } = {}) {
-  const bar = byId("alert");
   isAlertValid = holds;
-  bar.hidden = words === null;
-  if (words === null) {
-    bar.replaceChildren();
-    return;
-  }
-  const dismiss = element("button", { type: "button", text: "Dismiss", on: { click: () => alertBar(null) } });
-  const act = action && element("button", { type: "button", text: action.label, on: { click: () => {
-    alertBar(null);
-    action.run();
-  } } });
-  bar.replaceChildren(element("span", { text: words }), ...(act ? [act] : []), dismiss);
+  byId("alert").hidden = words === null;
+  byId("alert").replaceChildren(...words === null ? [] : [
+    element("span", { text: words }),
+    action && button(action.label, () => {
+      alertBar(null);
+      action.run();
+    }),
+    button("Dismiss", () => alertBar(null)),
+  ].filter(Boolean));
 }
 
 /** Remove an alert that is no longer valid. */
@@ -95,18 +142,11 @@ export function checkAlert() {
 export function closeOnOutsideClick(menu) {
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !menu.open) return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
     menu.open = false;
     menu.querySelector("summary").focus();
   });
   document.addEventListener("pointerdown", (event) => {
     if (!menu.contains(event.target)) menu.open = false;
   }, { capture: true });
-}
-
-/** Whether keys typed into this element are text. */
-export function takesText(node) {
-  return node instanceof HTMLTextAreaElement || node instanceof HTMLSelectElement
-    || (node instanceof HTMLInputElement && !["checkbox", "radio", "range", "button"].includes(node.type));
 }

@@ -1,10 +1,13 @@
 /** Keyboard shortcuts, and the help that lists them. */
 
-import { byId, element, takesText } from "./dom.js";
+import { byId, element } from "./dom.js";
 import { setSetting, setting } from "./storage.js";
 
 /** Symbols for named keys in the help. */
 const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Delete: "Del" };
+
+/** Elements that take keys as text. */
+const TEXT_FIELDS = "textarea, select, input:not([type=checkbox], [type=radio])";
 
 /** Bind keys. */
 export function bindKeys(bindings, isOpen) {
@@ -18,7 +21,7 @@ export function bindKeys(bindings, isOpen) {
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing || event.altKey || document.querySelector("dialog[open]")) return;
     const control = event.ctrlKey || event.metaKey;
-    if (takesText(event.target) || (!control && !single.checked)) return;
+    if (event.target.matches(TEXT_FIELDS) || (!control && !single.checked)) return;
     // A capital letter is probably the start of a word typed without focus in a field.
     if (!control && event.shiftKey && /^\p{L}$/u.test(event.key)) return;
     const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;

@@ -14,6 +14,8 @@ const GRAYS = 255;
  * Further event: "magnify" (the magnifier was switched on or off).
  */
 export class OriginalRadiograph extends Radiograph {
+  pixels = null;
+  isMagnifying = false;
   // Number of images shown, to ignore the pixels of earlier ones.
   #shows = 0;
   #isPlanned = false;
@@ -22,14 +24,15 @@ export class OriginalRadiograph extends Radiograph {
     super(root);
     // The pixels are painted in their window.
     root.querySelector(".radiograph-filter").remove();
-    this.canvas = element("canvas", { class: "radiograph-canvas", "aria-hidden": "true" });
+    this.canvas = element("canvas", { "aria-hidden": "true" });
     this.lens = element("canvas", { class: "radiograph-lens", "aria-hidden": "true", hidden: true });
     this.caption = element("p", { class: "radiograph-caption" });
     root.prepend(this.canvas);
     root.append(this.lens, this.caption);
-    this.pixels = null;
-    this.isMagnifying = false;
-    root.addEventListener("pointermove", (event) => this.#magnify(event));
+    root.addEventListener("pointermove", ({ clientX, clientY }) => {
+      this.pointer = { clientX, clientY };
+      this.#plan();
+    });
     root.addEventListener("pointerleave", () => this.magnify(false));
     this.addEventListener("view", () => {
       this.#sharpen();
@@ -50,7 +53,7 @@ export class OriginalRadiograph extends Radiograph {
   }
 
   /** Pixels of the image on the longest side that the screen can show, enlarged by a factor. */
-  #needed(factor = 1) {
+  #needed(factor) {
     const { clientWidth, clientHeight } = this.root;
     const { width, height } = this.pixels ? this.extent : { width: clientWidth, height: clientHeight };
     return Math.max(width, height) * window.devicePixelRatio * factor;
@@ -71,6 +74,12 @@ export class OriginalRadiograph extends Radiograph {
       this.root.setAttribute("aria-busy", "false");
       this.#resize(this.size, `The image cannot be loaded: ${error.message}`);
     }
+  }
+
+  /** Fetch more pixels if the present ones are enlarged. */
+  #sharpen(factor = 1) {
+    if (!this.pixels || this.pixels.step === 1) return;
+    if (this.#needed(factor) > 1.1 * Math.max(this.pixels.columns, this.pixels.rows)) this.#load(factor);
   }
 
   #begin(info) {
@@ -141,50 +150,12 @@ export class OriginalRadiograph extends Radiograph {
     this.moveBy(0, 0);
   }
 
-  /** Zoom and place, independent of the size of the window. */
-  get spot() {
-    const { width, height } = this.extent;
-    return { zoom: this.view.zoom, x: this.view.x / width, y: this.view.y / height };
-  }
-
-  /** Take the zoom and place of another radiograph. */
-  follow({ zoom, x, y }) {
+  /** Take the zoom and place of another radiograph, whatever the size of its window. */
+  follow({ view: { zoom, x, y }, extent }) {
     this.view.zoom = zoom;
     const { width, height } = this.extent;
-    Object.assign(this.view, { x: x * width, y: y * height });
+    Object.assign(this.view, { x: (x / extent.width) * width, y: (y / extent.height) * height });
     this.moveBy(0, 0);
-  }
-
-  /** Where the image begins in its window, in pixels. */
-  get #corner() {
-    const { width, height } = this.extent;
-    return { left: (this.root.clientWidth - width) / 2 + this.view.x, top: (this.root.clientHeight - height) / 2 + this.view.y };
-  }
-
-  /** Fetch more pixels if the present ones are enlarged. */
-  #sharpen(factor = 1) {
-    if (!this.pixels || this.pixels.step === 1) return;
-    if (this.#needed(factor) > 1.1 * Math.max(this.pixels.columns, this.pixels.rows)) this.#load(factor);
-  }
-
-  /** Paint once in the next frame, however much changes before. */
-  #plan() {
-    if (this.#isPlanned) return;
-    this.#isPlanned = true;
-    requestAnimationFrame(() => {
-      this.#isPlanned = false;
-      this.#paint(this.canvas, this.root.clientWidth, this.root.clientHeight, { ...this.#corner, ...this.extent });
-      if (this.isMagnifying) this.#magnify(this.pointer);
-    });
-  }
-
-  /** Paint the image at a place, in pixels of the page. */
-  #paint(canvas, width, height, place) {
-    const ratio = window.devicePixelRatio;
-    Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
-    if (!this.pixels || !this.colors) return;
-    const [left, top, across, down] = [place.left, place.top, place.width, place.height].map((length) => length * ratio);
-    drawPixels(canvas, this.pixels, this.colors, { left, top, width: across, height: down });
   }
 
   /** Switch the magnifier on, which follows the pointer, or off. */
@@ -193,23 +164,39 @@ export class OriginalRadiograph extends Radiograph {
     this.isMagnifying = isOn;
     this.lens.hidden = !isOn;
     if (isOn) this.#sharpen(MAGNIFICATION);
-    const { left, top, width, height } = this.root.getBoundingClientRect();
-    if (isOn) this.#magnify(this.pointer ?? { clientX: left + width / 2, clientY: top + height / 2 });
+    this.#plan();
     this.dispatchEvent(new Event("magnify"));
   }
 
-  #magnify({ clientX, clientY }) {
-    this.pointer = { clientX, clientY };
+  /** Paint once in the next frame, however much changes before. */
+  #plan() {
+    if (this.#isPlanned) return;
+    this.#isPlanned = true;
+    requestAnimationFrame(() => {
+      this.#isPlanned = false;
+      this.#paint();
+    });
+  }
+
+  #paint() {
+    const { clientWidth, clientHeight } = this.root;
+    const { width, height } = this.extent;
+    const [left, top] = [(clientWidth - width) / 2 + this.view.x, (clientHeight - height) / 2 + this.view.y];
+    this.#paintOn(this.canvas, [left, top, width, height]);
     if (!this.isMagnifying) return;
     const around = this.root.getBoundingClientRect();
-    const [x, y] = [clientX - around.left, clientY - around.top];
-    const [width, height] = [this.lens.clientWidth, this.lens.clientHeight];
-    Object.assign(this.lens.style, { left: `${x - width / 2}px`, top: `${y - height / 2}px` });
-    const { left, top } = this.#corner;
-    const extent = this.extent;
-    this.#paint(this.lens, width, height, {
-      left: width / 2 - (x - left) * MAGNIFICATION, top: height / 2 - (y - top) * MAGNIFICATION,
-      width: extent.width * MAGNIFICATION, height: extent.height * MAGNIFICATION,
-    });
+    const [x, y] = this.pointer ? [this.pointer.clientX - around.left, this.pointer.clientY - around.top]
+      : [clientWidth / 2, clientHeight / 2];
+    const [middle, center] = [this.lens.clientWidth / 2, this.lens.clientHeight / 2];
+    Object.assign(this.lens.style, { left: `${x - middle}px`, top: `${y - center}px` });
+    this.#paintOn(this.lens, [middle - (x - left) * MAGNIFICATION, center - (y - top) * MAGNIFICATION,
+      width * MAGNIFICATION, height * MAGNIFICATION]);
+  }
+
+  /** Paint the image at a place (left, top, width, height) in pixels of the page. */
+  #paintOn(canvas, place) {
+    const ratio = window.devicePixelRatio;
+    Object.assign(canvas, { width: Math.round(canvas.clientWidth * ratio), height: Math.round(canvas.clientHeight * ratio) });
+    if (this.pixels && this.colors) drawPixels(canvas, this.pixels, this.colors, place.map((length) => length * ratio));
   }
 }

@@ -5,48 +5,50 @@ import { Refused } from "./api.js";
 // A page shows three images, in two resolutions each, and fetches those of up to three studies ahead.
 const MOST = 18;
 
+// By address, the one of the latest use last: `{pixels, controller}`, without a controller when it is here.
 const kept = new Map();
-const running = new Map();
 
 /** Gray values of an image with at least some pixels on the longest side. */
 export function fetchPixels(url, longest) {
   // Few resolutions, so that what was fetched ahead fits a window that has changed a little.
   const key = `${url}?longest=${2 ** Math.ceil(Math.log2(Math.max(longest, 512)))}`;
-  const pixels = kept.get(key) ?? request(key);
+  const present = kept.get(key) ?? request(key);
   kept.delete(key);
-  kept.set(key, pixels);
+  kept.set(key, present);
   if (kept.size > MOST) kept.delete(kept.keys().next().value);
-  pixels.catch(() => {
-    if (kept.get(key) === pixels) kept.delete(key);
-  });
-  return pixels;
+  return present.pixels;
 }
 
 /** Cancel the requests for images that are no longer needed, so that they do not delay others. */
 export function cancelRequests(isNeeded) {
-  for (const [key, controller] of running) {
-    if (isNeeded(key)) continue;
+  for (const [key, { controller }] of kept) {
+    if (!controller || isNeeded(key)) continue;
     kept.delete(key);
-    running.delete(key);
     controller.abort();
   }
 }
 
-async function request(path) {
+function request(key) {
   const controller = new AbortController();
-  running.set(path, controller);
-  try {
-    const response = await fetch(path, { credentials: "same-origin", signal: controller.signal });
-    if (!response.ok) throw new Refused(response.status, await response.json().catch(() => null));
-    const { level, ...info } = JSON.parse(response.headers.get("image-info"));
-    return { values: new Uint16Array(await response.arrayBuffer()), ...level, info };
-  } finally {
-    if (running.get(path) === controller) running.delete(path);
-  }
+  const present = { controller };
+  present.pixels = read(key, controller.signal).catch((error) => {
+    if (kept.get(key) === present) kept.delete(key);
+    throw error;
+  }).finally(() => {
+    present.controller = null;
+  });
+  return present;
 }
 
-/** Draw the visible part of an image. */
-export function drawPixels(canvas, { values, columns, rows, step, info }, colors, { left, top, width, height }) {
+async function read(path, signal) {
+  const response = await fetch(path, { credentials: "same-origin", signal });
+  if (!response.ok) throw new Refused(response.status, await response.json().catch(() => null));
+  const { level, ...info } = JSON.parse(response.headers.get("image-info"));
+  return { values: new Uint16Array(await response.arrayBuffer()), ...level, info };
+}
+
+/** Draw the visible part of an image whose place (left, top, width, height) is in pixels of the canvas. */
+export function drawPixels(canvas, { values, columns, rows, step, info }, colors, [left, top, width, height]) {
   const [across, down] = [(width * step) / info.columns, (height * step) / info.rows];
   const [x, y] = [Math.max(0, Math.floor(-left / across)), Math.max(0, Math.floor(-top / down))];
   const count = Math.min(columns, Math.ceil((canvas.width - left) / across)) - x;

@@ -7,20 +7,20 @@ const WAITS_MS = [500, 1000, 2000, 4000];
 /**
  * Sends changes, and repeats them under the same id without a response, so that none is applied twice.
  *
- * Events: "progress" (a change was queued or answered), and with `detail: {change}` "queued", with `detail: {change, state}` "answered", or with
- * `detail: {change, error}` "overtaken" (another window changed the study) and "refused".
+ * Events: "progress" (a change was queued or answered), and with `detail: {change}` "queued", with `detail: {change, state}`
+ * "answered", or with `detail: {change, lost, error}` "refused".
  */
 export class ChangeQueue extends EventTarget {
-  #waiting = [];
+  /** Why no change is sent: `{isSignedOut, message}`, or null if the last request was answered. */
+  trouble = null;
+  #waiting;
   #sending = false;
   #failures = 0;
   #timer = null;
-  #reason = null;
 
   constructor(reader, storage, leftover) {
     super();
-    this.reader = reader;
-    this.storage = storage;
+    Object.assign(this, { reader, storage });
     this.#waiting = leftover;
     window.addEventListener("online", () => this.flush());
   }
@@ -28,11 +28,6 @@ export class ChangeQueue extends EventTarget {
   /** Number of unanswered changes. */
   get waiting() {
     return this.#waiting.length;
-  }
-
-  /** Why no change is sent: `{signedOut, message}`, or null if the last request was answered. */
-  get trouble() {
-    return this.#reason;
   }
 
   /** Unanswered changes of one study, in order. */
@@ -48,65 +43,51 @@ export class ChangeQueue extends EventTarget {
     this.storage.keep("change", change.id, change);
     this.#tell("queued", { change });
     this.flush();
-    return change;
   }
 
   /** Send the queued changes now. */
   async flush() {
     clearTimeout(this.#timer);
-    this.#progress();
+    this.#tell("progress");
     if (this.#sending) return;
     this.#sending = true;
     while (this.#waiting.length && await this.#send(this.#waiting[0]));
     this.#sending = false;
-    this.#progress();
+    this.#tell("progress");
   }
 
-  /** Whether the next change can be sent. */
+  /** Send a change, and return whether it was answered. */
   async #send(change) {
     const { id, number, version, kind, fields } = change;
     try {
       const { state } = await post(`/api/studies/${number}/changes`, { reader: this.reader, id, version, kind, ...fields });
-      this.#answered(change);
+      this.#remove([change]);
       this.#tell("answered", { change, state });
     } catch (error) {
-      const final = error instanceof Refused && ![401, 403].includes(error.status);
-      if (!final) {
-        this.#wait(error);
+      if (!(error instanceof Refused) || error.isSignedOut) {
+        this.trouble = error;
+        const wait = WAITS_MS[Math.min(this.#failures, WAITS_MS.length - 1)];
+        this.#failures += 1;
+        this.#timer = setTimeout(() => this.flush(), wait);
         return false;
       }
-      this.#giveUp(change, error);
+      // The changes after a refused one apply to a state that does not exist.
+      const lost = this.of(number);
+      this.#remove(lost);
+      this.#tell("refused", { change, lost, error });
     }
-    this.#progress();
+    this.#tell("progress");
     return true;
   }
 
-  /** Discard the changes after a refused change, because they apply to a state that does not exist. */
-  #giveUp(change, error) {
-    const lost = this.of(change.number);
-    for (const each of lost) this.#answered(each);
-    this.#tell(error.status === 409 ? "overtaken" : "refused", { change, lost, error });
-  }
-
-  #answered(change) {
-    this.#waiting = this.#waiting.filter((other) => other !== change);
-    this.storage.keep("change", change.id, null);
+  #remove(changes) {
+    this.#waiting = this.#waiting.filter((change) => !changes.includes(change));
+    for (const { id } of changes) this.storage.keep("change", id, null);
     this.#failures = 0;
-    this.#reason = null;
+    this.trouble = null;
   }
 
-  #wait(error) {
-    this.#reason = { signedOut: error instanceof Refused, message: error.message };
-    const wait = WAITS_MS[Math.min(this.#failures, WAITS_MS.length - 1)];
-    this.#failures += 1;
-    this.#timer = setTimeout(() => this.flush(), wait);
-  }
-
-  #progress() {
-    this.dispatchEvent(new Event("progress"));
-  }
-
-  #tell(name, detail) {
+  #tell(name, detail = null) {
     this.dispatchEvent(new CustomEvent(name, { detail }));
   }
 }

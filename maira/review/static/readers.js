@@ -1,13 +1,13 @@
 /** Dialog to choose the reader. */
 
 import { post } from "./api.js";
-import { asSentence, byId, element } from "./dom.js";
+import { asSentence, button, byId } from "./dom.js";
 import { setSetting, setTabReader, setting } from "./storage.js";
 
-/** Ask for the reader; a new name is sent to the server. */
+/** Ask for the reader; a new name is sent to the server. Without a present reader the dialog stays until there is one. */
 export function askReader(names, present) {
   const dialog = byId("reader-dialog");
-  const [form, input, problem] = ["reader-form", "reader-name", "reader-error"].map(byId);
+  const [form, input, problem, known] = ["reader-form", "reader-name", "reader-error", "known-readers"].map(byId);
   return new Promise((resolve) => {
     let chosen = null;
     const choose = (name) => {
@@ -18,7 +18,7 @@ export function askReader(names, present) {
       setSetting("reader", name);
       dialog.close();
     };
-    const submit = async (event) => {
+    form.onsubmit = async (event) => {
       event.preventDefault();
       problem.textContent = "";
       const name = input.value.trim().split(/\s+/).join(" ");
@@ -28,24 +28,15 @@ export function askReader(names, present) {
         problem.textContent = asSentence(error.message);
       }
     };
-    const stay = (event) => {
-      if (present === null) event.preventDefault();
-    };
-    form.addEventListener("submit", submit);
-    dialog.addEventListener("cancel", stay);
-    dialog.addEventListener("close", () => {
-      form.removeEventListener("submit", submit);
-      dialog.removeEventListener("cancel", stay);
-      // Closed although it must stay open, for instance by pressing Escape twice.
-      if (chosen === null && present === null) resolve(askReader(names, present));
+    dialog.onclose = () => {
+      if (chosen === null && present === null) dialog.showModal();
       else resolve(chosen);
-    }, { once: true });
-    byId("known-readers").replaceChildren(...names.map((name) => element("button", { type: "button",
-      class: name === setting("reader") ? "primary" : "", text: name, on: { click: () => choose(name) } })));
+    };
+    known.replaceChildren(...names.map((name) => (
+      button(name, () => choose(name), { class: name === setting("reader") ? "primary" : "" }))));
     byId("reader-label").textContent = names.length ? "Another name" : "Your name";
     input.value = "";
     dialog.showModal();
-    const known = byId("known-readers");
     (known.querySelector(".primary") ?? known.querySelector("button") ?? input).focus();
   });
 }

@@ -2,7 +2,7 @@
 
 import { get, Refused } from "./api.js";
 import { StudyView } from "./study_view.js";
-import { alertBar, announce, asSentence, bindTheme, byId, checkAlert, closeOnOutsideClick, counted, notify } from "./dom.js";
+import { alertBar, announce, asSentence, bindTheme, byId, checkAlert, closeOnOutsideClick, counted, notify, onClicks } from "./dom.js";
 import { bindKeys } from "./keys.js";
 import { BrowserStorage, keyOf, setSetting, setting, tabReader } from "./storage.js";
 import { ChangeQueue } from "./queue.js";
@@ -162,8 +162,8 @@ class Review {
     document.title = `${number} · ${TITLE}`;
     const label = study.label ? ` · report ${study.label}` : "";
     byId("study-place").textContent = `${number} of ${this.set.studies}${study.is_training ? " · training" : ""}${label} ·`;
-    byId("study-id").textContent = visibleText(this.studyView.sampleId);
-    byId("study-name").title = visibleText(this.studyView.sampleId);
+    byId("study-id").textContent = visibleText(study.sample_id);
+    byId("study-name").title = visibleText(study.sample_id);
     byId("previous-study").disabled = number === 1;
     byId("following-study").disabled = number === this.set.studies;
     this.#prefetch(number);
@@ -183,8 +183,7 @@ class Review {
     const shown = byId("studies").hidden;
     setSetting("list", shown);
     this.showList(shown);
-    if (shown) this.list.focus();
-    else byId("toggle-studies").focus();
+    byId(shown ? "study-list" : "toggle-studies").focus();
   }
 
   #listen() {
@@ -203,8 +202,7 @@ class Review {
       this.windows.postMessage({ reader: this.reader, number: change.number, study: change.study, state });
     });
     this.windows.addEventListener("message", ({ data }) => this.#onOtherWindow(data));
-    queue.addEventListener("overtaken", ({ detail }) => this.#lost(detail, "The study was changed in another window."));
-    queue.addEventListener("refused", ({ detail }) => this.#lost(detail, asSentence(detail.error.message)));
+    queue.addEventListener("refused", ({ detail }) => this.#lost(detail));
     studyView.addEventListener("shown", () => {
       checkAlert();
       this.#showSaveState();
@@ -225,7 +223,7 @@ class Review {
   /** Show changes of other windows, when nothing is being typed here. */
   #refresh() {
     this.behind = this.studyView.isChanging;
-    if (!this.behind) this.studyView.refresh().catch(() => {});
+    if (!this.behind) this.studyView.refresh();
   }
 
   /** Another window of this browser has changed a study. */
@@ -244,7 +242,8 @@ class Review {
     this.#showProgress();
   }
 
-  #lost({ change, lost, error }, words) {
+  #lost({ change, lost, error }) {
+    const words = error.status === 409 ? "The study was changed in another window." : asSentence(error.message);
     const what = [...new Set(lost.flatMap(describeChange))].join(", ");
     const state = error.body?.state ?? null;
     this.studyView.refused(change.number, state, lost);
@@ -273,7 +272,7 @@ class Review {
 
   #showTrouble(trouble, changes) {
     const bar = byId("trouble");
-    const words = !trouble ? "" : trouble.signedOut
+    const words = !trouble ? "" : trouble.isSignedOut
       ? `Signed out: ${changes} stored in this browser. Open your link to the review again.`
       : `${asSentence(trouble.message)} ${changes} not saved; stored in this browser and sent again.`;
     bar.hidden = !words;
@@ -285,15 +284,17 @@ class Review {
     const { inputs } = studyView;
     this.#showProgress();
     closeOnOutsideClick(byId("export-menu"));
-    byId("toggle-studies").addEventListener("click", () => this.toggleList());
-    byId("previous-study").addEventListener("click", () => this.go(studyView.number - 1));
-    byId("following-study").addEventListener("click", () => this.go(studyView.number + 1));
-    byId("next-study").addEventListener("click", () => this.goUnfinished());
-    byId("reader").addEventListener("click", async () => {
-      if (await askReader(this.set.readers, this.reader)) location.reload();
-    });
     const help = () => byId("help-dialog").showModal();
-    byId("help").addEventListener("click", help);
+    onClicks({
+      help,
+      "toggle-studies": () => this.toggleList(),
+      "previous-study": () => this.go(studyView.number - 1),
+      "following-study": () => this.go(studyView.number + 1),
+      "next-study": () => this.goUnfinished(),
+      reader: async () => {
+        if (await askReader(this.set.readers, this.reader)) location.reload();
+      },
+    });
     bindKeys([
       { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
       { keys: ["j"], help: "next sentence", run: () => studyView.selectBy(1) },
@@ -325,7 +326,7 @@ class Review {
       { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => studyView.toggleVerdicts() },
       { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => studyView.toggleLinks() },
       { keys: ["m"], help: "focus the image; arrow keys move it", run: () => inputs.active.root.focus() },
-      { keys: ["x"], help: "next image (frontal, lateral, prior)", run: () => studyView.cycleImages() },
+      { keys: ["x"], help: "next image (frontal, lateral, prior)", run: () => inputs.turn() },
       { keys: ["+", "="], help: "zoom in", run: () => inputs.active.zoomIn() },
       { keys: ["-"], help: "zoom out", run: () => inputs.active.zoomOut() },
       { keys: ["w"], help: "window and level, in values of the original", run: () => byId("window-width").focus() },
@@ -349,7 +350,7 @@ async function start() {
 }
 
 start().catch((error) => {
-  const words = error instanceof Refused && [401, 403].includes(error.status)
+  const words = error instanceof Refused && error.isSignedOut
     ? "This browser is not signed in. Open your link to the review again." : asSentence(`The review cannot start: ${error.message}`);
   byId("blank-text").textContent = words;
   announce(words);

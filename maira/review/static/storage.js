@@ -5,41 +5,42 @@ const PREFIX = "maira-review";
 // What a full or forbidden store (which can throw on any access) does not take lives as long as the page.
 const memory = new Map();
 
-function read(store, key) {
-  if (memory.has(key)) return memory.get(key);
+function attempt(run, otherwise) {
   try {
-    return JSON.parse(window[store].getItem(key));
+    return run();
   } catch {
-    return null;
+    return otherwise();
   }
 }
 
-function write(store, key, value) {
+function read(key, store = "localStorage") {
+  return memory.get(key) ?? attempt(() => JSON.parse(window[store].getItem(key)), () => null);
+}
+
+function write(key, value, store = "localStorage") {
   memory.delete(key);
-  try {
-    if (value === null) window[store].removeItem(key);
-    else window[store].setItem(key, JSON.stringify(value));
-  } catch {
-    memory.set(key, value);
-  }
+  attempt(
+    () => (value === null ? window[store].removeItem(key) : window[store].setItem(key, JSON.stringify(value))),
+    () => memory.set(key, value),
+  );
 }
 
 /** A setting of this browser (theme, single keys), or null. */
 export function setting(name) {
-  return read("localStorage", `${PREFIX}:setting:${name}`);
+  return read(`${PREFIX}:setting:${name}`);
 }
 
 export function setSetting(name, value) {
-  write("localStorage", `${PREFIX}:setting:${name}`, value);
+  write(`${PREFIX}:setting:${name}`, value);
 }
 
 /** The reader of this tab; another tab may have another one. */
 export function tabReader() {
-  return read("sessionStorage", `${PREFIX}:reader`);
+  return read(`${PREFIX}:reader`, "sessionStorage");
 }
 
 export function setTabReader(name) {
-  write("sessionStorage", `${PREFIX}:reader`, name);
+  write(`${PREFIX}:reader`, name, "sessionStorage");
 }
 
 /** Key of a study and its draft, because the same study has other drafts in other sets. */
@@ -52,30 +53,18 @@ export function keyOf(study) {
 export class BrowserStorage {
   constructor(reader) {
     this.prefix = `${PREFIX}:${JSON.stringify(reader)}`;
-    // Earlier versions named the place before the study.
-    for (const [id, text] of this.all("text")) {
-      const [, place, study] = /^([^[]+):(\[.*)$/s.exec(id) ?? [];
-      if (!study) continue;
-      this.keep(`text:${study}`, place, text);
-      this.keep("text", id, null);
-    }
   }
 
   /** The stored values of a kind by id. */
   all(kind) {
     const prefix = `${this.prefix}:${kind}:`;
-    let stored = [];
-    try {
-      stored = Object.keys(localStorage);
-    } catch {
-      // What is in memory remains.
-    }
+    const stored = attempt(() => Object.keys(localStorage), () => []);
     return new Map([...new Set([...stored, ...memory.keys()])].filter((key) => key.startsWith(prefix))
-      .map((key) => [key.slice(prefix.length), read("localStorage", key)]).filter(([, value]) => value !== null));
+      .map((key) => [key.slice(prefix.length), read(key)]).filter(([, value]) => value !== null));
   }
 
   /** Store a value; null removes it. */
   keep(kind, id, value) {
-    write("localStorage", `${this.prefix}:${kind}:${id}`, value);
+    write(`${this.prefix}:${kind}:${id}`, value);
   }
 }

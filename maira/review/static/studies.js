@@ -1,6 +1,6 @@
 /** The filtered list of studies. */
 
-import { byId, counted, element } from "./dom.js";
+import { byId, consume, counted, element } from "./dom.js";
 
 const PAGE = 10;
 const KINDS = {
@@ -14,50 +14,47 @@ const KINDS = {
 const SIGNS = { open: ["○", "not started"], started: ["◐", "started"], done: ["●", "finished"] };
 
 export class StudyList {
+  current = null;
+  studies = [];
+  // Number of the study that Enter opens.
   #active = 1;
+  // The studies that the filter shows.
+  #shown = [];
 
   constructor(open) {
     this.open = open;
-    this.current = null;
-    this.studies = [];
     this.root = byId("study-list");
     this.root.addEventListener("keydown", (event) => this.#key(event));
     this.root.addEventListener("click", (event) => {
-      const row = event.target.closest("[data-number]");
-      if (row) open(Number(row.dataset.number));
+      const row = event.target.closest("[data-key]");
+      if (row) open(Number(row.dataset.key));
     });
     for (const id of ["study-filter", "study-kind"]) {
       byId(id).addEventListener("input", () => this.#filter());
       byId(id).addEventListener("keydown", (event) => {
         if (event.key !== "Escape" && !(id === "study-filter" && ["Enter", "ArrowDown"].includes(event.key))) return;
         // The browser would clear the filter.
-        event.preventDefault();
-        event.stopPropagation();
-        this.focus();
+        consume(event);
+        this.root.focus();
       });
     }
   }
 
   setStudies(studies) {
     this.studies = studies;
-    this.root.replaceChildren(...studies.map((study) => this.#row(study)));
     this.#filter();
   }
 
   /** Update a study. The filter is not applied again, so that no row disappears under the pointer. */
-  note(number, { status, step, corrections }) {
-    Object.assign(this.studies[number - 1], { status, step, corrections });
-    const before = this.root.children[number - 1];
-    const row = this.#row(this.studies[number - 1]);
-    row.hidden = before.hidden;
-    before.replaceWith(row);
+  note(number, progress) {
+    Object.assign(this.studies[number - 1], progress);
+    byId(`study-${number}`)?.replaceWith(this.#row(this.studies[number - 1]));
     this.#mark();
   }
 
   /** Mark the open study, and scroll to it. */
   mark(number) {
     this.current = number;
-    this.#mark();
     this.#activate(number);
   }
 
@@ -71,42 +68,28 @@ export class StudyList {
     return (unfinished.find((study) => study.number > number) ?? unfinished[0])?.number ?? null;
   }
 
-  focus() {
-    this.root.focus();
-  }
-
-  get #shown() {
-    return this.studies.filter(({ number }) => !this.root.children[number - 1].hidden).map(({ number }) => number);
-  }
-
   #filter() {
     const words = byId("study-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
     const kind = KINDS[byId("study-kind").value];
-    this.studies.forEach((study, at) => {
-      const said = `${study.number} ${study.sample_id.toLowerCase()}`;
-      this.root.children[at].hidden = !(kind(study) && words.every((word) => said.includes(word)));
-    });
-    const shown = this.#shown;
-    byId("study-count").textContent = shown.length === this.studies.length
-      ? counted(this.studies.length, "study", "studies") : `${shown.length} of ${this.studies.length} studies`;
-    this.#activate(shown[0]);
+    this.#shown = this.studies.filter((study) => (
+      kind(study) && words.every((word) => `${study.number} ${study.sample_id.toLowerCase()}`.includes(word))));
+    const [shown, all] = [this.#shown.length, this.studies.length];
+    byId("study-count").textContent = shown === all ? counted(all, "study", "studies") : `${shown} of ${all} studies`;
+    this.root.replaceChildren(...this.#shown.map((study) => this.#row(study)));
+    this.#activate(this.#shown[0]?.number);
   }
 
   #activate(number) {
-    const row = this.root.children[number - 1];
-    if (!row || row.hidden) return;
-    this.#active = number;
+    if (this.#shown.some((study) => study.number === number)) this.#active = number;
     this.#mark();
-    row.scrollIntoView({ block: "nearest" });
+    byId(`study-${this.#active}`)?.scrollIntoView({ block: "nearest" });
   }
 
   #mark() {
-    for (const row of this.root.querySelectorAll(".active, [aria-selected=true]")) {
-      row.classList.remove("active");
-      row.setAttribute("aria-selected", "false");
+    for (const row of this.root.children) {
+      row.classList.toggle("active", row.dataset.key === String(this.#active));
+      row.setAttribute("aria-selected", String(row.dataset.key === String(this.current)));
     }
-    this.root.children[this.current - 1]?.setAttribute("aria-selected", "true");
-    this.root.children[this.#active - 1]?.classList.add("active");
     this.root.setAttribute("aria-activedescendant", `study-${this.#active}`);
   }
 
@@ -114,24 +97,21 @@ export class StudyList {
     const [sign, words] = SIGNS[status];
     const where = [status === "started" && `step ${step}`, corrections && `${corrections} ✎`].filter(Boolean).join(" · ");
     return element("div", {
-      id: `study-${number}`, class: `study-row ${status}`, role: "option", "data-number": number, "aria-selected": "false",
+      id: `study-${number}`, "data-key": number, class: `study-row ${status}`, role: "option",
       "aria-label": `Study ${number}, ${id}, ${words}, ${counted(corrections, "correction")}`,
     },
-    element("span", { class: "sign", text: sign, title: words }), element("span", { class: "row-number", text: number }),
-    element("span", { class: "row-id end-first", title: id }, element("bdi", { dir: "ltr", text: id })),
+    element("span", { class: "sign", text: sign, title: words }), element("span", { text: number }),
+    element("span", { class: "end-first", title: id }, element("bdi", { dir: "ltr", text: id })),
     element("span", { class: "row-state", text: where, title: corrections ? counted(corrections, "correction") : null }));
   }
 
   #key(event) {
-    const shown = this.#shown;
-    const now = shown.indexOf(this.#active);
-    const at = {
-      ArrowDown: now + 1, ArrowUp: now - 1, PageDown: now + PAGE, PageUp: now - PAGE, Home: 0, End: shown.length - 1,
-    }[event.key];
-    if (at !== undefined) this.#activate(shown[Math.min(shown.length - 1, Math.max(0, at))]);
+    const now = this.#shown.findIndex(({ number }) => number === this.#active);
+    const last = this.#shown.length - 1;
+    const at = { ArrowDown: now + 1, ArrowUp: now - 1, PageDown: now + PAGE, PageUp: now - PAGE, Home: 0, End: last }[event.key];
+    if (at !== undefined) this.#activate(this.#shown[Math.min(last, Math.max(0, at))]?.number);
     else if (event.key === "Enter" && now >= 0) this.open(this.#active);
     else return;
-    event.preventDefault();
-    event.stopPropagation();
+    consume(event);
   }
 }

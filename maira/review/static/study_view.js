@@ -3,112 +3,126 @@
 import { get } from "./api.js";
 import { alertBar, announce, byId, counted, notify } from "./dom.js";
 import { Inputs } from "./inputs.js";
-import { keyOf } from "./storage.js";
-import { Reference } from "./reference.js";
-import { SentenceList } from "./sentences.js";
+import { drawReport } from "./report.js";
 import { after, difference, isCorrection, REFERENCE_STEP, unassessed, unnamed } from "./state.js";
-import { Steps } from "./steps.js";
-import { FIELDS, isFinding, isOpen, persistentField, refusedFindings, refusedTexts, showUnsaved, typable, waiting } from "./text.js";
+import { keyOf } from "./storage.js";
+import { FIELDS, hasField, isFinding, isOpen, refusedFindings, refusedTexts, typable } from "./text.js";
 
 const NEEDED_STEPS = [2, REFERENCE_STEP];
 const BOX_MODES = ["all", "selected", "none"];
 
 /** Events: "shown" (anything may look different) and "nextstudy" (the reader is done with this one). */
 export class StudyView extends EventTarget {
-  #study = null;
-  #selected = null;
+  study = null;
+  // Id of the selected sentence.
+  selected = null;
+  // Place of the text in the form, see text.js.
+  editing = null;
+  // Id of the sentence that gets a custom error type.
+  naming = null;
   // Remaining undo steps, negative for redo.
   #turns = 0;
   // Whether the reader was asked for missing error types.
   #askedTypes = false;
-  // Unsaved text of the study by place, see text.js.
+  // Unsaved text of the study by place.
   #texts = new Map();
   // Counterparts of the draft's sentences in a version of the state: `{version, counterparts}`.
   #links = null;
   // Latest known version of each study.
   #versions = new Map();
+  // Message next to the button of the next step, and the version of the state that it applies to.
+  #hint = { words: "", version: null };
 
   constructor(set, reader, storage, queue) {
     super();
-    Object.assign(this, { reader, storage, queue });
-    this.errorTypes = set.error_types;
+    Object.assign(this, { set, reader, storage, queue, errorTypes: set.error_types });
     this.inputs = new Inputs({
       // The boxes are in view: one of them was clicked.
       select: (id) => this.select(id, { reveal: true, isInView: true }),
       focus: (id) => this.focus(id),
       changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
       touched: () => this.dispatchEvent(new Event("shown")),
+      enlarged: () => this.render(),
     });
-    this.inputs.radiograph.root.addEventListener("enlarged", () => this.render());
-    this.steps = new Steps(set, (step) => this.go(step));
-    this.reference = new Reference((id) => this.toggle(id));
-    this.reference.root.addEventListener("toggle", () => this.render());
-    this.sentences = new SentenceList(byId("sentences"), byId("adder"), set, this);
-    this.comment = persistentField(byId("comment"), {
-      typed: () => (this.#study ? this.typed("comment") : null),
-      keep: (text) => this.keep("comment", text),
-      save: (text) => this.#saveComment(text),
-    });
-    byId("comment").addEventListener("keydown", (event) => {
-      if (event.key === "Escape") byId("report-body").focus();
-    });
-    byId("undo").addEventListener("click", () => this.undo());
-    byId("redo").addEventListener("click", () => this.redo());
-    byId("advance").addEventListener("click", () => this.advance());
-    byId("reopen").addEventListener("click", () => this.reopen());
-    byId("box-mode").addEventListener("change", () => this.render());
-    byId("verdicts").addEventListener("change", () => this.render());
-    byId("verdict-toggle").hidden = !set.verdicts;
+    for (const name of ["undo", "redo", "advance", "reopen"]) byId(name).addEventListener("click", () => this[name]());
+    for (const id of ["box-mode", "verdicts"]) byId(id).addEventListener("change", () => this.render());
+    byId("reference").addEventListener("toggle", () => this.render());
     byId("links").addEventListener("change", () => this.#link());
+    byId("verdict-toggle").hidden = !set.verdicts;
+    byId("sentences").addEventListener("keydown", (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!step || !event.target.classList.contains("sentence-text")) return;
+      event.preventDefault();
+      this.selectBy(step);
+    });
+    // Closing the tools of a sentence does not move those below the pointer.
+    const holdHeight = (isHeld) => {
+      for (const row of byId("sentences").children) row.style.minHeight = isHeld ? `${row.offsetHeight}px` : "";
+    };
+    byId("sentences").addEventListener("pointerdown", () => holdHeight(true));
+    byId("sentences").addEventListener("pointerleave", () => holdHeight(false));
+    document.addEventListener("keydown", () => holdHeight(false));
   }
 
   get number() {
-    return this.#study?.number ?? null;
-  }
-
-  get sampleId() {
-    return this.#study?.sample_id ?? "";
+    return this.study?.number ?? null;
   }
 
   /** The state including unconfirmed changes. */
   get shown() {
-    return after(this.#study.state, this.queue.of(this.number));
+    return after(this.study.state, this.queue.of(this.number));
   }
 
   /** Whether there is typed text or a moved box that is not in a change yet. */
   get isChanging() {
-    return this.sentences.isTyping || this.comment.isTyping || this.inputs.editor.isChanging;
+    return this.editing !== null || this.inputs.editor.isChanging || this.#fieldTexts.length > 0;
   }
 
-  /** Unsaved text of the study without a field. */
+  /** Places of unsaved text in open fields. */
+  get #fieldTexts() {
+    return [...this.#texts.keys()].filter((place) => hasField(place) && isOpen(this.shown, place));
+  }
+
+  /** Unsaved text of the study that no open field shows, by place. */
   get waiting() {
-    return this.#study ? waiting(this.#texts, this.shown, this.sentences.place) : [];
+    const shown = this.study ? [this.editing, ...this.#fieldTexts] : [];
+    return [...this.#texts].filter(([place, text]) => text.trim() && !shown.includes(place)).sort();
+  }
+
+  get hint() {
+    return this.#hint.version === this.shown.version ? this.#hint.words : "";
   }
 
   /** Key of the study together with its draft. */
   get key() {
-    return keyOf(this.#study);
+    return keyOf(this.study);
   }
 
-  get #sentence() {
-    return this.#study ? this.shown.sentences.find(({ id }) => id === this.#selected) ?? null : null;
+  /** Whether the sentences and boxes of the reference are visible. */
+  get #isReferenceOpen() {
+    return byId("reference").open && this.study.reference !== null && this.shown.step >= REFERENCE_STEP;
+  }
+
+  #sentence(id) {
+    return this.shown.sentences.find((sentence) => sentence.id === id);
   }
 
   /** Show a study from `fetch`. */
   open(study) {
     this.leave();
-    this.sentences.clear();
-    this.#study = study;
-    this.#selected = null;
+    // No row of another study, whose sentences have the same ids; leaving a field saves it.
+    if (byId("sentences").contains(document.activeElement)) document.activeElement.blur();
+    byId("sentences").replaceChildren();
+    Object.assign(this, { study, selected: null, naming: null });
     this.#turns = 0;
     this.#askedTypes = false;
     this.#links = null;
+    this.#hint = { words: "", version: null };
     this.#texts = this.storage.all(`text:${this.key}`);
     byId("study").hidden = false;
     byId("blank").hidden = true;
     this.inputs.open(study);
-    this.steps.open();
-    this.reference.root.open = study.state.step === REFERENCE_STEP;
+    byId("reference").open = study.state.step === REFERENCE_STEP;
     byId("report-body").scrollTop = 0;
     window.scrollTo(0, 0);
     this.render();
@@ -118,11 +132,12 @@ export class StudyView extends EventTarget {
 
   /** Commit changes in progress before the study or the page is left. */
   leave() {
-    if (!this.#study) return;
+    if (!this.study) return;
     this.inputs.editor.commit();
     this.inputs.editor.stopDrawing();
-    this.sentences.closeForm();
-    this.comment.save();
+    this.editing = null;
+    const comment = this.typed("comment");
+    if (comment !== null) this.saveComment(typable(comment).trim());
   }
 
   /** Request a study from the server. */
@@ -142,24 +157,25 @@ export class StudyView extends EventTarget {
   async refresh() {
     const { number } = this;
     if (number === null || this.queue.of(number).length) return;
-    const study = await this.fetch(number);
-    if (this.number !== number || this.queue.of(number).length || study.state.version < this.shown.version) return;
-    this.#study = study;
+    const study = await this.fetch(number).catch(() => null);
+    if (!study || this.number !== number || this.queue.of(number).length) return;
+    if (study.state.version < this.shown.version) return;
+    this.study = study;
     this.render();
   }
 
   /** Apply the response to a change. */
   answered({ number, kind }, state) {
     if (number !== this.number) return;
-    const before = this.#study.state;
-    this.#study.state = state;
+    const before = this.study.state;
+    this.study.state = state;
     this.render();
     if (kind === "undo") notify(`Undone: ${difference(state, before)}`);
     if (kind === "redo") notify(`Redone: ${difference(before, state)}`);
     // A restored sentence may have unsaved text.
     if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
     this.#turn();
-    if (state.step >= REFERENCE_STEP && this.#study.reference === null) this.refresh().catch(() => {});
+    if (state.step >= REFERENCE_STEP && this.study.reference === null) this.refresh();
   }
 
   /** Handle a refused change: show the server's state and restore its text; text typed since has priority. */
@@ -175,13 +191,13 @@ export class StudyView extends EventTarget {
     }
     if (number !== this.number) return;
     this.#turns = 0;
-    this.#texts = this.storage.all(`text:${this.key}`);
-    this.sentences.forget([...findings.keys()]);
-    if (findings.has(this.#selected)) this.#selected = null;
-    if (state) this.#study.state = state;
+    this.#texts = this.storage.all(kind);
+    if (findings.has(this.editing)) this.editing = null;
+    if (findings.has(this.selected)) this.selected = null;
+    if (state) this.study.state = state;
     this.render();
     this.#restoreUnsaved();
-    if (!state) this.refresh().catch(() => {});
+    if (!state) this.refresh();
   }
 
   change(kind, fields) {
@@ -199,87 +215,79 @@ export class StudyView extends EventTarget {
     return isOpen(this.shown, place) ? this.#texts.get(place) ?? null : null;
   }
 
+  /** Store unsaved text; null removes it: a change contains it, or the reader discards it. */
   keep(place, text) {
-    this.#texts.set(place, text);
+    if (text === null) this.#texts.delete(place);
+    else this.#texts.set(place, text);
     this.storage.keep(`text:${this.key}`, place, text);
     this.dispatchEvent(new Event("shown"));
   }
 
   discard(place) {
-    this.#drop(place);
+    this.keep(place, null);
     this.render();
   }
 
-  /** Remove text: a change contains it, or the reader discards it. */
-  #drop(place) {
-    this.#texts.delete(place);
-    this.storage.keep(`text:${this.key}`, place, null);
-  }
-
   render() {
-    if (!this.#study) return;
+    if (!this.study) return;
     const state = this.shown;
-    const mode = byId("box-mode").value;
-    const verdicts = byId("verdicts");
-    if (this.#selected && !this.#isThere(state)) this.#selected = null;
-    for (const { assessment } of this.#study.state.sentences) this.#noteType(assessment.error_type);
-    verdicts.disabled = state.step < REFERENCE_STEP;
+    const isThere = this.selected?.startsWith("reference-") ? this.#isReferenceOpen : this.#sentence(this.selected);
+    if (!isThere) this.selected = null;
+    // Unsaved text of a form without a sentence waits for the sentence.
+    if (this.editing !== null && !isOpen(state, this.editing)) this.editing = null;
+    // An error type is offered for every correction.
+    for (const { assessment: { error_type: name } } of this.study.state.sentences) {
+      if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
+    }
+    byId("verdicts").disabled = state.step < REFERENCE_STEP;
     byId("link-toggle").hidden = !this.#canLink;
-    const counterparts = this.#counterparts;
-    this.steps.update(state, this.#study.reference);
-    this.sentences.update(state, {
-      selected: this.#selected, counterparts, locked: state.done, showAssessment: state.step === 4, errorTypes: this.errorTypes,
-      verdictOf: (at) => (verdicts.checked && !verdicts.disabled
-        ? this.#study.verdicts?.find(({ index }) => index === at) ?? null : null),
+    drawReport(this);
+    this.inputs.draw(state.sentences, this.#isReferenceOpen ? this.study.reference : [], {
+      selected: this.selected, counterparts: this.counterparts, locked: state.done, mode: byId("box-mode").value,
     });
-    byId("empty-draft").hidden = state.sentences.length > 0;
-    this.reference.update(this.#study.reference, state.step, this.#selected, counterparts);
-    this.inputs.draw(state.sentences, this.reference.isOpen ? this.#study.reference : [], {
-      selected: this.#selected, counterparts, locked: state.done, mode,
-    });
-    this.comment.show(state.comment);
-    showUnsaved(state, this.waiting, { continueTyping: (place) => this.#continueTyping(place), discard: (place) => this.discard(place) });
-    byId("comment").disabled = state.done;
     byId("undo").disabled = !state.can_undo || this.queue.trouble !== null;
     byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
     byId("reopen").hidden = !state.done;
     this.dispatchEvent(new Event("shown"));
   }
 
+  /** RadFact's verdict on a sentence of the draft, if it is to be shown. */
+  verdictAt(at) {
+    const { checked, disabled } = byId("verdicts");
+    return checked && !disabled ? this.study.verdicts?.find(({ index }) => index === at) : undefined;
+  }
+
   get #canLink() {
-    return this.shown.step >= REFERENCE_STEP && Boolean(this.#study.reference?.length);
+    return this.shown.step >= REFERENCE_STEP && Boolean(this.study.reference?.length);
   }
 
   /** Sentences on the same subject as the selected one, in the other report. */
-  get #counterparts() {
-    if (!byId("links").checked || !this.#canLink || this.#selected === null || this.#links === null) return [];
+  get counterparts() {
+    if (!byId("links").checked || !this.#canLink || this.selected === null || this.#links === null) return [];
     const ofDraft = ({ id, edited }, at) => {
       // The evidence of RadFact's verdict would reveal the verdict.
-      const verdict = byId("verdicts").checked && !edited && this.#study.verdicts?.find(({ index }) => index === at);
-      const places = verdict && verdict.evidence.length ? verdict.evidence : this.#links.counterparts[id] ?? [];
+      const evidence = edited ? [] : this.verdictAt(at)?.evidence ?? [];
+      const places = evidence.length ? evidence : this.#links.counterparts[id] ?? [];
       return places.map((place) => `reference-${place}`);
     };
-    const { sentences } = this.shown;
-    if (!this.#selected.startsWith("reference-")) {
-      return sentences.flatMap((sentence, at) => (sentence.id === this.#selected ? ofDraft(sentence, at) : []));
-    }
-    return sentences.filter((sentence, at) => ofDraft(sentence, at).includes(this.#selected)).map(({ id }) => id);
+    const pairs = this.shown.sentences.flatMap((sentence, at) => ofDraft(sentence, at).map((id) => [sentence.id, id]));
+    return pairs.filter((pair) => pair.includes(this.selected)).map((pair) => pair.find((id) => id !== this.selected));
   }
 
   /** Link the selected sentence to the other report, and bring its first counterpart into view. */
   async #link() {
     const { number } = this;
-    if (byId("links").checked && this.#canLink && this.#links?.version !== this.shown.version) {
+    const { checked } = byId("links");
+    if (checked && this.#canLink && this.#links?.version !== this.shown.version) {
       const path = `/api/studies/${number}/counterparts?reader=${encodeURIComponent(this.reader)}`;
       const links = await get(path).catch(() => null);
       if (this.number !== number) return;
       this.#links = links ?? this.#links;
     }
     this.render();
-    const [first] = this.#counterparts;
-    if (first?.startsWith("reference-")) this.reference.reveal(first);
-    else if (first) this.sentences.reveal(first);
-    else if (byId("links").checked && this.#selected) notify("No sentence on the same subject in the other report");
+    const [first] = this.counterparts;
+    if (first) this.#reveal(first);
+    else if (checked && this.selected) notify("No sentence on the same subject in the other report");
   }
 
   toggleLinks() {
@@ -287,48 +295,42 @@ export class StudyView extends EventTarget {
     else notify(`Sentences are linked to the reference report from step ${REFERENCE_STEP} on.`);
   }
 
-  /** Offer an error type for every correction. */
-  #noteType(name) {
-    if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
+  #rowOf(id) {
+    return byId("report").querySelector(`.sentence[data-key="${CSS.escape(id)}"]`);
   }
 
-  #isThere(state) {
-    return this.reference.isOpen && this.#selected.startsWith("reference-")
-      || state.sentences.some(({ id }) => id === this.#selected);
+  #reveal(id) {
+    this.#rowOf(id)?.scrollIntoView({ block: "nearest" });
   }
 
-  /** Boxes of the selected sentence of the draft or the reference. */
-  get #boxes() {
-    const selected = this.#selected?.startsWith("reference-")
-      ? this.#study.reference?.[Number(this.#selected.slice("reference-".length))] : this.#sentence;
-    return selected?.boxes ?? [];
+  /** Move the focus to a sentence, or to a part of it. */
+  focus(id, part = ".sentence-text") {
+    this.#rowOf(id)?.querySelector(part)?.focus({ preventScroll: true });
+    this.#reveal(id);
   }
 
   /** Select a sentence of the draft or the reference, and bring its boxes into view; null deselects. */
   select(id, { reveal = false, focus = false, isInView = false } = {}) {
-    this.#selected = id;
-    const boxes = this.#boxes;
+    this.selected = id;
+    const place = id?.startsWith("reference-") ? Number(id.slice("reference-".length)) : null;
+    const boxes = (place === null ? this.#sentence(id) : this.study.reference?.[place])?.boxes ?? [];
     if (boxes.length && this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
     this.render();
     if (boxes.length && !isInView) this.inputs.radiograph.revealAll(boxes);
     if (id !== null && byId("links").checked) this.#link();
-    if (focus) this.sentences.focus(id);
-    else if (reveal) document.querySelector(`#report-body [data-id="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "nearest" });
+    if (focus) this.focus(id);
+    else if (reveal) this.#reveal(id);
   }
 
   /** Select a sentence, or deselect it. */
   toggle(id) {
-    this.select(id === this.#selected ? null : id);
-  }
-
-  focus(id) {
-    this.sentences.focus(id);
+    this.select(id === this.selected ? null : id);
   }
 
   selectBy(step) {
     const ids = this.shown.sentences.map(({ id }) => id);
     if (!ids.length) return;
-    const at = ids.indexOf(this.#selected);
+    const at = ids.indexOf(this.selected);
     const next = at < 0 ? (step > 0 ? 0 : ids.length - 1) : Math.min(ids.length - 1, Math.max(0, at + step));
     this.select(ids[next], { focus: true });
   }
@@ -340,133 +342,118 @@ export class StudyView extends EventTarget {
   }
 
   /** The given or the selected sentence; null, after a message, if it cannot be changed. */
-  #changeable(id = this.#selected) {
+  #changeable(id = this.selected, { canBeDeleted = false } = {}) {
     if (!this.#isOpen()) return null;
-    const sentence = this.shown.sentences.find((each) => each.id === id);
+    const sentence = this.#sentence(id);
     if (!sentence) notify("Select a sentence of the draft first.");
-    return sentence ?? null;
+    else if (!sentence.deleted || canBeDeleted) return sentence;
+    else this.#explainDeleted(sentence);
+    return null;
   }
 
   /** The given or the selected correction; null, after a message, if it cannot be assessed. */
   #assessable(id) {
-    const sentence = this.#changeable(id);
+    const sentence = this.#changeable(id, { canBeDeleted: true });
     if (!sentence || isCorrection(sentence)) return sentence;
     notify("Only a corrected sentence has a severity and a type of error.");
     return null;
   }
 
+  #explainDeleted({ id }) {
+    const { number } = this;
+    alertBar("This sentence is deleted; restore it to change it.", {
+      action: { label: "Restore", run: () => this.toggleDeleted(id) },
+      holds: () => this.number === number && !this.shown.done && Boolean(this.#sentence(id)?.deleted),
+    });
+  }
+
+  #numberOf(id) {
+    return this.shown.sentences.findIndex((sentence) => sentence.id === id) + 1;
+  }
+
   startEdit(id) {
     const sentence = this.#changeable(id);
     if (!sentence) return;
-    if (sentence.deleted) {
-      this.#explainDeleted(sentence);
-      return;
-    }
-    if (this.#selected !== sentence.id) this.select(sentence.id);
-    this.sentences.openForm(sentence.id, {
-      label: `Text of sentence ${this.#numberOf(sentence)}`,
-      text: this.typed(sentence.id) || sentence.text,
-      keep: (text) => this.keep(sentence.id, text),
-      save: (text) => this.#save(sentence.id, () => this.#edit(sentence.id, text)),
-      cancel: () => this.#save(sentence.id, null),
-    });
+    if (this.selected !== sentence.id) this.select(sentence.id);
+    this.#openForm(sentence.id);
+  }
+
+  startAdd(place = "new") {
+    if (this.#isOpen()) this.#openForm(place);
+  }
+
+  #openForm(place) {
+    if (!this.#texts.get(place)) this.keep(place, null);
+    this.editing = place;
     this.render();
+    const area = byId("report-body").querySelector(".sentence-form textarea");
+    area.focus();
+    area.setSelectionRange(area.value.length, area.value.length);
   }
 
-  #explainDeleted(sentence) {
-    const { number } = this;
-    alertBar("This sentence is deleted; restore it to change it.", {
-      action: { label: "Restore", run: () => this.#setDeleted(sentence, "restore") },
-      holds: () => this.number === number && !this.shown.done
-        && this.shown.sentences.some(({ id, deleted }) => id === sentence.id && deleted),
-    });
-  }
-
-  #numberOf(sentence) {
-    return this.shown.sentences.findIndex(({ id }) => id === sentence.id) + 1;
+  /** Close the form of a place. Its text is first stored in a change, then removed. */
+  endForm(place, isSaved) {
+    if (this.editing !== place) return;
+    const hadFocus = document.activeElement.closest(".sentence-form") !== null;
+    const text = typable(this.#texts.get(place) ?? "").trim();
+    // Removing a form with the focus would save it.
+    this.editing = null;
+    this.render();
+    if (hadFocus && isFinding(place)) byId("adder").querySelector(".add").focus();
+    else if (hadFocus) this.focus(place);
+    if (isSaved && text) (isFinding(place) ? this.#add : this.#edit).call(this, place, text);
+    else if (isFinding(place)) for (const field of FIELDS) this.keep(field + place, null);
+    this.discard(place);
   }
 
   /** If a change was refused, the sentence may have changed since the form was opened. */
   #edit(id, text) {
-    const sentence = this.shown.sentences.find((each) => each.id === id);
-    if (text === typable(sentence.text).trim()) return;
+    if (text === typable(this.#sentence(id).text).trim()) return;
     this.change("edit", { sentence: id, text });
-    announce(`Sentence ${this.#numberOf(sentence)} changed`);
+    announce(`Sentence ${this.#numberOf(id)} changed`);
   }
 
-  startAdd(place = "new") {
-    if (!this.#isOpen()) return;
-    this.sentences.openForm(place, {
-      label: "Text of the missing finding",
-      text: this.typed(place) ?? "",
-      keep: (text) => this.keep(place, text),
-      save: (text) => this.#save(place, () => this.#add(text, place)),
-      cancel: () => {
-        for (const field of FIELDS) this.#drop(field + place);
-        this.#save(place, null);
-      },
-    });
-    this.render();
-  }
-
-  #add(text, place) {
+  #add(place, text) {
     const id = `a${this.shown.version}`;
     for (const field of FIELDS) {
       const refused = this.#texts.get(field + place);
       if (refused) this.keep(field + id, refused);
-      this.#drop(field + place);
+      this.keep(field + place, null);
     }
     this.change("add", { text });
     this.select(id, { focus: true });
     announce(`Sentence ${this.shown.sentences.length} added`);
   }
 
-  /** End typing: store the change first, then remove its unsaved text. */
-  #save(place, change) {
-    change?.();
-    this.#drop(place);
-    if (this.sentences.place === place) this.sentences.closeForm();
-    this.render();
-  }
-
-  #saveComment(text) {
+  saveComment(text) {
     if (text !== this.shown.comment) this.change("comment", { text });
     this.discard("comment");
   }
 
   /** Continue typing after a reload or a refused change. */
   #restoreUnsaved() {
-    const next = this.waiting.find(({ place }) => isOpen(this.shown, place));
-    if (next && this.sentences.place === null) {
-      this.#continueTyping(next.place);
-      notify("Unsaved text was restored.");
-    }
-    this.render();
+    const [place] = this.waiting.find(([waiting]) => isOpen(this.shown, waiting)) ?? [];
+    if (!place || this.editing !== null) return;
+    this.continueTyping(place);
+    notify("Unsaved text was restored.");
   }
 
-  #continueTyping(place) {
+  continueTyping(place) {
     if (isFinding(place)) this.startAdd(place);
     else this.startEdit(place);
   }
 
   toggleDeleted(id) {
-    const sentence = this.#changeable(id);
-    if (sentence) this.#setDeleted(sentence, sentence.deleted ? "restore" : "delete");
-  }
-
-  #setDeleted(sentence, kind) {
-    this.change(kind, { sentence: sentence.id });
-    if (kind === "restore") this.#restoreUnsaved();
-    announce(`Sentence ${this.#numberOf(sentence)} ${kind === "delete" ? "deleted" : "restored"}`);
+    const sentence = this.#changeable(id, { canBeDeleted: true });
+    if (!sentence) return;
+    this.change(sentence.deleted ? "restore" : "delete", { sentence: sentence.id });
+    if (sentence.deleted) this.#restoreUnsaved();
+    announce(`Sentence ${this.#numberOf(sentence.id)} ${sentence.deleted ? "restored" : "deleted"}`);
   }
 
   addBox(id) {
     const sentence = this.#changeable(id);
     if (!sentence) return;
-    if (sentence.deleted) {
-      this.#explainDeleted(sentence);
-      return;
-    }
     if (byId("box-mode").value === "none") byId("box-mode").value = "all";
     if (this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
     this.select(sentence.id);
@@ -479,15 +466,39 @@ export class StudyView extends EventTarget {
     if (!sentence) return;
     const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
     if (differs) this.change("assess", { sentence: sentence.id, ...fields });
-    if ("comment" in fields) this.#drop(`why:${sentence.id}`);
-    if ("error_type" in fields) this.#drop(`own:${sentence.id}`);
+    if ("comment" in fields) this.keep(`why:${sentence.id}`, null);
+    if ("error_type" in fields) this.keep(`own:${sentence.id}`, null);
     if ("severity" in fields) announce(`Severity ${fields.severity}`);
     this.render();
   }
 
+  /** Open the field of a custom error type. */
+  nameType(id) {
+    this.naming = id;
+    this.render();
+    this.focus(id, ".own-type");
+  }
+
+  /** Use a custom error type and close its field; no name discards what was typed. */
+  saveType(id, name) {
+    const hadFocus = this.#rowOf(id)?.querySelector(".own-type") === document.activeElement;
+    this.naming = null;
+    if (name) this.assess(id, { error_type: name.split(/\s+/).join(" ") });
+    else this.discard(`own:${id}`);
+    if (hadFocus) this.focus(id, ".type");
+  }
+
+  /** The field of a custom error type is left: without text, it closes. */
+  leaveType(id) {
+    if (this.naming !== id || this.typed(`own:${id}`) !== null) return;
+    this.naming = null;
+    // Not while the page is drawn, which may have removed the field.
+    queueMicrotask(() => this.render());
+  }
+
   focusErrorType() {
     const sentence = this.#assessable();
-    if (sentence) this.sentences.focusErrorType(sentence.id);
+    if (sentence) this.focus(sentence.id, ".type");
   }
 
   undo() {
@@ -506,7 +517,7 @@ export class StudyView extends EventTarget {
     const kind = this.#turns > 0 ? "undo" : "redo";
     if (!this.shown[`can_${kind}`]) {
       this.#turns = 0;
-      notify(kind === "undo" ? "Nothing to undo" : "Nothing to redo");
+      notify(`Nothing to ${kind}`);
       return;
     }
     this.#turns -= Math.sign(this.#turns);
@@ -514,12 +525,11 @@ export class StudyView extends EventTarget {
   }
 
   go(step) {
-    const state = this.shown;
-    if (state.done || step < 1 || step > this.steps.steps.length || step === state.step) return;
+    const { steps } = this.set;
+    if (this.shown.done || step < 1 || step > steps.length || step === this.shown.step) return;
     this.change("step", { step });
-    this.reference.root.open = step === REFERENCE_STEP;
-    const { name, instruction } = this.steps.steps[step - 1];
-    announce(`Step ${step}, ${name}: ${instruction}`);
+    byId("reference").open = step === REFERENCE_STEP;
+    announce(`Step ${step}, ${steps[step - 1].name}: ${steps[step - 1].instruction}`);
   }
 
   stepBy(by) {
@@ -529,35 +539,47 @@ export class StudyView extends EventTarget {
   /** The button below the report: next step, finish, or next study. */
   advance() {
     if (this.shown.done) this.dispatchEvent(new Event("nextstudy"));
-    else if (this.shown.step < this.steps.steps.length) this.stepBy(1);
+    else if (this.shown.step < this.set.steps.length) this.stepBy(1);
     else this.finish();
+  }
+
+  /** Show why the study cannot be finished, until the next change. */
+  #showHint(words) {
+    this.#hint = { words, version: this.shown.version };
+    this.render();
+    announce(words);
   }
 
   finish() {
     if (this.shown.done) return;
     // A field with unsaved text of an earlier page never lost the focus, so it was not saved.
-    this.comment.save();
-    this.sentences.saveAssessments();
+    for (const place of this.#fieldTexts) {
+      const [text, id] = [typable(this.#texts.get(place)).trim(), place.slice("own:".length)];
+      if (place === "comment") this.saveComment(text);
+      else if (place.startsWith("own:")) this.saveType(id, text);
+      else this.assess(id, { comment: text });
+    }
     const state = this.shown;
     const missed = NEEDED_STEPS.find((step) => !state.visited.includes(step));
     const [open] = unassessed(state);
     const nameless = unnamed(state);
-    if (state.step < this.steps.steps.length) {
-      this.steps.showHint("A study is finished in step 4.");
+    if (state.step < this.set.steps.length) {
+      this.#showHint("A study is finished in step 4.");
     } else if (missed) {
       this.go(missed);
-      this.steps.showHint(`Step ${missed} comes before finishing.`);
+      this.#showHint(`Step ${missed} comes before finishing.`);
     } else if (open) {
       this.select(open.id, { focus: true });
-      this.sentences.focusSeverity(open.id);
+      this.focus(open.id, ".severity input");
       notify("This correction has no severity yet: choose one, or press 0, 1 or 2.");
     } else if (nameless.length && !this.#askedTypes) {
       this.#askedTypes = true;
       this.select(nameless[0].id, { focus: true });
-      this.steps.showHint(`${counted(nameless.length, "correction has", "corrections have")} no type of error (T). Finish again to leave it so.`);
+      const corrections = counted(nameless.length, "correction has", "corrections have");
+      this.#showHint(`${corrections} no type of error (T). Finish again to leave it so.`);
     } else if (this.waiting.length) {
       byId("unsaved").scrollIntoView({ block: "nearest" });
-      this.steps.showHint("Some text is not saved: continue or discard it.");
+      this.#showHint("Some text is not saved: continue or discard it.");
     } else {
       this.change("finish", {});
       announce("Study finished");
@@ -583,13 +605,7 @@ export class StudyView extends EventTarget {
   }
 
   toggleVerdicts() {
-    const verdicts = byId("verdicts");
-    if (verdicts.disabled) notify(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
-    else verdicts.click();
-  }
-
-  cycleImages() {
-    this.inputs.turn();
-    this.render();
+    if (byId("verdicts").disabled) notify(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
+    else byId("verdicts").click();
   }
 }

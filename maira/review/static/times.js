@@ -29,8 +29,7 @@ export class Times {
     this.#unsent = [...storage.all(`time:${drafts}`).values()].sort((one, other) => one.sequence - other.sequence);
     for (const name of ACTIVITIES) document.addEventListener(name, () => this.#active(), { capture: true, passive: true });
     document.addEventListener("visibilitychange", () => this.#record(document.visibilityState === "visible" ? "show" : "hide"));
-    window.addEventListener("focus", () => this.#record("focus"));
-    window.addEventListener("blur", () => this.#record("blur"));
+    for (const kind of ["focus", "blur"]) window.addEventListener(kind, () => this.#record(kind));
     window.addEventListener("online", () => this.#send());
     window.addEventListener("pagehide", () => this.#leave());
     window.addEventListener("pageshow", ({ persisted }) => {
@@ -63,7 +62,6 @@ export class Times {
     this.#recorded = this.#activity;
     this.#append("active", this.#activity);
     this.#activity = null;
-    this.#plan();
   }
 
   #record(kind, number = this.#number) {
@@ -71,7 +69,6 @@ export class Times {
     this.#recordActivity();
     this.#number = number;
     this.#append(kind, performance.now());
-    this.#plan();
   }
 
   #append(kind, clock) {
@@ -81,6 +78,7 @@ export class Times {
     this.#sequence += 1;
     this.#unsent.push(event);
     this.#keep(event, event);
+    this.#plan();
   }
 
   #keep({ session, sequence }, event) {
@@ -98,39 +96,35 @@ export class Times {
   #leave() {
     this.#record("close");
     // The request outlives the page; the next page sends whatever it fails to deliver.
-    if (this.#unsent.length) post("/api/times", this.#batch(), { keepalive: true }).catch(() => {});
+    if (this.#unsent.length) post("/api/times", this.#batch().body, { keepalive: true }).catch(() => {});
   }
 
-  /** The next events of one session, with the time of now on its clock. */
+  /** The next events of one session, and the request that sends them, with the time of now on its clock. */
   #batch() {
     const [{ session, origin }] = this.#unsent;
-    const events = this.#unsent.filter((event) => event.session === session).slice(0, BATCH);
+    const batch = this.#unsent.filter((event) => event.session === session).slice(0, BATCH);
     // The clock of an earlier page has ended; the time of day replaces it.
     const sent = session === this.#session ? performance.now() : Math.max(0, Date.now() - origin);
-    return {
-      reader: this.reader, drafts: this.drafts, session, sent,
-      events: events.map(({ sequence, number, kind, clock }) => ({ sequence, number, kind, clock })),
-    };
+    const events = batch.map(({ sequence, number, kind, clock }) => ({ sequence, number, kind, clock }));
+    return { batch, body: { reader: this.reader, drafts: this.drafts, session, sent, events } };
   }
 
   async #send() {
     if (this.#isSending) return;
     this.#isSending = true;
     while (this.#unsent.length) {
-      const batch = this.#batch();
+      const { batch, body } = this.#batch();
       try {
-        await post("/api/times", batch);
+        await post("/api/times", body);
       } catch (error) {
-        if (!(error instanceof Refused) || [401, 403].includes(error.status)) {
+        if (!(error instanceof Refused) || error.isSignedOut) {
           this.#plan(RETRY_MS);
           break;
         }
         // The server misses the numbers of these events, and the times of their studies count as unknown.
       }
-      const sequences = new Set(batch.events.map(({ sequence }) => sequence));
-      const isSent = (event) => event.session === batch.session && sequences.has(event.sequence);
-      for (const event of this.#unsent.filter(isSent)) this.#keep(event, null);
-      this.#unsent = this.#unsent.filter((event) => !isSent(event));
+      for (const event of batch) this.#keep(event, null);
+      this.#unsent = this.#unsent.filter((event) => !batch.includes(event));
     }
     this.#isSending = false;
   }
