@@ -51,7 +51,7 @@ await (async () => {
     enlarge.hidden = !image.src;
     enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn(), SIDES));
     const caption = element("figcaption", {}, element("span", { text: IMAGES[kind] }), enlarge);
-    return { figure: element("figure", { class: "radiograph", "data-kind": kind }, caption, root), focus };
+    return { figure: element("figure", { class: "picture", "data-kind": kind }, caption, root), focus };
   }
 
   function sentenceItem(group, sentence, index) {
@@ -85,13 +85,13 @@ await (async () => {
     const [frontal, ...others] = radiographs.map(({ figure }) => figure);
     const pictures = element("div", { class: others.length ? "radiographs" : "radiographs alone" }, frontal,
       others.length ? element("div", { class: "others" }, ...others) : null);
-    const facts = element("dl", { class: "figures" });
+    const facts = element("dl", { class: "scores" });
     for (const [name, value] of Object.entries(study.facts)) {
       facts.append(element("div", {}, element("dt", { text: titleCase(name) }), element("dd", { text: value })));
     }
     const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
       element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
-      element("div", { class: others.length ? "card-body" : "card-body one-radiograph" }, pictures, texts(study)));
+      element("div", { class: "card-body" }, pictures, texts(study)));
     connect(card, radiographs, () => [], study.sample_id);
     radiographsOf.set(card, radiographs);
     return card;

@@ -121,6 +121,9 @@ def test_boxes_are_drawn_at_their_position(page: Page) -> None:
     box = card(page).locator("[data-kind=frontal] .box-viewer-box[data-id=findings-0]").bounding_box()
     assert image is not None
     assert box is not None
+    figure = card(page).locator("[data-kind=frontal]").bounding_box()
+    assert figure is not None
+    assert figure["height"] > image["height"]
     assert image["width"] / image["height"] == pytest.approx(2, abs=0.01)
     shares = [
         (box["x"] - image["x"]) / image["width"],
