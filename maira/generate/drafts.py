@@ -221,8 +221,8 @@ def generate_responses(
     settings: Mapping[str, Any],
     items: Sequence[GenerationItem],
     failures: Sequence[Failure],
-    on_changed: Callable[[int], None],
-    on_progress: Callable[[int, int], None],
+    on_changed: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[list[Row], list[Failure]]:
     """Generate the missing responses of a run, write each as it arrives, and finish the file.
 
@@ -332,8 +332,7 @@ def generate_drafts(
     engine: EngineOptions | None = None,
     *,
     failures: Sequence[Failure] = (),
-    on_changed: Callable[[int], None] = lambda _: None,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
+    **callbacks: Callable[..., None],
 ) -> tuple[int, list[Failure]]:
     """Draft a report for every study; a run with the same settings resumes where it stopped.
 
@@ -365,7 +364,7 @@ def generate_drafts(
         "temperature": temperature,
         "seed": None if temperature is None else seed,
     }
-    rows, failed = generate_responses(out, checkpoint, engine, settings, items, unreadable, on_changed, on_progress)
+    rows, failed = generate_responses(out, checkpoint, engine, settings, items, unreadable, **callbacks)
     return len(rows), failed
 
 

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from maira.data.images import CropMap, image_size
@@ -30,7 +29,6 @@ from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import (
     BOX_CLIPPED,
     BOX_OUTSIDE,
-    Example,
     UnusedInputWarning,
     drop_inputs,
     make_example,
@@ -74,8 +72,7 @@ def ground_phrases(
     engine: EngineOptions | None = None,
     *,
     failures: Sequence[Failure] = (),
-    on_changed: Callable[[int], None] = lambda _: None,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
+    **callbacks: Callable[..., None],
 ) -> BoxResult:
     """Locate every phrase on its study's frontal image (MAIRA-2, appendix D.4).
 
@@ -95,9 +92,7 @@ def ground_phrases(
         return [_phrase_item(by_id[phrase.sample_id], phrase, options, cut_loops=not engine.free)]
 
     items, unreadable = make_items((phrase for phrase in phrases if phrase.sample_id in by_id), make, failures)
-    rows, failed = generate_responses(
-        out, checkpoint, engine, _settings(options), items, unreadable, on_changed, on_progress
-    )
+    rows, failed = generate_responses(out, checkpoint, engine, _settings(options), items, unreadable, **callbacks)
     masked = sum(phrase.sentence.masks is not None for phrase in phrases)
     return _write_result(out, rows, failed, requested=len(phrases), outside=0, masked=masked)
 
@@ -110,8 +105,7 @@ def complete_boxes(
     engine: EngineOptions | None = None,
     *,
     failures: Sequence[Failure] = (),
-    on_changed: Callable[[int], None] = lambda _: None,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
+    **callbacks: Callable[..., None],
 ) -> BoxResult:
     """Complete the boxes of every grounded sentence of the reference reports (MAIRA-2, appendix D.1).
 
@@ -129,9 +123,7 @@ def complete_boxes(
         return [completion_item(study, completion, _limit(options)) for completion in completions]
 
     items, unreadable = make_items(grounded, make, failures)
-    rows, failed = generate_responses(
-        out, checkpoint, engine, _settings(options), items, unreadable, on_changed, on_progress
-    )
+    rows, failed = generate_responses(out, checkpoint, engine, _settings(options), items, unreadable, **callbacks)
     located = {study.sample_id: [s for s in study.grounded_findings or () if s.boxes] for study in grounded}
     unread = {failure.sample_id for failure in unreadable}
     requested = sum(map(len, located.values()))
@@ -159,52 +151,38 @@ def _phrase_item(study: Study, phrase: Phrase, options: GenerationOptions, *, cu
     example = make_example(study, "phrase", phrase=text_only, preset=options.preset)
     (cropped,), losses = to_crop_coordinates([phrase.sentence], CropMap(*image_size(study.frontal)))
     is_clipped = any(note in (BOX_CLIPPED, BOX_OUTSIDE) for _, note in losses)
-    row = partial(_phrase_row, example, phrase, cropped.boxes or (), is_clipped, cut_loops)
-    request = report_request(example, _limit(options))
-    return GenerationItem(request, row, phrase.index, phrase.sentence.boxes)
 
+    def row(response: Response, model: str) -> Row:
+        parsed = parse_response(response, cut_loops=cut_loops)
+        boxes = [box for sentence in parsed.sentences for box in sentence.boxes or ()]
+        return {
+            "sample_id": phrase.sample_id,
+            "index": phrase.index,
+            "phrase": phrase.sentence.text,
+            "report": to_original_coordinates(parsed.sentences, study.frontal),
+            **_comparison(phrase.sentence.boxes, cropped.boxes or (), is_clipped, boxes),
+            **response_columns(response, parsed.irregularities, model),
+        }
 
-def _phrase_row(
-    example: Example,
-    phrase: Phrase,
-    reference: Sequence[Box],
-    is_clipped: bool,
-    cut_loops: bool,
-    response: Response,
-    model: str,
-) -> Row:
-    parsed = parse_response(response, cut_loops=cut_loops)
-    boxes = [box for sentence in parsed.sentences for box in sentence.boxes or ()]
-    return {
-        "sample_id": phrase.sample_id,
-        "index": phrase.index,
-        "phrase": phrase.sentence.text,
-        "report": to_original_coordinates(parsed.sentences, example.images[0]),
-        **_comparison(phrase.sentence.boxes, reference, is_clipped, boxes),
-        **response_columns(response, parsed.irregularities, model),
-    }
+    return GenerationItem(report_request(example, _limit(options)), row, phrase.index, phrase.sentence.boxes)
 
 
 def completion_item(study: Study, completion: BoxCompletion, limit: int) -> GenerationItem:
     """Make the request for the boxes of one sentence, whose row compares them with the reference boxes."""
     original = (study.grounded_findings or [])[completion.index].boxes or ()
-    request = GenerationRequest(completion.example, "boxes", limit)
-    row = partial(_completion_row, study, completion, original)
-    return GenerationItem(request, row, completion.index, original)
 
+    def row(response: Response, model: str) -> Row:
+        boxes, kinds = completion.read(response.text, cut_off=response.cut_off)
+        (placed,) = to_original_coordinates([Sentence(text=completion.text, boxes=boxes)], study.frontal)
+        return {
+            "sample_id": study.sample_id,
+            "index": completion.index,
+            **placed,
+            **_comparison(original, completion.reference, completion.is_clipped, boxes),
+            **response_columns(response, [Irregularity(index=completion.index, kind=kind) for kind in kinds], model),
+        }
 
-def _completion_row(
-    study: Study, completion: BoxCompletion, original: Sequence[Box], response: Response, model: str
-) -> Row:
-    boxes, kinds = completion.read(response.text, cut_off=response.cut_off)
-    (placed,) = to_original_coordinates([Sentence(text=completion.text, boxes=boxes)], study.frontal)
-    return {
-        "sample_id": study.sample_id,
-        "index": completion.index,
-        **placed,
-        **_comparison(original, completion.reference, completion.is_clipped, boxes),
-        **response_columns(response, [Irregularity(index=completion.index, kind=kind) for kind in kinds], model),
-    }
+    return GenerationItem(GenerationRequest(completion.example, "boxes", limit), row, completion.index, original)
 
 
 def _comparison(
