@@ -13,16 +13,35 @@ from maira.model.prompts import Task
 from maira.model.task_examples import UnusedInputWarning, make_example
 from maira.review.agreement import worst_severity
 from maira.review.campaign import REFERENCE_ARM
-from maira.review.changes import State
-from maira.review.corrected import corrected_report
+from maira.review.changes import ReviewedSentence, State, as_box
+from maira.review.database import Draft
 from maira.review.protocol import SEVERITIES
 from maira.review.store import Store
 from radfact.errors import InputError
 from radfact.pages.meta_page import Table
-from radfact.records import Report, narrative
+from radfact.records import Report, Sentence, narrative
 
 _SIGNIFICANT = SEVERITIES[-1].id
 _COUNTS = ("errors", "significant", "insignificant")
+_END_MARKS = (".", "!", "?", ":")
+
+
+def corrected_report(draft: Draft, state: State) -> Report:
+    """Return the report after a review: a narrative if the draft is one, otherwise sentences with boxes."""
+    sentences = [sentence for sentence in state.sentences if not sentence.deleted]
+    if draft.is_narrative:
+        return " ".join(s.text if s.text.endswith(_END_MARKS) else f"{s.text}." for s in sentences)
+    return [_corrected_sentence(draft, sentence) for sentence in sentences]
+
+
+def _corrected_sentence(draft: Draft, sentence: ReviewedSentence) -> Sentence:
+    """Return a sentence of a corrected report; changed boxes remove the masks."""
+    boxes = tuple(as_box(corners) for corners in sentence.boxes)
+    if sentence.is_added:
+        return Sentence(text=sentence.text, boxes=boxes)
+    drafted = draft.sentences[int(sentence.id[1:])]
+    regions = {"boxes": boxes or None, "masks": None} if sentence.has_moved_boxes else {}
+    return drafted.model_copy(update={"text": sentence.text, **regions})
 
 
 def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> Table:

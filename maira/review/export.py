@@ -18,9 +18,14 @@ from maira.data.study import Study
 from maira.review.adjudication import collect_adjudication_items
 from maira.review.agreement import worst_severity
 from maira.review.changes import ReviewedSentence
-from maira.review.corrected import corrected_report
 from maira.review.database import Draft
-from maira.review.dataset_export import PreferenceRows, corrected_studies, find_preferences, rating_table
+from maira.review.dataset_export import (
+    PreferenceRows,
+    corrected_report,
+    corrected_studies,
+    find_preferences,
+    rating_table,
+)
 from maira.review.protocol import SEVERITIES
 from maira.review.readings import Reading, collect_readings
 from maira.review.store import Store

@@ -211,7 +211,7 @@ class Store:
         with self._lock:
             reader = self.reader_key(reader)
             self._load_changes()
-            names = [reader, *(self.campaign.merged_readers(reader) if self.campaign else ())]
+            names = self._with_merged(reader)
             changed = {
                 number: history.snapshot
                 for name in reversed(names)
@@ -261,7 +261,7 @@ class Store:
         with self._lock:
             key = self.reader_key(reader)
             self._load_changes()
-            names = [key, *(self.campaign.merged_readers(key) if self.campaign else ())]
+            names = self._with_merged(key)
             return {
                 number: times
                 for (name, number), times in self._change_times.items()
@@ -292,7 +292,7 @@ class Store:
         """Return the events of a reader's pages; none in a review from before times were recorded."""
         with self._lock:
             key = self.reader_key(reader)
-            names = [key, *(self.campaign.merged_readers(key) if self.campaign else ())]
+            names = self._with_merged(key)
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
                 return []
             rows = self._connection.execute(
@@ -379,8 +379,12 @@ class Store:
 
     def _owner(self, reader: str, number: int) -> str:
         """Return the reader, or the one merged into them, whose review of a study counts."""
-        names = [reader, *(self.campaign.merged_readers(reader) if self.campaign else ())]
+        names = self._with_merged(reader)
         return next((name for name in names if self._history(name, number).snapshot.version), reader)
+
+    def _with_merged(self, reader: str) -> list[str]:
+        """Return a reader and those merged into them; the first with a review of a study counts."""
+        return [reader, *(self.campaign.merged_readers(reader) if self.campaign else ())]
 
     def _current_name(self, key: str) -> str:
         return self.campaign.name(key) if self.campaign else key

@@ -13,7 +13,6 @@ import math
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,48 +22,31 @@ ARMS = ("first", "second")
 MEANS = (2.0, 3.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
-    """A simulated reader study.
-
-    Attributes:
-        readers, studies: their numbers; each reader reads each study in both arms.
-    """
-
-    readers: int
-    studies: int
-
-    @classmethod
-    def parse(cls, text: str) -> Design:
-        """Return the design that `READERSxSTUDIES` describes."""
-        if not (match := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)):
-            raise argparse.ArgumentTypeError(f"expected READERSxSTUDIES such as 3x20, found {text!r}")
-        return cls(int(match[1]), int(match[2]))
+def parse_design(text: str) -> tuple[int, int]:
+    """Return the numbers of readers and studies that `READERSxSTUDIES` describes."""
+    if not (match := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)):
+        raise argparse.ArgumentTypeError(f"expected READERSxSTUDIES such as 3x20, found {text!r}")
+    return int(match[1]), int(match[2])
 
 
-def simulate(design: Design, reader_arm_sd: float, generator: np.random.Generator) -> OutcomeValues:
-    """Return readings with random effects.
-
-    Args:
-        design: numbers of readers and studies.
-        reader_arm_sd: standard deviation of the effect of reader x arm.
-        generator: random number generator.
-    """
-    shape = (design.readers, design.studies, len(ARMS))
+def simulate(counts: tuple[int, int], reader_arm_sd: float, generator: np.random.Generator) -> OutcomeValues:
+    """Return readings of these numbers of readers and studies, with random effects."""
+    readers, studies = counts
+    shape = (readers, studies, len(ARMS))
     values = (
         np.asarray(MEANS)
-        + generator.normal(0, 1, (design.readers, 1, 1))
-        + generator.normal(0, 1, (1, design.studies, 1))
-        + generator.normal(0, 0.5, (1, design.studies, len(ARMS)))
-        + generator.normal(0, reader_arm_sd, (design.readers, 1, len(ARMS)))
+        + generator.normal(0, 1, (readers, 1, 1))
+        + generator.normal(0, 1, (1, studies, 1))
+        + generator.normal(0, 0.5, (1, studies, len(ARMS)))
+        + generator.normal(0, reader_arm_sd, (readers, 1, len(ARMS)))
         + generator.normal(0, 0.5, shape)
     )
-    readers, studies, arms = (indices.ravel().tolist() for indices in np.indices(shape))
+    reader, study, arm = (indices.ravel().tolist() for indices in np.indices(shape))
     return OutcomeValues(
         values.ravel().tolist(),
-        [ARMS[arm] for arm in arms],
-        [f"reader {reader}" for reader in readers],
-        [f"study {study}" for study in studies],
+        [ARMS[index] for index in arm],
+        [f"reader {index}" for index in reader],
+        [f"study {index}" for index in study],
     )
 
 
@@ -78,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("designs", nargs="+", type=Design.parse, metavar="READERSxSTUDIES")
+    parser.add_argument("designs", nargs="+", type=parse_design, metavar="READERSxSTUDIES")
     parser.add_argument("--simulations", type=int, default=100, help="simulated reader studies of each design")
     parser.add_argument("--reader-arm-sd", type=float, nargs="+", default=[0.3], help="of the effect of reader x arm")
     parser.add_argument("--seed", type=int, default=0)
@@ -101,7 +83,7 @@ def main() -> None:
             difference_share = counts["difference"] / options.simulations
             error = math.sqrt(difference_share * (1 - difference_share) / options.simulations)
             print(
-                f"{design.readers:7}  {design.studies:7}  {deviation:15.2f}  {difference_share:.2f} ± {error:.2f}"
+                f"{design[0]:7}  {design[1]:7}  {deviation:15.2f}  {difference_share:.2f} ± {error:.2f}"
                 f"  {counts['means'] / len(ARMS) / options.simulations:5.2f}  {counts['model']:5} of"
                 f" {options.simulations:<8}  {seconds:17.2f}",
                 flush=True,
