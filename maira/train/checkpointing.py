@@ -101,7 +101,10 @@ class CheckpointManager:
             for name, part in self._parts(model, optimizer)
             if self.context.is_main or part.is_sharded
         }
-        write = partial(self._write, step, parts, json.dumps(_random_state()), record)
+        # Of torch's random number generators, the only ones that a step uses.
+        cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None
+        random_state = json.dumps({"torch": torch.get_rng_state().tolist(), "cuda": cuda})
+        write = partial(self._write, step, parts, random_state, record)
         self._pending = step, self._thread.submit(copy_context().run, write)
 
     def finish(self) -> bool:
@@ -305,12 +308,6 @@ def _reason(error: BaseException | None) -> str:
         return os.strerror(int(match[1]))
     prefix = "" if isinstance(error, RunError | InputError) else f"{type(error).__name__}: "
     return f"{prefix}{' '.join(str(error).split())[:300]}"
-
-
-def _random_state() -> dict[str, Any]:
-    """Return the states of torch's random number generators, the only ones that a step uses, as JSON values."""
-    cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None
-    return {"torch": torch.get_rng_state().tolist(), "cuda": cuda}
 
 
 def _set_random_state(state: dict[str, Any]) -> None:

@@ -148,15 +148,6 @@ def tracker_names(config: BaseTrainConfig) -> list[str]:
     return names
 
 
-def metric_targets(config: BaseTrainConfig) -> list[str]:
-    """Return where the metrics of a run are written, for a message."""
-    targets = {
-        "tensorboard": f"TensorBoard: {config.out / 'tensorboard'}",
-        "wandb": f"Weights & Biases: project {os.environ.get('WANDB_PROJECT', WANDB_PROJECT)}",
-    }
-    return [str(config.out / "metrics.jsonl"), *(targets[name] for name in tracker_names(config))]
-
-
 class MetricsLogger:
     """Logs the steps of a run, every `log_every`, and its validations.
 
@@ -198,14 +189,20 @@ class MetricsLogger:
             sum(_numel(p) for p in model.parameters() if p.requires_grad or not only_trained)
             for only_trained in (True, False)
         )
-        size = f"{self._context.size} processes"
+        size, out = f"{self._context.size} processes", self._config.out
+        project = os.environ.get("WANDB_PROJECT", WANDB_PROJECT)
+        trackers = {
+            "tensorboard": f"TensorBoard: {out / 'tensorboard'}",
+            "wandb": f"Weights & Biases: project {project}",
+        }
         processes = {"none": "1 process", "ddp": f"{size} (DDP)", "fsdp": f"{size} (FSDP2)"}
+        targets = [str(out / "metrics.jsonl"), *(trackers[name] for name in tracker_names(self._config))]
         self.info(
             f"{len(schedule.table):,} samples, {schedule.samples_per_epoch:,} per epoch, {schedule.steps:,} steps of "
             f"{self._config.global_batch}",
             f"{_short(trained)} of {_short(total)} parameters trained",
             f"{processes[sharding]} on {self._context.device.type}, attention {kernel.removeprefix('maira_')}",
-            f"metrics in {', '.join(metric_targets(self._config))}",
+            f"metrics in {', '.join(targets)}",
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -94,6 +94,7 @@ class Trainer:
         self, config: BaseTrainConfig, setup: TrainingSetup, context: DistributedContext, console: Console
     ) -> None:
         self.config, self.setup, self.context = config, setup, context
+        self._data_fingerprint = hashlib.sha256(setup.dataset.table.tobytes()).hexdigest()[:16]
         self.schedule = DataSchedule(setup.dataset.table, config)
         self.schedule.check(setup.dataset.sample_id, context.size)
         prepare_blocks(setup.training, config)
@@ -331,10 +332,6 @@ class Trainer:
             f"terminated at step {self.step} of {self.schedule.steps}; {self.checkpoints.resume_hint}",
             code=ErrorCode.INTERRUPTED,
         )
-
-    @property
-    def _data_fingerprint(self) -> str:
-        return hashlib.sha256(self.setup.dataset.table.tobytes()).hexdigest()[:16]
 
 
 def run_training(

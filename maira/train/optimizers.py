@@ -19,7 +19,11 @@ from radfact.errors import ErrorCode, InputError
 
 def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Optimizer:
     """Make AdamW for a model's trained weights, after the model is distributed."""
-    groups = parameter_groups(model, config.weight_decay)
+    # Matrices have weight decay, biases, norms and other vectors do not.
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
+    decays = ((matrices, config.weight_decay), (vectors, 0.0))
+    groups: list[dict[str, Any]] = [{"params": group, "weight_decay": decay} for group, decay in decays if group]
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
     try:
@@ -37,13 +41,6 @@ def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Opt
         # Compiling it for every shape takes minutes on a CPU.
         optimizer.step = torch.compiler.set_stance("force_eager")(optimizer.step)  # type: ignore[method-assign]
     return optimizer
-
-
-def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Group trained weights by weight decay: matrices have it, biases, norms and other vectors do not."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [([p for p in trained if p.ndim >= 2], decay), ([p for p in trained if p.ndim < 2], 0.0)]
-    return [{"params": weights, "weight_decay": own} for weights, own in groups if weights]
 
 
 def make_lr_schedule(config: BaseTrainConfig, steps: int) -> Callable[[int], float]:

@@ -85,16 +85,11 @@ class StudyDataset:
         patch_grid: int | None,
     ) -> None:
         self.sources, self.processor, self.config, self.patch_grid = sources, processor, config, patch_grid
+        self.pad_id: int = processor.tokenizer.pad_token_id
         self.table, self.kinds, self.notes, self._tokens = table.rows, table.kinds, table.notes, table.tokens
         prompts, answers, images = (self.table[name].astype(np.int64) for name in ("prompt", "answer", "images"))
         counts = prompts + answers - images * (processor.image_seq_length - 1)
         self._starts = np.concatenate(([0], counts.cumsum()))
-
-    @property
-    def pad_id(self) -> int:
-        """Padding token."""
-        pad_id: int = self.processor.tokenizer.pad_token_id
-        return pad_id
 
     def study(self, source: int, number: int) -> Study:
         """Return a study."""

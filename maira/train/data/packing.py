@@ -105,10 +105,7 @@ class SampleDataset(Protocol):
     """A map-style dataset: samples by their row in a table."""
 
     table: npt.NDArray[Any]  # (samples,) of `SAMPLE_LENGTHS`
-
-    @property
-    def pad_id(self) -> int:
-        """Padding token."""
+    pad_id: int
 
     def sample_id(self, row: int) -> str:
         """Return the name of a sample."""

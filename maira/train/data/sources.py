@@ -73,12 +73,8 @@ class ManifestSource:
             self._version = _version(os.fstat(lines.fileno()))
             # (lines + 1,), byte offsets of the lines and the end
             self._offsets = np.cumsum([0, *map(len, lines)], dtype=np.uint64)
+        self.count = len(self._offsets) - 1  # upper bound of the numbers, some of which may have no study
         self._folder = manifest_folder(path)
-
-    @property
-    def count(self) -> int:
-        """Upper bound of the numbers, some of which may have no study."""
-        return len(self._offsets) - 1
 
     def key(self) -> Any:
         """Return the name, size and modification time of the file."""
