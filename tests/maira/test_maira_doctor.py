@@ -67,8 +67,11 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
+        ({}, "no config.json"),
+        ({"config__json": "{"}, "config.json cannot be read"),
+        ({"config__json": "[]"}, "config.json has no model_type"),
+        ({"config__json": "{}"}, "config.json has no model_type"),
         ({"model__safetensors": "x"}, "no tokenizer"),
-        ({"tokenizer__json": "{}"}, "no weights"),
         ({"tokenizer__json": "{}", "pytorch_model__bin": "x"}, "no weights: expected model.safetensors or "),
         (
             {"tokenizer__json": "{}", "model__safetensors__index__json": _INDEX, "one__safetensors": "x"},
@@ -78,8 +81,10 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
         ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "the index of its weights cannot be read"),
     ],
 )
-def test_an_incomplete_checkpoint_is_reported(files: dict[str, str], problem: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported(files: dict[str, str], problem: str, tmp_path: Path) -> None:
     folder = _model(tmp_path / "maira-2", "maira2", **files)
+    if not files:
+        (folder / "config.json").unlink()
     result = check_folder(folder)[1]
     assert (result.status, problem in result.message) == ("wrong", True)
     assert _states(folders=[folder])["maira generate"].status == "missing"
@@ -122,21 +127,6 @@ def test_the_browser_of_a_review_is_detected(
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     messages = [result.message for result in diagnose()["Browser"]]
     assert [message.partition(";")[0] for message in messages] == [expected]
-
-
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        (None, "no config.json"),
-        ("{", "config.json cannot be read"),
-        ("[]", "config.json has no model_type"),
-        ("{}", "config.json has no model_type"),
-    ],
-)
-def test_a_folder_without_a_model_is_reported(config: str | None, problem: str, tmp_path: Path) -> None:
-    if config is not None:
-        (tmp_path / "config.json").write_text(config)
-    assert check_folder(tmp_path)[1].message == problem
 
 
 def test_commands_name_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,13 +112,6 @@ def test_accelerate_may_launch_more_processes_than_studies(
     assert done.stdout.count("1 of 1 studies drafted") == 1
 
 
-def test_skipped_samples_do_not_fail_a_launcher(checkpoint: Path, manifest: Path, tmp_path: Path) -> None:
-    done = _launched(_command(checkpoint, manifest, tmp_path / "drafts.jsonl"))
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout.count("skipped: ") == 1
-
-
 def test_a_run_resumes_with_another_number_of_processes(
     checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
