@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from importlib import resources
@@ -26,7 +27,7 @@ from starlette.types import ASGIApp
 
 from maira.data.study import IMAGE_COLUMNS
 from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
-from maira.review.coordinator import CampaignFile, Coordinator
+from maira.review.coordinator import CampaignFile, Coordinator, NewReader
 from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
 from maira.review.export import corrected_drafts, corrections_csv
@@ -54,10 +55,6 @@ _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 _log = logging.getLogger(__name__)
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
-
-
-class _Named(Record):
-    name: str
 
 
 class _Envelope(Record):
@@ -146,10 +143,19 @@ class Server:
         """Respond to `GET /api/studies?reader=R`."""
         reader = self._reader(request)
         reviews = self.store.reviews(reader)
-        rows = [
-            _row(place, self.set.drafts[number - 1].sample_id, reviews[number - 1]) | self._label(number)
-            for place, number in enumerate(self.store.study_list(reader), 1)
-        ]
+        rows = []
+        for place, number in enumerate(self.store.study_list(reader), 1):
+            review = reviews[number - 1]
+            rows.append(
+                {
+                    "number": place,
+                    "sample_id": self.set.drafts[number - 1].sample_id,
+                    "status": review.status,
+                    "step": review.state.step,
+                    "corrections": len(review.state.corrections),
+                    **self._label(number),
+                }
+            )
         return JSONResponse(rows)
 
     def study(self, request: Request) -> Response:
@@ -231,7 +237,7 @@ class Server:
 
     def add_reader(self, request: Request, body: Any) -> Response:
         """Respond to `POST /api/readers` with `{"name"}` and return the registered name."""
-        name = validate_model(_Named, body).name
+        name = validate_model(NewReader, body).name
         if request.scope["reader"]:
             raise _OtherReaderError
         self.store.add_reader(name)
@@ -343,8 +349,8 @@ def make_app(
         Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),
         Route("/api/times", _post(server.times), methods=["POST"]),
         Route("/api/studies/{number:int}/counterparts", _get(server.counterparts)),
-        Route("/images/{number:int}/{kind}", _get_image(server.image, images)),
-        Route("/thumbnails/{number:int}/{kind}", _get_image(server.thumbnail, images)),
+        Route("/images/{number:int}/{kind}", _get(server.image, images)),
+        Route("/thumbnails/{number:int}/{kind}", _get(server.thumbnail, images)),
     ]
     if campaign is not None:
         coordinator = Coordinator(server, campaign, current_tokens)
@@ -372,19 +378,12 @@ def _for_coordinator(handler: Callable[..., Response]) -> Callable[..., Response
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def _get(handler: Callable[[Request], Response]) -> _Endpoint:
-    async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(_respond, partial(handler, request))
-
-    return endpoint
-
-
-def _get_image(handler: Callable[[Request], Response], places: asyncio.Semaphore) -> _Endpoint:
-    """Return an endpoint that waits for one of the places, and skips requests that are canceled until then."""
+def _get(handler: Callable[[Request], Response], places: asyncio.Semaphore | None = None) -> _Endpoint:
+    """Return an endpoint; with places, it waits for one of them, and skips requests that are canceled until then."""
 
     async def endpoint(request: Request) -> Response:
-        async with places:
-            if await request.is_disconnected():
+        async with places or nullcontext():
+            if places and await request.is_disconnected():
                 return Response(status_code=_CANCELED)
             return await run_in_threadpool(_respond, partial(handler, request))
 
@@ -424,17 +423,6 @@ def _respond(handler: Callable[[], Response]) -> Response:
 
 def _error(status: int, reason: str, field: str | None = None) -> Response:
     return JSONResponse({"error": reason, "field": field}, status)
-
-
-def _row(number: int, sample_id: str, review: Snapshot) -> dict[str, Any]:
-    state = review.state
-    return {
-        "number": number,
-        "sample_id": sample_id,
-        "status": review.status,
-        "step": state.step,
-        "corrections": len(state.corrections),
-    }
 
 
 def _sentence(sentence: Sentence) -> dict[str, Any]:

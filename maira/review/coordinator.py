@@ -53,7 +53,9 @@ class _ReviewServer(Protocol):
     store: Store
 
 
-class _NewReader(Record):
+class NewReader(Record):
+    """Body of a request to register a reader."""
+
     name: str
 
 
@@ -149,7 +151,7 @@ class Coordinator:
 
     def add_reader(self, request: Request, body: Any) -> Response:
         """Respond to `POST /api/campaign/readers` with `{"name"}`."""
-        self.store.add_reader(validate_model(_NewReader, body).name)
+        self.store.add_reader(validate_model(NewReader, body).name)
         return self._updated(request)
 
     def add_studies(self, request: Request, body: Any) -> Response:
