@@ -140,12 +140,12 @@ MOST_LINES = {
     "radfact": 31908, "radfact/*": 2007, "radfact/cli": 2965, "radfact/findings": 1908,
     "radfact/io": 1937, "radfact/judges": 2358, "radfact/llm": 2345, "radfact/meta": 3943, "radfact/metrics": 5625,
     "radfact/pages": 2267, "radfact/reader": 3804, "radfact/results": 1787, "radfact/statistics": 962,
-    "radfact pages": 2713, "maira": 23250, "maira/*": 246, "maira/cli": 2517, "maira/evaluate": 757,
-    "maira/generate": 2132, "maira/grounding": 585, "maira/judge": 1311, "maira/model": 2471, "maira/publish": 579,
-    "maira/review": 4798, "maira/runtime": 460, "maira/train": 7388, "maira and data pages": 4818,
-    "data": 7113, "data/*": 2226, "data/annotation": 835, "data/dicom": 868, "data/phantoms": 934, "data/sources": 2250,
-    "encoders": 429, "tests": 51206, "tests/radfact": 17367, "tests/maira": 18330, "tests/data": 5560,
-    "tests/benchmarks": 5689,
+    "radfact pages": 2713, "maira": 21000, "maira/*": 227, "maira/cli": 2212, "maira/evaluate": 627,
+    "maira/generate": 2034, "maira/grounding": 545, "maira/judge": 1310, "maira/model": 2168, "maira/publish": 370,
+    "maira/review": 4611, "maira/runtime": 343, "maira/train": 6535, "maira and data pages": 4061,
+    "data": 6309, "data/*": 2002, "data/annotation": 709, "data/dicom": 743, "data/phantoms": 853, "data/sources": 2002,
+    "encoders": 396, "tests": 47450, "tests/radfact": 17367, "tests/maira": 16900, "tests/data": 4857,
+    "tests/benchmarks": 4100,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages. Changes may lower these numbers, never raise them."""

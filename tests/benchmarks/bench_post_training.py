@@ -44,15 +44,7 @@ REPLICATES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm of the comparison.
-
-    Attributes:
-        label: name in the table.
-        config: file name of the run config.
-        batch: samples, responses or preference pairs per step.
-        steps: optimizer steps.
-        options: further overrides of the run config.
-    """
+    """One arm of the comparison."""
 
     label: str
     config: str
@@ -71,11 +63,7 @@ BASELINE = "supervised"
 
 
 class Recorder:
-    """Runs each `maira` command once and saves its processor time to a file.
-
-    Args:
-        out: folder of the benchmark.
-    """
+    """Runs each `maira` command once and saves its processor time to a file."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -83,15 +71,7 @@ class Recorder:
             (out / name).mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str, *arguments: object) -> None:
-        """Run a command unless it has already completed.
-
-        Args:
-            name: name of the log and of the file with the time.
-            arguments: arguments of `maira`.
-
-        Raises:
-            RuntimeError: the command fails.
-        """
+        """Run a command unless it has already completed."""
         seconds = self.out / "seconds" / f"{name}.json"
         if seconds.exists():
             return
@@ -107,21 +87,13 @@ class Recorder:
         write_json(seconds, usage.ru_utime + usage.ru_stime)
 
     def minutes(self, arm: str) -> float:
-        """Return the processor minutes of all seeds of an arm, excluding generation on the test studies.
-
-        Args:
-            arm: key of `ARMS`.
-        """
+        """Return the processor minutes of all seeds of an arm, excluding generation on the test studies."""
         paths = [path for path in self.out.glob(f"seconds/{arm}-*.json") if not path.stem.endswith(".draft")]
         return sum(float(read_json(path)) for path in paths) / 60
 
 
 def make_studies(recorder: Recorder) -> dict[str, Path]:
-    """Generate the phantoms, and return their manifests by name.
-
-    Args:
-        recorder: runs the commands.
-    """
+    """Generate the phantoms, and return their manifests by name."""
     manifests = {}
     # The studies for preferences are the first training studies.
     for name, split, count, series in (
@@ -136,14 +108,7 @@ def make_studies(recorder: Recorder) -> dict[str, Path]:
 
 
 def train(arm: str, seed: int, manifests: Mapping[str, Path], recorder: Recorder) -> Path:
-    """Train an arm with a seed, generate drafts of the test studies, and return their path.
-
-    Args:
-        arm: key of `ARMS`.
-        seed: seed of the run.
-        manifests: manifests by name, from `make_studies`.
-        recorder: runs the commands.
-    """
+    """Train an arm with a seed, generate drafts of the test studies, and return their path."""
     name, spec = f"{arm}-{seed}", ARMS[arm]
     folder = recorder.out / name
     sources: object = manifests["train"]
@@ -173,14 +138,7 @@ def train(arm: str, seed: int, manifests: Mapping[str, Path], recorder: Recorder
 
 
 def draft(checkpoint: Path, name: str, manifest: Path, recorder: Recorder) -> Path:
-    """Generate drafts of the test studies, and return their path.
-
-    Args:
-        checkpoint: folder of the checkpoint.
-        name: name of the model.
-        manifest: manifest of the test studies.
-        recorder: runs the command.
-    """
+    """Generate drafts of the test studies, and return their path."""
     drafts = recorder.out / "drafts" / f"{name}.jsonl"
     files = ("--checkpoint", checkpoint, "--manifest", manifest, "--out", drafts)
     recorder.run(f"{name}.draft", "generate", *files)
@@ -188,12 +146,7 @@ def draft(checkpoint: Path, name: str, manifest: Path, recorder: Recorder) -> Pa
 
 
 def score(drafts: Path, manifest: Path) -> tuple[dict[str, Sequence[float]], dict[str, float]]:
-    """Return the scores of each study, and the means of `STATISTICS`.
-
-    Args:
-        drafts: drafts of a model.
-        manifest: manifest of the test studies.
-    """
+    """Return the scores of each study, and the means of `STATISTICS`."""
     metrics = ["radfact", *MEANS]
     result = evaluate(read_candidates_and_references(drafts, manifest), metrics, judge="offline", bootstrap=0)
     names = [part for parts in F1.values() for part in parts]
@@ -207,9 +160,6 @@ def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
 
     The score of an arm is the mean over its seeds. The 95% intervals are by bootstrap over studies, with the same draws
     for all models. They do not include the variation between seeds, whose scores are listed.
-
-    Args:
-        scores: values of each study by score, by model (`ARM-SEED`, or the name of an arm with one model).
     """
     columns = {f"{model}/{name}": column for model, values in scores.items() for name, column in values.items()}
     f1 = {f"{model}/{name}": (f"{model}/{p}", f"{model}/{r}") for model in scores for name, (p, r) in F1.items()}
@@ -269,11 +219,7 @@ def main() -> None:
 
 
 def print_table(table: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a Markdown table of scores, with the intervals of their differences from the baseline.
-
-    Args:
-        table: as in `results.json`.
-    """
+    """Print a Markdown table of scores, with the intervals of their differences from the baseline."""
     print("| arm |", " | ".join([*SHOWN.values(), "words per report", "processor minutes"]), "|")
     print("|---" * (len(SHOWN) + 3), "|", sep="")
     for arm, row in table.items():

@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "radfact")]
 
@@ -35,48 +37,8 @@ from maira.data.sources.iu_xray import read_iu_xray  # noqa: E402
 from radfact.error_categories import ERROR_CATEGORIES  # noqa: E402
 
 MODEL = "--judge openai:m --base-url {url} --max-invalid 0 --concurrency 4"
-FIRST = {
-    "score": "score pairs.csv --judge offline --out {out}",
-    "exact": "score pairs.csv --judge offline --compat exact --threshold 0.3 --limit 30 --out {out}",
-    "classical": "evaluate pairs.csv --metrics bleu,rouge_l,findings --cluster patient_id --out {out}",
-    **{
-        name: f"evaluate pairs.csv --metrics bleu,rouge_l --compat {name} --out {{out}}" for name in ("coco", "radeval")
-    },
-    "split": "split pairs.csv --judge offline --out {out}.json",
-    "judge-check": "judge-check --judge offline --out {out}.json",
-    "metrics": "metrics",
-    **{
-        name: f"evaluate few.csv --metrics {name} {MODEL} --repeat 2 --out {{out}}"
-        for name in ("radfact", "green", "vert", "fineradscore", "chexprompt", "crimson", "findings_llm")
-    },
-    "schema": f"score few.csv {MODEL} --format schema --on-failure not-entailed --out {{out}}",
-    "dry run": f"evaluate few.csv --metrics green,radfact {MODEL} --price 0.5,1.5,EUR --dry-run --out {{out}}",
-    "inject": "meta inject reports.csv --out {out}.jsonl",
-    "rexamine": f"meta rexamine reports.csv --metrics rouge_l,bleu {MODEL} --per-site 8 --out {{out}}",
-    "examples": "meta examples --out {out}",
-}
-LAYOUTS = (
-    ("plain", ".csv", "--better lower"),
-    ("rexval", "", ""),
-    *((name, ".csv", "") for name in ("preferences", "radeval", "rate-eval", "refisco-v0", "refisco-v1")),
-)
-SECOND = {
-    "compare": "compare classical score --out {out}",
-    "export": "export score --out {out}.json",
-    "page": "page classical",
-    "detect": "meta detect inject.jsonl --metrics rouge_l,radfact --judge offline --out {out}",
-    "green-summary": "green-summary green",
-    **{
-        f"agreement {layout}": f"meta agreement examples/{layout}{suffix} --layout {layout} {better} "
-        f"--metrics rouge_l,green {MODEL} --bootstrap 100 --out {{out}}"
-        for layout, suffix, better in LAYOUTS
-    },
-    **{
-        f"corrections {setting}": f"meta corrections examples/refisco-v1.csv --setting {setting} {MODEL} --out {{out}}"
-        for setting in ("original", "shuffled", "paraphrased")
-    },
-}
-"""Commands by name, and those that read what the first ones write."""
+COMMANDS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""Lines of the `first` and the `second` commands by name."""
 _VARYING = r"\d{4}-\d\d-\d\d[T ][\d:.+]+|127\.0\.0\.1:\d+|[\d.e+]+( per second| ?(s|ms|seconds)\b)|\b[0-9a-f]{16,64}\b"
 _COMPARED = frozenset({".json", ".jsonl", ".csv", ".html"})
 _TIMES = frozenset({"seconds", "versions", "created"})
@@ -137,7 +99,7 @@ def record(tree: Path, folder: Path, url: str) -> dict[str, Any]:
     def run(item: tuple[str, str]) -> tuple[str, Any]:
         name, line = item
         out = name.replace(" ", "_")
-        words = [word.format(url=url, out=out) for word in line.split()]
+        words = line.replace("{model}", MODEL).format(url=url, out=out).split()
         environment = {
             **os.environ,
             "PYTHONPATH": str(tree.resolve()),
@@ -157,7 +119,7 @@ def record(tree: Path, folder: Path, url: str) -> dict[str, Any]:
         return name, {**printed, **{str(path.relative_to(folder)): _content(path) for path in files}}
 
     records: dict[str, Any] = {}
-    for commands in (FIRST, SECOND):
+    for commands in COMMANDS.values():
         with ThreadPoolExecutor(2) as pool:
             records.update(pool.map(run, commands.items()))
     return records
@@ -206,7 +168,7 @@ def main() -> int:
             write_inputs(arguments.reports, Path(folder))
             records.append(record(tree, Path(folder), server.base_url))
     found = list(differences(records[0], records[1]))
-    print(*found, f"{len(found)} differences in {len(FIRST) + len(SECOND)} commands", sep="\n")
+    print(*found, f"{len(found)} differences in {sum(map(len, COMMANDS.values()))} commands", sep="\n")
     return int(bool(found))
 
 
