@@ -81,7 +81,14 @@ def _renamings(pairs: Iterable[tuple[str, str]]) -> list[WeightRenaming]:
     return [WeightRenaming(old.replace(".", r"\."), new) for old, new in pairs]
 
 
-TO_RELEASE = _renamings(_TRANSFORMERS5)
+_TO_RELEASE = _renamings(_TRANSFORMERS5)
+
+
+def name_in_release(name: str) -> str:
+    """Return the name in the release of a tensor on disk."""
+    for renaming in _TO_RELEASE:
+        name, _ = renaming.rename_source_key(name)
+    return name
 
 
 def release_names(name: str) -> tuple[str, ...]:
@@ -99,7 +106,7 @@ def weight_transforms() -> list[WeightRenaming | WeightConverter]:
     stems = [(f"^{tower}{theirs}", encoder + ours) for theirs, ours in STEMS]
     renamings = _renamings([*stems, *((f"^{theirs}", ours) for theirs, ours in others), *LEAVES])
     fuse = WeightConverter([re.escape(part) for part in QKV], FUSED_QKV, [Concatenate(dim=0)])
-    return [*TO_RELEASE, *renamings, fuse]
+    return [*_TO_RELEASE, *renamings, fuse]
 
 
 def check_finite(name: str, tensor: Tensor, file: Path | str) -> None:

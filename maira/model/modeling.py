@@ -26,16 +26,15 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import apply_renamings
 from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.encoders import Encoder
 from maira.model.checkpoint import (
     HEAD,
-    TO_RELEASE,
     check_finite,
     check_json,
+    name_in_release,
     raise_mismatch,
     read_headers,
     release_names,
@@ -272,7 +271,7 @@ class CheckpointWeights:
 
     def __init__(self, folder: Path, config: MairaConfig) -> None:
         self.shapes = expected_shapes(config)
-        self._stored = {apply_renamings(tensor.name, TO_RELEASE): tensor for tensor in read_headers(folder)}
+        self._stored = {name_in_release(tensor.name): tensor for tensor in read_headers(folder)}
         expected: dict[str, tuple[int, ...]] = {}
         for name, shape in self.shapes.items():
             parts = release_names(name)
