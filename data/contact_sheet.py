@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from maira.data.manifest import check_has_samples, read_manifest
+from maira.data.manifest import check_has_samples, parse_study
 from maira.data.study import IMAGE_COLUMNS, Label, Study
-from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import open_atomic
+from radfact.errors import ErrorCode, InputError, check_unique_id
+from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.pages.images import MAX_EMBEDDED, load_images
 from radfact.pages.markup import STATIC, assemble
 from radfact.records import Sentence
@@ -36,23 +36,15 @@ def write_contact_sheet(
     samples in the manifest, and of images that cannot be shown.
     """
     manifest = Path(manifest)
-    studies = read_manifest(manifest)
-    check_has_samples(len(studies), manifest)
-    if sample_ids is None:
-        shown = _draw(studies, len(studies) if count is None else count, seed)
-    else:
-        shown = [study for study in studies if study.sample_id in sample_ids]
-        if unknown := sorted(set(sample_ids) - {study.sample_id for study in shown}):
-            message = f"no sample '{unknown[0]}'"
-            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=manifest, field="sample_id")
+    shown, total = _select(manifest, count, seed, sample_ids)
     cards = [_card(study) for study in shown]
     image_folder = out.parent / f"{out.name.removesuffix('.html')}_images"
     load_images(cards, None if len(cards) <= MAX_EMBEDDED else image_folder)
     missing = {image["message"] for card in cards for image in card["images"].values() if image and "message" in image}
     about = "All samples of the manifest."
-    if len(shown) < len(studies):
+    if len(shown) < total:
         drawn = "" if sample_ids else f", drawn with seed {seed}"
-        about = f"{len(shown)} of the manifest's {len(studies)} samples{drawn}."
+        about = f"{len(shown)} of the manifest's {total} samples{drawn}."
     page = assemble(
         _OWN / "sheet.html",
         [STATIC / "viewer.css", STATIC / "page.css", _OWN / "sheet.css"],
@@ -64,17 +56,30 @@ def write_contact_sheet(
     with open_atomic(out, "wb") as handle:
         # A manifest may contain unpaired surrogates, which UTF-8 cannot encode.
         handle.write(page.encode("utf-8", "replace"))
-    return len(shown), len(studies), len(missing)
+    return len(shown), total, len(missing)
 
 
-def _draw(studies: Sequence[Study], count: int, seed: int) -> list[Study]:
-    """Draw studies by reservoir sampling, in their order."""
-    rng = random.Random(seed)
-    places = list(range(min(count, len(studies))))
-    for place in range(count, len(studies)):
-        if (replaced := rng.randrange(place + 1)) < count:
-            places[replaced] = place
-    return [studies[place] for place in sorted(places)]
+def _select(
+    manifest: Path, count: int | None, seed: int, sample_ids: Collection[str] | None
+) -> tuple[list[Study], int]:
+    """Return the samples to show, drawn by reservoir sampling, and the number of all; the others are not parsed."""
+    rng, rows, total = random.Random(seed), list[tuple[int, dict[str, Any]]](), 0
+    line_of: dict[str, int] = {}
+    for line, row in read_jsonl(manifest):
+        total += 1
+        check_unique_id(line_of, str(row.get("sample_id")), line, file=manifest)
+        if sample_ids is not None:
+            rows += [(line, row)] if row.get("sample_id") in sample_ids else []
+        elif count is None or len(rows) < count:
+            rows.append((line, row))
+        elif (place := rng.randrange(total)) < count:
+            rows[place] = line, row
+    check_has_samples(total, manifest)
+    rows.sort(key=lambda numbered: numbered[0])
+    studies = [parse_study(row, manifest.parent, file=manifest, line=line) for line, row in rows]
+    if unknown := sorted(set(sample_ids or ()) - {study.sample_id for study in studies}):
+        raise InputError(f"no sample '{unknown[0]}'", code=ErrorCode.UNKNOWN_NAME, file=manifest, field="sample_id")
+    return studies, total
 
 
 def _card(study: Study) -> dict[str, Any]:

@@ -54,7 +54,11 @@ def _check(folder: Path, origin: dict[str, str]) -> None:
     if not marker.is_file() or read_json(marker) != origin:
         message = f"is not the language model of this checkpoint in {origin['dtype']}; choose another or remove it"
         raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=folder)
-    read_headers(folder)  # all files of its index are there
+    index = folder / INDEX
+    expected = read_json(index)["weight_map"].keys() if index.is_file() else set()
+    if not expected <= {tensor.name for tensor in read_headers(folder)}:
+        message = "lacks weights that its index names; remove it to export it again"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder)
 
 
 def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import time
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ class _Prompt:
 
     index: int
     request: GenerationRequest
-    ids: list[int]
+    ids: array[int]
 
     @property
     def kind(self) -> tuple[Form, int, bool]:
@@ -116,7 +117,7 @@ class TransformersEngine:
             if isinstance(fitting, FailedRequest):
                 yield index, fitting
             else:
-                prompts.append(_Prompt(index, fitting, ids))
+                prompts.append(_Prompt(index, fitting, array("i", ids)))
         self._is_compiled = self.options.cache == "static" or len(prompts) >= _COMPILED_FROM
         prompts.sort(key=lambda prompt: (prompt.kind, len(prompt.ids)), reverse=True)
         images = [prompt.request.example.images for prompt in prompts]

@@ -171,6 +171,9 @@ def raise_mismatch(
     lists = []
     for kind, names in (("missing", missing), ("unexpected", unexpected), ("different shape", reshaped)):
         if listed := sorted(map(str, names)):
+            if len(listed) > _MAX_LISTED:
+                # One name stands for those of all layers.
+                listed = sorted({re.sub(r"\.\d+\.", ".*.", name) for name in listed})
             more = f" and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
             lists.append(f"{kind}: {', '.join(listed[:_MAX_LISTED])}{more}")
     if lists:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from PIL import Image
 from transformers import AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedTokenizerFast
 from transformers.processing_utils import ProcessorMixin
@@ -220,7 +221,11 @@ class MairaProcessor(ProcessorMixin):
 
     def pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Pad token ids on the left: `input_ids` and `attention_mask` (rows, length)."""
-        return dict(self.tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt"))
+        # The tokenizer's own method gives what the settings of its folder name, perhaps without a mask.
+        pads = [[self.tokenizer.pad_token_id] * (max(map(len, rows)) - len(row)) for row in rows]
+        ids = torch.tensor([[*pad, *row] for pad, row in zip(pads, rows, strict=True)])
+        mask = torch.tensor([[0] * len(pad) + [1] * len(row) for pad, row in zip(pads, rows, strict=True)])
+        return {"input_ids": ids, "attention_mask": mask}
 
     def encode_target(self, target: str) -> list[int]:
         """Return the token ids of the target that follows a prompt, with `</s>` at the end."""

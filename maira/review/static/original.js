@@ -31,7 +31,7 @@ export class OriginalRadiograph extends Radiograph {
     root.append(this.lens, this.caption);
     root.addEventListener("pointermove", ({ clientX, clientY }) => {
       this.pointer = { clientX, clientY };
-      this.#plan();
+      if (this.isMagnifying) this.#plan();
     });
     root.addEventListener("pointerleave", () => this.magnify(false));
     this.addEventListener("view", () => {
