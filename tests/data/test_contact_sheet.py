@@ -188,6 +188,12 @@ def test_samples_can_be_selected_by_name(forty: Path, tmp_path: Path) -> None:
     assert _shown(forty, tmp_path / "out.html", sample_ids=["s7", "s3"]) == ["s3", "s7"]
 
 
+def test_only_the_samples_of_the_sheet_must_be_valid(forty: Path, tmp_path: Path) -> None:
+    rows = forty.read_text().splitlines()
+    forty.write_text("\n".join([*rows[:-1], '{"sample_id": "broken", "labels": "none"}']) + "\n")
+    assert _shown(forty, tmp_path / "out.html", sample_ids=["s3"]) == ["s3"]
+
+
 def test_an_unknown_name_is_an_error(forty: Path, tmp_path: Path) -> None:
     with raises("manifest.jsonl: sample_id: unknown-name"):
         write_contact_sheet(forty, tmp_path / "out.html", sample_ids=["s3", "s99"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from error_checks import raises_code
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from maira.data.manifest import read_manifest
@@ -75,7 +76,11 @@ def test_shards_are_written_with_their_index(
         assert torch.equal(state[f"model.{name}"], tensor)
     assert torch.equal(state["lm_head.weight"], model.lm_head.weight)
     assert export_plain_llama(checkpoint, torch.float32, folder) == folder
-    next(folder.glob("model-*.safetensors")).unlink()
+    shard = next(folder.glob("model-*.safetensors"))
+    save_file({"another": torch.zeros(1)}, shard)
+    with raises_code(ErrorCode.INVALID_FORMAT):
+        export_plain_llama(checkpoint, torch.float32, folder)
+    shard.unlink()
     with raises_code(ErrorCode.FILE_NOT_FOUND):
         export_plain_llama(checkpoint, torch.float32, folder)
 

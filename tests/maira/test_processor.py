@@ -161,7 +161,12 @@ def test_a_tokenizer_without_the_image_token_is_refused() -> None:
         MairaProcessor(MairaImageProcessor(), LlamaTokenizer())
 
 
-def test_a_batch_is_padded_on_the_left(processor: MairaProcessor, radiographs: list[Gray]) -> None:
+@pytest.mark.parametrize("inputs", [["input_ids"], ["attention_mask", "input_ids"]])
+def test_a_batch_is_padded_on_the_left(
+    inputs: list[str], processor: MairaProcessor, radiographs: list[Gray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A folder's tokenizer may name other inputs of its model.
+    monkeypatch.setattr(processor.tokenizer, "model_input_names", inputs)
     batch = processor([radiographs[:1], radiographs[:2]], ["a <image>", "b <image> c <image>"])
     ids, mask = batch["input_ids"], batch["attention_mask"]
     assert batch["pixel_values"].shape == (3, 3, 32, 32)
