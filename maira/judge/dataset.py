@@ -108,8 +108,10 @@ def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tup
         raise _unusable(sample, f"{message} {same} of {len(prompt)} on")
     if sample.answer.strip() not in whole[len(prompt) :]:
         raise _unusable(sample, "the chat template changes the answer")
-    # The template writes the special tokens.
-    begin, ids = (list[int](tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (prompt, whole))
+    try:  # the template writes the special tokens
+        begin, ids = (list[int](tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (prompt, whole))
+    except TypeError:  # a lone surrogate
+        raise _unusable(sample, "the tokenizer cannot read the text, which is not valid Unicode") from None
     if ids[: len(begin)] != begin:
         raise _unusable(
             sample,

@@ -143,6 +143,7 @@ def test_the_loss_covers_the_answer_and_its_end_token_only(model: Path) -> None:
         (TEMPLATE.replace("m['content']", "m['content'] | upper"), "changes the answer"),
         (TEMPLATE.replace("<|end|>", ""), "does not end an answer"),
         ("{{ raise_exception('no such role') }}", "template fails: no such role"),
+        ("{{ '\ud800' }}" + TEMPLATE, "not valid Unicode"),
     ],
 )
 def test_a_misaligned_chat_template_is_an_error_that_names_the_sample(template: str, wrong: str, model: Path) -> None:

@@ -362,10 +362,10 @@ def _draw_steps(config: TrainConfig) -> Iterator[Numbers]:
 def _pack_steps(
     config: TrainConfig, workload: Workload, processes: int
 ) -> tuple[float, float, tuple[list[int], int, int]]:
-    """Pack the samples of some steps as a run would, with responses at their limit.
+    """Pack the samples of some steps as a run would.
 
-    Returns: rows per process, the filled share of the rows, and the fullest row: tokens of its samples, its images and
-    answer tokens.
+    Returns: rows per process, the filled share of the rows, and the fullest row, with sampled responses at their limit:
+    tokens of its samples, its images and answer tokens.
 
     Raises:
         InputError: a sample is longer than a row, or a step has too few samples for the number of processes.
@@ -375,9 +375,12 @@ def _pack_steps(
     lengths, counts, filled, fullest = answers * (workload.prompt + limited), [], [], np.array([], np.int64)
     for draw in _draw_steps(config):
         drawn = np.repeat(draw, config.global_batch // len(draw))
-        packed = pack(lengths[drawn].tolist(), config.token_budget, processes)
+        actual = answers * workload.tokens[drawn]
+        packed = pack(actual.tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
-        filled.append(lengths[drawn].sum() / (len(packed) * config.token_budget))
+        filled.append(actual.sum() / (len(packed) * config.token_budget))
+        if config.grpo is not None:
+            packed = pack(lengths[drawn].tolist(), config.token_budget, processes)
         # `pack` returns the fullest row first.
         fullest = max(fullest, drawn[packed[0]], key=lambda row: lengths[row].sum())
     row = np.repeat(fullest, answers)
