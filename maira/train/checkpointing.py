@@ -8,6 +8,7 @@ header and the size of a file, and every number of a tensor must be in one of th
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -154,8 +155,9 @@ class CheckpointManager:
                 record = read_record(state)
                 check(state, record)
                 self.load(state, model, optimizer)
-            except RunError as error:
-                self.notify(f"{error}; it is damaged, and the previous state is tried")
+            except (RunError, KeyError) as error:
+                reason = f"{state}: {RECORD} lacks {error}" if isinstance(error, KeyError) else error
+                self.notify(f"{reason}; it is damaged, and the previous state is tried")
                 continue
             return record
         if states:
@@ -239,11 +241,15 @@ class CheckpointManager:
                 os.fsync(written.fileno())
         except Exception as caught:  # sent to the other processes, which would wait
             error = caught
-        reasons = [_reason(error)] * self.context.size
+        reason = _reason(error)
+        if reason.endswith(os.strerror(errno.ENOSPC)):
+            size, free = sum(part.tensor.nbytes for part in parts.values()), shutil.disk_usage(self.out).free
+            reason = f"{self.folder}: {reason} ({size / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"
+        reasons = [reason] * self.context.size
         if self._group is not None:
             torch.distributed.all_gather_object(reasons, reasons[0], group=self._group)
-        if reason := next(filter(None, reasons), None):
-            raise RunError(reason)
+        if failed := next(filter(None, reasons), None):
+            raise RunError(failed)
 
 
 def read_record(state: Path) -> dict[str, Any]:
@@ -256,8 +262,8 @@ def read_record(state: Path) -> dict[str, Any]:
     if version == FORMAT:
         return record
     raise InputError(
-        f"was saved by {record.get('version', 'another version')} in the format {version}; this version, "
-        f"{project_version()}, reads the format {FORMAT}. Resume with the version that saved it, or train in another "
+        f"was saved by {record.get('version', 'another version')} in the format {version}, and this code, of version "
+        f"{project_version()}, reads the format {FORMAT}. Resume with the code that saved it, or train in another "
         "folder; a finished checkpoint needs no states",
         code=ErrorCode.UNSUPPORTED_VERSION,
         file=state,

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 from rich.console import Console
@@ -104,6 +106,10 @@ def _start_wandb(config: BaseTrainConfig, first_step: int) -> Tracker:
     over `step`, which is one of them, since its own step counter could not go back to a saved state.
     """
     wandb: Any = import_module("wandb")
+    if os.environ.get("WANDB_MODE", "online") == "online" and not _has_wandb_key():
+        # wandb would ask for it, and wait, on a terminal.
+        message = "wandb has no key: run `wandb login`, set WANDB_API_KEY, or WANDB_MODE=offline"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="trackers")
     id_file = config.out / "wandb-id.txt"
     run_id = read_text(id_file).strip() if first_step and id_file.exists() else None
     config.out.mkdir(parents=True, exist_ok=True)
@@ -116,12 +122,21 @@ def _start_wandb(config: BaseTrainConfig, first_step: int) -> Tracker:
     try:
         run = wandb.init(project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT), **options)
     except wandb.Error as error:
-        # Without a key, say, where no user can type one.
-        message = f"wandb does not start: {' '.join(str(error).split())}; run `wandb login`, or set WANDB_MODE=offline"
-        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="trackers") from None
+        raise InputError(f"wandb does not start: {' '.join(str(error).split())}", field="trackers") from None
     id_file.write_text(f"{run.id}\n", encoding="utf-8")
     run.define_metric("*", step_metric="step")
     return Tracker(lambda step, metrics: run.log({"step": step, **metrics}), run.finish)
+
+
+def _has_wandb_key() -> bool:
+    """Return whether Weights & Biases finds credentials in the environment or in the file that `wandb login` writes."""
+    if os.environ.keys() & {"WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"}:
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
+    try:
+        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, NetrcParseError):
+        return False
 
 
 _STARTS = {"tensorboard": _start_tensorboard, "wandb": _start_wandb}

@@ -89,7 +89,7 @@ class MairaLossModel(PackedLossModel):
         """
         # (images, 1, size, size) -> (images, patches, encoder width)
         patches = self.model.encode_patches(batch.pixel_values)
-        # Without the check, which synchronizes with the device; `encode_example` has already checked this.
+        # Without the check, which synchronizes with the device; the encoding of the prompt has already checked this.
         embeddings = self.model.embed(batch.input_ids, self.model.project(patches), check=False)
         # (1, tokens, width)
         hidden = self.model.decode(

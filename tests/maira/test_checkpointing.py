@@ -171,7 +171,9 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
         monkeypatch.undo()
         manager.save(15, trained.model, trained.optimizer, {})
         assert manager.finish()
-    assert messages == ["the state of step 10 could not be saved, the run continues: No space left on device"]
+    (message,) = messages
+    assert f"step 10 could not be saved, the run continues: {tmp_path / 'states'}: No space left on device (" in message
+    assert message.endswith("GB are free)")
 
 
 def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:

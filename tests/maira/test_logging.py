@@ -251,8 +251,12 @@ class FakeWandb(SimpleNamespace):
 
 
 @pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeWandb:
     fake = FakeWandb()
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n", encoding="utf-8")
+    (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake
 
@@ -266,3 +270,10 @@ def test_a_resumed_training_resumes_its_wandb_run(
     make_log(train_config, config, step=step).log_step(step + 1, 0, {"loss": 2.0})
     assert [options["id"] for options in wandb.started] == [None, "run1" if step else None]
     assert (wandb.logged[0]["step"], wandb.logged[0]["train/loss"]) == (step + 1, 2.0)
+
+
+def test_wandb_without_a_key_is_an_error_at_the_start(wandb: FakeWandb, tmp_path: Path, config: MairaConfig) -> None:
+    (tmp_path / "netrc").unlink()
+    with raises("trackers: missing-requirement"):
+        make_log(make_recipe(tmp_path / "out", trackers=["wandb"]), config)
+    assert wandb.started == []

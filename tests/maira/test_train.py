@@ -178,6 +178,27 @@ def test_the_folder_of_another_config_is_refused(phantoms: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+def test_the_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
+    studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
+    write_manifest(manifest, studies)
+    train(train_config(manifest, tmp_path / "out", passes=4), quiet())
+    write_manifest(manifest, studies[:-1])
+    with raises("train: mismatch"):
+        train(train_config(manifest, tmp_path / "out", passes=8), quiet())
+
+
+def test_the_checkpoint_is_written_without_the_last_state(
+    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("maira.train.checkpointing.save_file", full)
+    with pytest.raises(RunError, match=r"the checkpoint is written .* no state is saved"):
+        train(train_config(phantoms, tmp_path, passes=4), quiet())
+    assert weights(tmp_path)
+
+
 def test_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path: Path) -> None:
     base = train(train_config(phantoms, tmp_path / "base", passes=4), quiet())
     changes = {"model": base, "trained": ["adapter"], "patch_loss": 0.0}

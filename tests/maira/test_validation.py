@@ -35,7 +35,7 @@ from maira.train.validation import (
     sample_answers,
 )
 from radfact.api import RadFact
-from radfact.errors import InputError
+from radfact.errors import ErrorCode, InputError
 from radfact.io.pairs import read_candidates_and_references
 from radfact.judges.offline import OfflineJudge
 from radfact.metrics.radfact.scores import SCORES
@@ -188,6 +188,15 @@ def test_the_best_has_the_lowest_loss_or_the_highest_score(
         BestCheckpoint(train_config, ["drafts/logical_f1"])
 
 
+def test_writing_a_best_checkpoint_is_retried(tmp_path: Path) -> None:
+    def full(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    best = BestCheckpoint(make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"}), ["loss/all"])
+    assert "No space left" in (best.replace(1, {"loss/all": 1.0}, full, ALONE) or "")
+    assert best.is_beaten_by({"loss/all": 1.5})
+
+
 def test_a_best_checkpoint_of_other_samples_is_replaced(
     radiographs: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
 ) -> None:
@@ -269,6 +278,22 @@ def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped:
     drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
     assert drafted == {study.sample_id for study in read_manifest(radiographs)} - {sample_id}
     assert f"requests without a response: 1; the first: {radiograph}: no such file" in tiny_runs.said(console)
+
+
+@pytest.mark.slow
+def test_too_many_unreadable_samples_end_every_start_at_the_same_validation(phantoms: Path, tmp_path: Path) -> None:
+    manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
+    write_manifest(manifest, [study for study in read_manifest(manifest) if study.sample_id == sample_id])
+    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 8, "save_every": 2}
+    options["faults"] = {"unreadable": "skip"}
+    validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"(\d) of \1 samples of the validation after step 2 ") as caught:
+            train(make_recipe(manifest, tmp_path / "run", validation, **options), tiny_runs.quiet())
+        assert caught.value.code is ErrorCode.FILE_UNREADABLE
+    assert not [row for row in tiny_runs.metrics(tmp_path / "run") if "loss/all" in row]
+    assert not (tmp_path / "run" / "checkpoint").exists()
 
 
 @pytest.mark.slow

@@ -94,14 +94,14 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     unknown = [path for path in absent if _data_set(path) is None]
     if unknown:
         rows = [row for name in TABLE_1 for row in _published(name, config.tasks, config, model_config)]
-        basis = [f"the paper's whole mix (table 1), its private data included, since {unknown[0]} does not exist"]
+        basis = [f"the paper's whole mix (table 1), its private data included, since {unknown[0]} cannot be opened"]
     else:
         count_tokens, method = _token_counter(config)
         for source in config.train:
             path, shares = paths[id(source)], config.shares(source)
             if path in absent and (name := _data_set(path)):
                 rows += _published(name, shares, config, model_config)
-                basis.append(f"{name} of the paper's table 1 for {path}, which does not exist")
+                basis.append(f"{name} of the paper's table 1 for {path}, which cannot be opened")
             else:
                 rows += _read_lengths(source, config, model_config, count_tokens)
                 basis.append(f"{path}, {method}")
@@ -122,7 +122,13 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
 
 def _is_absent(source: DataSource) -> bool:
     path = str(source.manifest or source.shards)
-    return "://" not in path and not Path(path, *([] if source.manifest else ["index.json"])).is_file()
+    if "://" in path:
+        try:
+            open_source(source)
+        except InputError:
+            return True
+        return False
+    return not Path(path, *([] if source.manifest else ["index.json"])).is_file()
 
 
 def _data_set(path: str) -> str | None:
