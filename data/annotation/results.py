@@ -108,7 +108,10 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
             message = "expected a task with its data; export as JSON, not as JSON-MIN"
             raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field=field)
         task = validate_model(_Task, value, file=path, field=field)
-        name = str(task.data.get("sample_id"))
+        if absent := [key for key in ("sample_id", "phrases") if key not in task.data]:
+            place = f"{field}.data.{absent[0]}"
+            raise InputError("expected a value, found none", code=ErrorCode.MISSING_FIELD, file=path, field=place)
+        name = str(task.data["sample_id"])
         if name not in by_id or name in samples:
             message = f"duplicate sample '{name}'" if name in samples else f"sample '{name}' is not in the manifest"
             code = ErrorCode.DUPLICATE if name in samples else ErrorCode.MISMATCH

@@ -70,6 +70,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path]
 def _read_views(table: Path) -> Iterator[tuple[str, str]]:
     """Yield (key of the image, view) for the rows of a table that have both."""
     for record in table_records(table):
+        record.value("")  # refuses an item that is no object
         names = next((names for names in _VIEW_COLUMNS if record.cells.keys() >= set(names)), None)
         if names is None:
             pairs = "; ".join(" and ".join(names) for names in _VIEW_COLUMNS)

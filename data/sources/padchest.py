@@ -81,7 +81,8 @@ def read_padchest(
     children: set[str] = set()
 
     def study(record: TableRecord, paths: Sequence[str]) -> str:
-        name = study_of[paths[0]] = record.require("StudyID")
+        name = record.require("StudyID")
+        study_of.setdefault(paths[0], name)
         if (record.text("Pediatric") or "no").lower() != "no":
             children.add(name)
         return name
@@ -100,6 +101,7 @@ def read_padchest(
         find=find,
         sections={"findings": ("Report",)} if language == "es" else {},
         patient="PatientID",
+        requires_patient=False,
         order=lambda record: parse_date(record.text("StudyDate_DICOM")),
     )
     archive = read_studies(layout, table_records(table, _COLUMNS), root)

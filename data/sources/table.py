@@ -13,7 +13,7 @@ from maira.data.manifest import Failure
 from maira.data.pairing import SHARED_FIELDS, UNREADABLE, Rules, Samples, check_patient_splits, make_samples, png_path
 from maira.data.sources.table_records import TableRecord, table_records
 from maira.data.study import IMAGE_COLUMNS, Study
-from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, field_name, suggest_name
+from radfact.errors import ErrorCode, InputError, describe_choice, field_name, suggest_name
 from radfact.io.jsonl import parse_json
 from radfact.records import validate_model
 
@@ -101,31 +101,36 @@ def read_table(root: Path, images: Path | None = None) -> Table:
 
 
 def _rows(path: Path, folder: Path, failures: list[Failure]) -> Iterator[_Row]:
-    line_of: dict[str, int] = {}
+    location_of: dict[str, str] = {}
     for record in table_records(path, ("sample_id", "frontal")):
+        record.value("sample_id")  # refuses an item that is no object
         cells = {
             column: None if isinstance(value, str) and value.strip().casefold() in _MISSING else value
             for column, value in record.cells.items()
         }
-        line, date = record.line or 0, _date(record, cells.pop(DATE, None))
+        date, place = cells.pop(DATE, None), f"{record.key}." if record.key else ""
         for column in cells:
             if column not in Study.model_fields:
                 known = (*Study.model_fields, DATE)
                 hint = suggest_name(column, known, f"known columns: {', '.join(known)}")
                 raise record.error(field_name(column), f"unknown column; {hint}", ErrorCode.UNKNOWN_FIELD)
             if column in _NESTED and isinstance(text := cells[column], str):
-                cells[column] = parse_json(text, path, first_line=line, field=column)
+                cells[column] = parse_json(text, path, first_line=record.line or 1, field=place + column)
         if not cells.get("frontal") and isinstance(name := cells.get("sample_id"), str):
-            failures.append(Failure(sample_id=name, stage="read", reason=f"line {line}: no frontal image"))
+            failures.append(
+                Failure(sample_id=name, stage="read", reason=f"{record.key or f'line {record.line}'}: no frontal image")
+            )
             continue
-        study = validate_model(Study, {"source": "table", **cells}, file=path, line=line)
-        check_unique_id(line_of, study.sample_id, line, file=path)
+        study = validate_model(Study, {"source": "table", **cells}, file=path, line=record.line, field=record.key)
+        if (first := location_of.setdefault(study.sample_id, record.location)) != record.location:
+            message = f"duplicate id '{study.sample_id}', first at {first}"
+            raise record.error("sample_id", message, ErrorCode.DUPLICATE)
         radiographs = {
             column: radiograph_below(folder, image, _VIEWS[column])
             for column in IMAGE_COLUMNS
             if (image := getattr(study, column)) is not None
         }
-        yield _Row(study, radiographs, date)
+        yield _Row(study, radiographs, _date(record, date))
 
 
 def _date(record: TableRecord, value: Any) -> datetime | None:

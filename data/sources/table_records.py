@@ -137,6 +137,7 @@ class Layout:
         sections: columns of each section; the first one with text is used.
         split: returns the split as the archive names it; None if it has none.
         patient: column of the patient, if there is one.
+        requires_patient: whether a record without its patient is refused.
         order: returns the time or position of the study among those of the patient; None if it is unknown.
     """
 
@@ -148,6 +149,7 @@ class Layout:
     sections: Mapping[str, Sequence[str]] = field(default_factory=dict)
     split: Callable[[TableRecord], str | None] = lambda _record: None
     patient: str | None = None
+    requires_patient: bool = True
     order: Callable[[TableRecord], Any] = lambda _record: None
 
 
@@ -165,9 +167,10 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
         paths: list[str] = []
         try:
             paths = _image_paths(record, layout.images)
-            if all(path in location_of for path in paths):
+            name = layout.study(record, paths)
+            if name not in studies and all(path in location_of for path in paths):
                 _check_new(paths[0], location_of, record, layout)
-            study = _study(layout, record, layout.study(record, paths))
+            study = _study(layout, record, name)
             first = _merge(studies.get(study.study_id, study), study, record, layout)
         except InputError as error:
             failures.append(read_failure(next(iter(paths), record.location), str(error)))
@@ -182,12 +185,12 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
             try:
                 _check_new(path, location_of, record, layout)
                 location_of[path] = record.location
-                name, view = _view(layout, record, index, path)
+                shown_as, view = _view(layout, record, index, path)
             except InputError as error:
                 failures.append(read_failure(path, str(error)))
                 continue
             if view is None:
-                reason = f"view {name} is neither frontal nor lateral"
+                reason = f"view {shown_as} is neither frontal nor lateral"
                 failures.append(Failure(source=path, stage="select", reason=reason))
             elif (radiograph := layout.find(record, folder, path, view)) is not None:
                 radiographs.setdefault(study.study_id, []).append(radiograph)
@@ -230,9 +233,10 @@ def _study(layout: Layout, record: TableRecord, name: str) -> ArchiveStudy:
         for section, columns in layout.sections.items()
     }
     split = layout.split(record)
+    patient = record.require if layout.requires_patient else record.text
     return ArchiveStudy(
         study_id=name,
-        patient_id=None if layout.patient is None else record.require(layout.patient),
+        patient_id=None if layout.patient is None else patient(layout.patient),
         report=join_sections(sections.get("findings"), sections.pop("impression", None)),
         split=None if split is None else record.split(split),
         **sections,

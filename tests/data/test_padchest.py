@@ -173,6 +173,12 @@ def test_a_study_with_two_reports_is_refused(tmp_path: Path) -> None:
         read_padchest(tmp_path, reports=_english(tmp_path, *reports))
 
 
+def test_a_study_of_an_unknown_patient_is_used(tmp_path: Path) -> None:
+    _write(tmp_path, _row("a", PatientID=""))
+    archive = read_padchest(tmp_path)
+    assert (_only(archive).patient_id, archive.failures) == (None, [])
+
+
 @pytest.mark.parametrize("key", [{"PatientID": "p1"}, {"StudyID": "s1"}, {"ImageID": "a.png"}])
 def test_a_patient_has_one_split(tmp_path: Path, key: Row) -> None:
     _write(tmp_path, _row("a"), _row("b", "s2"), _row("c", "s3", PatientID="p2"))

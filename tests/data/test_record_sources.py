@@ -222,3 +222,10 @@ def test_lists_in_a_cell_have_three_notations(cell: Any, texts: list[str | None]
             record.texts("images")
     else:
         assert record.texts("images") == texts
+
+
+def test_a_second_row_of_an_image_contributes_its_findings(tmp_path: Path) -> None:
+    rows = (chexpert_plus_row(section_findings=""), chexpert_plus_row(section_findings="Clear lungs."))
+    archive = read_chexpert_plus(write_chexpert_plus(tmp_path, *rows))
+    assert [study.findings for study in archive.studies] == ["Clear lungs."]
+    assert len(archive.failures) == 1

@@ -39,6 +39,12 @@ def test_resampling_a_real_radiograph_matches_simpleitk(name: str) -> None:
     np.testing.assert_allclose(bspline_resize(pixels, 518, 500), expected, atol=1e-7 * float(pixels.max()))
 
 
+@given(shape=st.tuples(sides, sides), seed=st.integers(0))
+def test_an_image_of_the_target_size_is_unchanged(shape: tuple[int, int], seed: int) -> None:
+    pixels = np.random.default_rng(seed).normal(size=shape)
+    np.testing.assert_allclose(bspline_resize(pixels, *shape), pixels, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["u1", "i2", "u2", "u4", "f4"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_type_and_layout_do_not_matter(kind: str, order: str) -> None:

@@ -44,6 +44,24 @@ def test_a_row_is_a_sample_with_its_prior(tmp_path: Path) -> None:
     assert len(samples.radiographs) == 4
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([1, 2], "studies.json: [0]: invalid-format"),
+        ([{"sample_id": "a", "frontal": "1.png"}] * 2, "studies.json: [1].sample_id: duplicate"),
+    ],
+)
+def test_faults_of_a_list_name_its_items(rows: list[object], message: str, tmp_path: Path) -> None:
+    (tmp_path / "studies.json").write_text(json.dumps(rows))
+    with raises(message):
+        read_table(tmp_path / "studies.json")
+
+
+def test_a_row_without_a_frontal_is_listed_whatever_else_it_has(tmp_path: Path) -> None:
+    text = "sample_id,frontal,study_date,findings\na,1.png,2020-01-01,x\nb,,12/03/2020,y\n"
+    assert [failure.sample_id for failure in read_table(_csv(tmp_path, text)).failures] == ["b"]
+
+
 def test_nested_columns_of_a_csv_are_json(tmp_path: Path) -> None:
     cell = json.dumps([{"text": "A mass.", "boxes": [BOX]}]).replace('"', '""')
     (study,) = _samples(_csv(tmp_path, f'sample_id,frontal,phrases\na,1.png,"{cell}"\n'))
