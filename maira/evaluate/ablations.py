@@ -127,7 +127,8 @@ def run_command(words: Sequence[str], launcher: Sequence[str] = (), *, quiet: bo
             code = process.wait()
         except BaseException:
             process.terminate()
-            process.wait()
+            # Until its end: a command that nobody reads from may wait forever.
+            sys.stderr.write(process.communicate()[1])
             raise
     if code not in (ExitCode.SUCCESS, ExitCode.INCOMPLETE):
         end = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"

@@ -70,7 +70,7 @@ class Scoring:
         RadFact and the lateral mentions are always among the metrics.
         """
         values: dict[str, Any] = {"metrics": PAPER, **(_read_config(config) if config else {})}
-        values |= {name: value for name, value in options.items() if value}
+        values |= {name: value for name, value in options.items() if value or value == ""}
         inputs, judge, metrics, bootstrap, radfact = (
             group(**{name: values[name] for name in names if name in values}) for group, names in _GROUPS.items()
         )
@@ -81,7 +81,7 @@ class Scoring:
         judge.required_judge  # noqa: B018 - raises an error
         judge.load_splitter(judge.load())
         select_metrics(names, compat)
-        return cls(references, inputs, judge, metrics, bootstrap, radfact, bool(options.get("metrics")))
+        return cls(references, inputs, judge, metrics, bootstrap, radfact, options.get("metrics") is not None)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

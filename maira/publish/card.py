@@ -86,7 +86,7 @@ def read_checkpoint(folder: Path) -> CheckpointFacts:
 
 def _data_sets(training: TrainingRecord) -> Iterator[Counter[str]]:
     """Count the samples of each source by their data set; nothing where its manifest is gone or has changed."""
-    for source, record in zip(training.config["train"], training.data, strict=False):
+    for source, record in zip(training.config.get("train") or (), training.data, strict=False):
         manifest = Path(source.get("manifest") or "")
         is_known = manifest.is_file() and file_sha256(manifest) == record.sha256
         yield Counter(str(row.get("source") or UNKNOWN) for _, row in (read_jsonl(manifest) if is_known else ()))

@@ -77,7 +77,7 @@ def push(repository: str, files: dict[str, Path], card: str, *, public: bool = F
     with hub_errors(repository, field="repository"), progress_on_terminals():
         api.create_repo(repository, private=not public, exist_ok=True)
         info = api.model_info(repository)
-        if public == info.private:
+        if public == bool(info.private):
             problem = (
                 "is private; change its visibility on the Hub first, or omit --public"
                 if public

@@ -169,11 +169,11 @@ def test_weights_of_an_earlier_push_are_removed(hub: LocalHub, facts: Checkpoint
     assert {"notes.txt", "LICENSE", "README.md"} <= hub.files.keys()
 
 
-@pytest.mark.parametrize("is_private", [True, False])
-def test_a_push_does_not_change_the_visibility(is_private: bool, hub: LocalHub, facts: CheckpointFacts) -> None:
+@pytest.mark.parametrize("is_private", [True, False, None])
+def test_a_push_does_not_change_the_visibility(is_private: bool | None, hub: LocalHub, facts: CheckpointFacts) -> None:
     hub.files, hub.is_private = {}, is_private
     with raises_code(ErrorCode.CONFLICTING_OPTIONS, match="is private" if is_private else "--public", field="public"):
-        push(REPOSITORY, select_files(facts)[0], "card", public=is_private)
+        push(REPOSITORY, select_files(facts)[0], "card", public=bool(is_private))
     assert hub.files == {}
 
 
