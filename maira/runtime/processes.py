@@ -66,7 +66,10 @@ class DistributedContext:
         if self.size == 1 or self._has_finished or _exit_code(end) not in list(ExitCode):
             return end
         self._has_finished = True
-        ends = self._exchange(end)
+        try:
+            ends = self._exchange(_plain(end))
+        except RunError as death:
+            return death
         # Taken down in order: a connection that breaks while its thread still listens aborts the process.
         _distributed().destroy_process_group()
         failed = [rank for rank, other in enumerate(ends) if isinstance(other, End) and _exit_code(other) in _FAILED]
@@ -176,6 +179,13 @@ def run_as_group(app: Callable[[], Any]) -> None:
             return
         raise end
     raise end if is_main() else SystemExit(_exit_code(end))
+
+
+def _plain(end: End) -> End:
+    """Return the end of a process without a class of its own, which other processes might not be able to make."""
+    if isinstance(end, SystemExit):
+        return end
+    return (InputError if isinstance(end, InputError) else RunError)(str(end), code=end.code)
 
 
 def _exit_code(end: End) -> int:

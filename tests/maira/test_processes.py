@@ -144,11 +144,16 @@ from maira.runtime.processes import exit_process, join_group, run_as_group
 from radfact.cli.program import run_command
 from radfact.errors import InputError
 
+class Gone(InputError):
+    # The other process cannot make it from its message.
+    def __init__(self, what, why):
+        super().__init__(f"{what} is {why}")
+
 def app():
     group = join_group()
     group.gather()
     if group.rank == 1:
-        raise InputError("the radiograph is gone")
+        raise Gone("the radiograph", "gone")
     group.gather()
     sys.exit(0)
 
@@ -167,7 +172,7 @@ def test_a_failed_process_stops_all_and_the_main_process_reports_it() -> None:
 
 
 def test_a_process_that_dies_stops_the_others() -> None:
-    dies = STOPS.replace("raise InputError", "import os; os._exit(9); print")
+    dies = STOPS.replace("raise Gone", "import os; os._exit(9); print")
     (main, _, errors), (second, _, _) = _together(2, ["-c", dies])
     assert (main, second) == (1, 9)
     assert "maira: another process of the run died" in errors

@@ -202,9 +202,8 @@ class BaseTrainConfig(Record):
     lora: LoraOptions | None = None  # train low-rank adapters in the language model
     train: list[Any]  # training data
     validation: LossValidationConfig = LossValidationConfig()
-    tasks: dict[
-        Any, NonNegative
-    ]  # how often each sample of a task is seen in an epoch; 0.5 is every second, drawn anew
+    # How often each sample of a task is seen in an epoch; 0.5 is every second, drawn anew.
+    tasks: dict[Any, NonNegative]
     out: Path  # folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always
     # Length of the run, one of the two: epochs, or number of samples with repetitions.
     epochs: PositiveFloat | None = None

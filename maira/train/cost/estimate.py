@@ -89,18 +89,16 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     """
     rows: list[tuple[float, ...]] = []
     basis: list[str] = []
-    paths = {id(source): str(source.manifest or source.shards) for source in config.train}
-    absent = [path for source in config.train if _is_absent(source) for path in [paths[id(source)]]]
-    unknown = [path for path in absent if _data_set(path) is None]
-    if unknown:
+    sources = [(str(source.manifest or source.shards), source) for source in config.train]
+    absent = [path for path, source in sources if _is_absent(source)]
+    if unknown := [path for path in absent if _data_set(path) is None]:
         rows = [row for name in TABLE_1 for row in _published(name, config.tasks, config, model_config)]
         basis = [f"the paper's whole mix (table 1), its private data included, since {unknown[0]} cannot be opened"]
     else:
         count_tokens, method = _token_counter(config)
-        for source in config.train:
-            path, shares = paths[id(source)], config.shares(source)
+        for path, source in sources:
             if path in absent and (name := _data_set(path)):
-                rows += _published(name, shares, config, model_config)
+                rows += _published(name, config.shares(source), config, model_config)
                 basis.append(f"{name} of the paper's table 1 for {path}, which cannot be opened")
             else:
                 rows += _read_lengths(source, config, model_config, count_tokens)
