@@ -9,7 +9,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from slurm import DEPLOY
+from slurm import DEPLOY, slurm_environment
 
 SHELLCHECK = str(Path(sys.executable).with_name("shellcheck"))
 
@@ -39,3 +39,12 @@ def test_kubernetes_objects_are_valid(path: Path) -> None:
             [SHELLCHECK, "--shell", "bash", "-"], input=command, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("script", ["generate.sh", "train.sh"])
+def test_a_slurm_job_names_the_first_of_many_nodes(script: str, tmp_path: Path) -> None:
+    environment = slurm_environment(tmp_path, 1, nodes=50_000)
+    (tmp_path / "bin" / "srun").write_text('#!/bin/sh\necho "$MASTER_ADDR"\n')
+    job = ["bash", DEPLOY / "slurm" / script, "--out", "drafts.jsonl"]
+    done = subprocess.run(job, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "127.0.0.1\n"

@@ -14,7 +14,8 @@
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# `sed` reads all names: with `head`, a job of many nodes would end by SIGPIPE.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 export MASTER_ADDR MASTER_PORT="${MASTER_PORT:-29500}" OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
 
 # Slurm's variables differ per task, so each task expands them.
