@@ -1,52 +1,115 @@
-"""Logits processors for transformers: grammar of reports, repetition guard, sampling, and non-finite logits."""
+"""Constraints on the next token: grammar of reports, repetition guard, sampling, and logits that are not finite."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from maira.generate.engine import Sampling
-from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
+from maira.generate.engine import Form, Sampling
+from maira.model.grammar import Allow, Grammar, ReportState
 from maira.model.parser import is_loop
 
 _CLOSING = 7
 """The limit restricts the last tokens only: those of a box and of the end of its object."""
 
 
-class GrammarMask:
-    """Masks the scores of forbidden tokens; stateless, so that every engine can use it."""
+@dataclass
+class OpenResponse:
+    """A response of at most `limit` tokens, unconstrained without a form; `ids` are its tokens so far, and grow."""
 
-    def __init__(self, grammar: Grammar) -> None:
-        self._grammar = grammar
+    grammar: Grammar
+    form: Form | None
+    limit: int
+    sampling: Sampling | None = None
+    ids: Sequence[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        is_guided = self.form in ("report", "boxes")
+        self._state = ReportState(self.grammar, in_box=self.form == "boxes") if is_guided else None
+        self._length = 0
+        self._rng = None if self.sampling is None else np.random.default_rng(self.sampling.seed)
+        self._uniforms: list[float] = []
+
+    @property
+    def left(self) -> int:
+        """The remaining tokens, including the next one."""
+        return max(self.limit - len(self.ids), 1)
+
+    def uniform(self) -> float:
+        """Return the random number of the next token; the same one if vLLM discards the token and repeats the step."""
+        assert self._rng is not None
+        missing = len(self.ids) + 1 - len(self._uniforms)
+        self._uniforms += self._rng.random(max(missing, 0)).tolist()
+        return self._uniforms[len(self.ids)]
+
+    def state(self) -> ReportState | None:
+        """Return the state of the grammar after the last token, None without one."""
+        if self._state is not None:
+            for token in self.ids[self._length :]:
+                self._state.advance(token)
+            self._length = len(self.ids)
+        return self._state
+
+
+class Constraints:
+    """Constrains the scores of open responses; each is independent of the others."""
+
+    def __init__(self, grammar: Grammar, image_token: int) -> None:
+        self.grammar, self._image_token = grammar, image_token
         self._forbidden = torch.empty(0)
+        self._sentence_ends = {
+            i for i, t in enumerate(grammar.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
+        }
 
-    def __call__(
-        self, scores: Tensor, states: Sequence[ReportState], left: Sequence[int]
-    ) -> tuple[Tensor, Sequence[bool]]:
-        """Mask scores (rows, vocabulary) of the tokens that may not come next, with the remaining tokens of each row.
+    def __call__(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> tuple[Tensor, list[int]]:
+        """Set scores (rows, vocabulary) of tokens that may not follow the responses, by row, to -inf, in place.
 
-        Returns the scores with -inf for forbidden tokens, and for each row whether the limit forbids the token that
+        All but the drawn token of a response with a sampling are -inf, and its score is its log-probability. Returns
+        whether the largest score of a row was NaN or infinite, and the rows where the limit forbids the token that
         would be chosen without it.
         """
+        scores[:, self._image_token] = -torch.inf
+        # Single values of -inf are legal: they mark tokens that may not come next.
+        broken = ~scores.amax(-1).isfinite()
+        guided = {row: state for row, response in responses.items() if (state := response.state()) is not None}
+        cut = self._apply_grammar(scores, guided, {row: responses[row].left for row in guided}) if guided else []
+        sampled = {row: response for row, response in responses.items() if response.sampling is not None}
+        for row, response in responses.items():
+            if response.form == "narrative" and row not in sampled and self._loops(response.ids, scores[row]):
+                ends = [*self.grammar.ends]
+                kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
+                scores[row] = -torch.inf
+                scores[row, ends] = kept
+        if sampled:
+            rows = [*sampled]
+            temperatures = [response.sampling.temperature for response in sampled.values() if response.sampling]
+            uniforms = [response.uniform() for response in sampled.values()]
+            drawn, log_probs = draw_tokens(scores[rows], temperatures, uniforms)
+            scores[rows] = -torch.inf
+            scores[rows, drawn] = log_probs.to(scores.dtype)
+        return broken, cut
+
+    def _apply_grammar(self, scores: Tensor, states: Mapping[int, ReportState], left: Mapping[int, int]) -> list[int]:
         if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
-            self._forbidden = forbidden_table(self._grammar, scores.shape[1]).to(scores.device)
-        choices = [state.choices(remaining) for state, remaining in zip(states, left, strict=True)]
+            self._forbidden = forbidden_table(self.grammar, scores.shape[1]).to(scores.device)
+        choices = {row: state.choices(left[row]) for row, state in states.items()}
         cut = [
-            remaining < _CLOSING and self._is_cut(scores[row], state, choice)
-            for row, (state, remaining, (choice, _)) in enumerate(zip(states, left, choices, strict=True))
+            row
+            for row, (choice, _) in choices.items()
+            if left[row] < _CLOSING and self._is_cut(scores[row], states[row], choice)
         ]
-        rows = torch.tensor([choice for choice, _ in choices], device=scores.device)
+        rows = [*states]
+        forbidden = self._forbidden[[choice for choice, _ in choices.values()]]
         # An allowed token with a score of -inf stays more likely than a forbidden one.
-        scores = scores.clamp(min=torch.finfo(scores.dtype).min).masked_fill(self._forbidden[rows], -torch.inf)
-        for row, (_, banned) in enumerate(choices):
-            if banned:
-                scores[row, banned] = -torch.inf
-        return scores, cut
+        scores[rows] = scores[rows].clamp(min=torch.finfo(scores.dtype).min).masked_fill(forbidden, -torch.inf)
+        for row, (_, banned) in choices.items():
+            scores[row, banned] = -torch.inf
+        return cut
 
     def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:
         unlimited, banned = state.choices()
@@ -55,6 +118,38 @@ class GrammarMask:
         unlimited_scores = scores.masked_fill(self._forbidden[unlimited], -torch.inf)
         unlimited_scores[banned] = -torch.inf
         return bool(self._forbidden[choice, unlimited_scores.argmax()])
+
+    def _loops(self, ids: Sequence[int], scores: Tensor) -> bool:
+        """Return whether a narrative has just repeated a sentence for the third time."""
+        if not ids or ids[-1] not in self._sentence_ends:
+            return False
+        text, continued = (
+            str(self.grammar.decode(tokens, skip_special_tokens=True))
+            for tokens in ([*ids], [*ids, int(scores.argmax())])
+        )
+        return is_loop(text, text) and is_loop(text, continued)
+
+
+class BatchConstraints(LogitsProcessor):
+    """`Constraints` for one call of transformers' `generate` without beams, whose rows are the responses."""
+
+    def __init__(self, constraints: Constraints, responses: Sequence[OpenResponse]) -> None:
+        self._constraints, self._responses = constraints, dict(enumerate(responses))
+        self._prompt_length: int | None = None
+        self.is_broken: Tensor | bool = False
+        self.cut_rows: set[int] = set()
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores (rows, vocabulary) with -inf for tokens that may not follow `input_ids` (rows, length)."""
+        if self._prompt_length is None:
+            self._prompt_length = input_ids.shape[1]
+        for row, ids in enumerate(input_ids[:, self._prompt_length :].tolist()):
+            self._responses[row].ids = ids
+        scores = scores.clone()
+        broken, cut = self._constraints(scores, self._responses)
+        self.is_broken = broken | self.is_broken
+        self.cut_rows.update(cut)
+        return scores
 
 
 def forbidden_table(grammar: Grammar, size: int) -> Tensor:
@@ -68,62 +163,8 @@ def forbidden_table(grammar: Grammar, size: int) -> Tensor:
     return torch.from_numpy(~allowed)
 
 
-class GrammarProcessor(LogitsProcessor):
-    """Restricts every row of a batch to the grammar, and closes open objects before the limit.
-
-    Serves one call of `generate` without beams: rows must stay in their places. With `in_box`, the prompts end with a
-    sentence's first `<box>` and the responses with its `</obj>`. `cut_off` tells for each row whether the limit forbade
-    a token that the model would have chosen.
-    """
-
-    def __init__(self, grammar: Grammar, max_new_tokens: int, *, in_box: bool = False) -> None:
-        self.grammar, self._left, self.in_box = grammar, max_new_tokens, in_box
-        self._mask = GrammarMask(grammar)
-        self.cut_off: list[bool] = []
-        self._states: list[ReportState] = []
-        self._length = 0
-        self._last_tokens: list[int] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores (rows, vocabulary) with -inf for tokens that may not follow `input_ids` (rows, length)."""
-        if not self._states:
-            self._states = [ReportState(self.grammar, in_box=self.in_box) for _ in range(len(input_ids))]
-            self.cut_off = [False] * len(input_ids)
-        else:
-            before = [token for token, _ in input_ids[:, -2:].tolist()]
-            if input_ids.shape[1] != self._length + 1 or before != self._last_tokens:
-                raise ValueError("a grammar processor serves one call of generate, without beams")
-            for state, token in zip(self._states, input_ids[:, -1].tolist(), strict=True):
-                state.advance(token)
-        self._length, self._last_tokens = input_ids.shape[1], input_ids[:, -1].tolist()
-        scores, cut = self._mask(scores, self._states, [self._left] * len(self._states))
-        self.cut_off = [earlier or now for earlier, now in zip(self.cut_off, cut, strict=True)]
-        self._left -= 1
-        return scores
-
-
-class Sampler(LogitsProcessor):
-    """Samples the next token of each row and masks all others, so that greedy decoding picks it. Must come last.
-
-    Each row has its own random numbers, one per token, so that a response does not depend on its batch. All rows have
-    the same temperature; the token `suppressed` is never sampled.
-    """
-
-    def __init__(self, samplings: Sequence[Sampling], suppressed: int) -> None:
-        self._temperature, self._suppressed = samplings[0].temperature, suppressed
-        self._generators = [np.random.default_rng(sampling.seed) for sampling in samplings]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """Return scores (rows, vocabulary) with -inf for all tokens but the sampled ones."""
-        scores = scores.clone()
-        scores[:, self._suppressed] = -torch.inf
-        temperatures = [self._temperature] * len(scores)
-        drawn, _ = draw_tokens(scores, temperatures, [rng.random() for rng in self._generators])
-        return torch.full_like(scores, -torch.inf).scatter(-1, drawn[:, None], 0.0)
-
-
 def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Sample one token per row of scores (rows, vocabulary) by inverting the cumulative distribution; for both engines.
+    """Sample one token per row of scores (rows, vocabulary) by inverting the cumulative distribution.
 
     Each row has a temperature and a random number in [0, 1). Returns token ids and their log-probabilities.
     """
@@ -134,54 +175,3 @@ def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequenc
     # The first token whose sum exceeds the number has a probability above 0.
     drawn = torch.searchsorted(cumulative, numbers * cumulative[:, -1:], right=True).clamp(max=scores.shape[1] - 1)
     return drawn[:, 0], log_probs.gather(-1, drawn)[:, 0]
-
-
-class FiniteCheck(LogitsProcessor):
-    """Records the rows (`is_broken`) whose logits are NaN or infinite; it precedes those that replace such values."""
-
-    is_broken: Tensor | bool = False
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the scores (rows, vocabulary) unchanged."""
-        self.is_broken = has_non_finite(scores) | self.is_broken
-        return scores
-
-
-def has_non_finite(scores: Tensor) -> Tensor:
-    """Return for each row of (rows, vocabulary) whether its largest value is NaN or infinite.
-
-    Single values of -inf are legal: they mark tokens that may not come next.
-    """
-    return ~scores.amax(-1).isfinite()
-
-
-class NarrativeGuard(LogitsProcessor):
-    """Ends a narrative that repeats a sentence for the third time; for greedy generation without beams."""
-
-    def __init__(self, vocabulary: Vocabulary, tokenizer: Any) -> None:
-        self.tokenizer, self._ends = tokenizer, list(vocabulary.ends)
-        self._sentence_ends = {
-            i for i, t in enumerate(vocabulary.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
-        }
-        self._prompt_length: int | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores (rows, vocabulary) with -inf for all tokens but the end in rows of `input_ids` that loop."""
-        if self._prompt_length is None:
-            self._prompt_length = input_ids.shape[1]
-        responses = input_ids[:, self._prompt_length :].tolist()
-        return torch.stack([self.constrain(ids, row) for ids, row in zip(responses, scores, strict=True)])
-
-    def constrain(self, ids: Sequence[int], scores: Tensor) -> Tensor:
-        """Return scores (vocabulary) with -inf for all tokens but the end if the response `ids` would loop on."""
-        if not ids or ids[-1] not in self._sentence_ends:
-            return scores
-        text, continued = (
-            str(self.tokenizer.decode(tokens, skip_special_tokens=True))
-            for tokens in ([*ids], [*ids, int(scores.argmax())])
-        )
-        if not (is_loop(text, text) and is_loop(text, continued)):
-            return scores
-        constrained = torch.full_like(scores, -torch.inf)
-        constrained[self._ends] = scores[self._ends].clamp(min=torch.finfo(scores.dtype).min)
-        return constrained

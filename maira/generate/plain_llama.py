@@ -16,7 +16,6 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.model.checkpoint import INDEX, check_json, checkpoint_folder, fingerprint, read_headers
 from maira.model.config import read_config
-from maira.model.grammar import Vocabulary
 from maira.model.modeling import MODULES, CheckpointWeights
 from maira.model.processor import MairaProcessor
 from radfact.cache_folders import user_cache
@@ -73,7 +72,7 @@ def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str
     with checkpoint_folder(folder) as made:
         write_weights(made, {plain: weights.shapes[name] for plain, name in names.items()}, read, dtype)
         tokenizer = MairaProcessor.from_pretrained(checkpoint).tokenizer
-        write_settings(made, config.text_config, tokenizer, _vocabulary(checkpoint, tokenizer), dtype)
+        write_settings(made, config.text_config, tokenizer, _ends(checkpoint, tokenizer), dtype)
         write_json(made / _ORIGIN, origin)
 
 
@@ -98,9 +97,12 @@ def write_weights(
 
 
 def write_settings(
-    folder: Path, text_config: PretrainedConfig, tokenizer: Any, vocabulary: Vocabulary, dtype: torch.dtype
+    folder: Path, text_config: PretrainedConfig, tokenizer: Any, ends: Iterable[int], dtype: torch.dtype
 ) -> None:
-    """Write configuration, tokenizer and generation config of a plain Llama folder with weights of a type."""
+    """Write configuration, tokenizer and generation config of a plain Llama folder with weights of a type.
+
+    `ends` are the tokens that end a response.
+    """
     text = copy.deepcopy(text_config)
     text.architectures, text.dtype = ["LlamaForCausalLM"], dtype
     text.save_pretrained(folder)
@@ -108,7 +110,7 @@ def write_settings(
     GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=sorted(vocabulary.ends),
+        eos_token_id=sorted(ends),
     ).save_pretrained(folder)
 
 
@@ -117,12 +119,12 @@ def plain_llama_name(name: str) -> str:
     return name.replace("model.language_model.", "model.", 1)
 
 
-def _vocabulary(checkpoint: Path, tokenizer: Any) -> Vocabulary:
-    """Return the vocabulary of a checkpoint, with all tokens that end its responses."""
+def _ends(checkpoint: Path, tokenizer: Any) -> set[int]:
+    """Return all tokens that end the responses of a checkpoint."""
     check_json(checkpoint, GENERATION_CONFIG_NAME)
     if (checkpoint / GENERATION_CONFIG_NAME).is_file():
         config = GenerationConfig.from_pretrained(checkpoint)
     else:
         config = GenerationConfig.from_model_config(read_config(checkpoint))
     ends = config.eos_token_id or []
-    return Vocabulary.from_tokenizer(tokenizer, ends if isinstance(ends, list) else [ends])
+    return {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}

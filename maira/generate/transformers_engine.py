@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, LlamaForCausalLM, LogitsProcessor, LogitsProcessorList, StaticCache
+from transformers import DynamicCache, LlamaForCausalLM, LogitsProcessorList, StaticCache
 
-from maira.generate.constraints import FiniteCheck, GrammarProcessor, NarrativeGuard, Sampler
+from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
 from maira.generate.engine import NON_FINITE, FailedRequest, Form, GenerationRequest, Response, fit_window
 from maira.generate.features import ENCODER_BATCH, ImageFeatures
 from maira.generate.options import EngineOptions
 from maira.model.checkpoint import checkpoint_name
 from maira.model.config import context_window
-from maira.model.grammar import Grammar, Vocabulary
+from maira.model.grammar import Grammar
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import OBJECT_END
@@ -86,11 +86,8 @@ class TransformersEngine:
     def _set_model(self, model: Any, processor: Any, options: EngineOptions, name: str) -> None:
         self.model, self.processor, self.options, self.name = model.eval(), processor, options, name
         self.device: torch.device = model.device
-        ends = self.model.generation_config.eos_token_id or []
-        self.vocabulary = Vocabulary.from_tokenizer(
-            self.processor.tokenizer, ends if isinstance(ends, list) else [ends]
-        )
-        self.grammar = Grammar(self.vocabulary)
+        self.grammar = Grammar(processor.tokenizer, model.generation_config.eos_token_id)
+        self._constraints = Constraints(self.grammar, model.config.image_token_index)
         self.language_model: Any = _language_model(self.model)
         self._window = context_window(self.model.config.text_config)
         self._batch_share = 1.0  # of the planned batch size; smaller after a batch did not fit
@@ -192,19 +189,12 @@ class TransformersEngine:
         """Return the responses to readable requests of one kind, without their time."""
         requests = [prompt.request for prompt in prompts]
         limit, form, tokenizer = requests[0].max_new_tokens, requests[0].form, self.processor.tokenizer
-        ends = set(self.vocabulary.ends)
+        ends = set(self.grammar.ends)
         if form == "boxes":
-            ends.add(self.vocabulary.ids[OBJECT_END])
-        grammar, finite = None, FiniteCheck()
-        constraints: list[LogitsProcessor] = [finite]
-        samplings = [request.sampling for request in requests if request.sampling is not None]
-        if not self.options.free and form == "narrative" and not samplings:
-            constraints.append(NarrativeGuard(self.vocabulary, tokenizer))
-        elif not self.options.free and form != "narrative":
-            constraints.append(grammar := GrammarProcessor(self.grammar, limit, in_box=form == "boxes"))
-        suppressed = self.model.config.image_token_index
-        if samplings:
-            constraints.append(Sampler(samplings, suppressed))
+            ends.add(self.grammar.ids[OBJECT_END])
+        used_form = None if self.options.free else form
+        responses = [OpenResponse(self.grammar, used_form, limit, request.sampling) for request in requests]
+        constraints = BatchConstraints(self._constraints, responses)
         padded = self.processor.pad([prompt.ids for prompt in prompts])
         prompt, mask = (tensor.to(self.device) for tensor in padded.values())
         patches = [images[image] for request in requests for image in request.example.images]
@@ -217,22 +207,20 @@ class TransformersEngine:
             do_sample=False,
             eos_token_id=sorted(ends),
             pad_token_id=tokenizer.pad_token_id,
-            suppress_tokens=[suppressed],
-            logits_processor=LogitsProcessorList(constraints),
+            logits_processor=LogitsProcessorList([constraints]),
         )[:, prompt.shape[1] :].tolist()
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        cut_offs = [False] * len(ids) if grammar is None else grammar.cut_off
-        broken = torch.as_tensor(finite.is_broken).expand(len(ids)).tolist()
-        responses: list[Response | FailedRequest] = []
-        for row, text, is_cut, is_broken in zip(ids, texts, cut_offs, broken, strict=True):
+        broken = torch.as_tensor(constraints.is_broken).expand(len(ids)).tolist()
+        results: list[Response | FailedRequest] = []
+        for index, (row, text, is_broken) in enumerate(zip(ids, texts, broken, strict=True)):
             end = next((place for place, token in enumerate(row) if token in ends), None)
             if is_broken:
-                responses.append(FailedRequest(NON_FINITE))
+                results.append(FailedRequest(NON_FINITE))
             else:
                 # Padding follows the end.
                 tokens = tuple(row if end is None else row[: end + 1])
-                responses.append(Response(text.strip(), end is None or is_cut, 0.0, tokens))
-        return responses
+                results.append(Response(text.strip(), end is None or index in constraints.cut_rows, 0.0, tokens))
+        return results
 
     def _prefill(self, prompt: Tensor, mask: Tensor, patches: Sequence[Any], limit: int) -> Any:
         """Return a cache of the prompts without their last token, which `generate` reads itself.

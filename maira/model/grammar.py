@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -30,41 +29,6 @@ MAX_BOXES = 16
 # The end of a text that may become a token of the format, spelled out in letters.
 _SPELLED = re.compile(r"<[/a-z0-9]*\Z")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The texts and roles of token ids, of a tokenizer with MAIRA-2's tokens and an end token."""
-
-    texts: tuple[str, ...]
-    """Text of every id; "" for an id without text, or without text that belongs in a report."""
-    words: frozenset[int]
-    """Ids whose text has a word, whatever their neighbors."""
-    parts: frozenset[int]
-    """Ids that may be a part of a character, so that only several of them are a word."""
-    ids: dict[str, int]
-    """Ids of the format's tokens."""
-    ends: frozenset[int]
-    """Ids that end the response."""
-    decode: Callable[[list[int]], str]
-
-    @classmethod
-    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, ends: Iterable[int] = ()) -> Vocabulary:
-        """Make the vocabulary of a tokenizer, with `ends` in addition to the tokenizer's end token."""
-        known = tokenizer.get_vocab()
-        stops = frozenset({*ends, tokenizer.eos_token_id})
-        ids = {token: known[token] for token in ADDED_TOKENS}
-        silent = stops.union(ids.values(), tokenizer.all_special_ids)
-        silent |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        # After another token, since a tokenizer may drop the space before a text's first token.
-        pairs = [[ids[OBJECT], index] for index in range(len(tokenizer))]
-        decoded = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
-        texts = tuple("" if i in silent else text.removeprefix(OBJECT) for i, text in enumerate(decoded))
-        # With byte fallback, a byte that fits no character also spoils its neighbors.
-        bytes_ = frozenset(index for token, index in known.items() if _BYTE.fullmatch(token))
-        words = frozenset(i for i, text in enumerate(texts) if WORD.search(text)) - bytes_
-        parts = bytes_.union(i for i, text in enumerate(texts) if "\N{REPLACEMENT CHARACTER}" in text)
-        return cls(texts, words, parts, ids, stops, tokenizer.decode)
 
 
 class Allow(IntEnum):
@@ -87,17 +51,38 @@ class Allow(IntEnum):
 
 
 class Grammar:
-    """The tables of the grammar for a vocabulary; stateless, for any number of sequences.
+    """The grammar over the token ids of a tokenizer with MAIRA-2's tokens; stateless, for any number of sequences.
 
-    `allowed` (rows of `Allow`, ids) tells whether an id may come next. One more verbatim copy of a sentence than
-    `max_copies`, if it is not None, ends the report.
+    `ends` are ids that end a response in addition to the tokenizer's end token, as in a generation config. One more
+    verbatim copy of a sentence than `max_copies`, if it is not None, ends the report.
+
+    `allowed` (rows of `Allow`, ids) tells whether an id may come next. `texts` has the text of every id, "" without
+    one that belongs in a report; `ids` those of the format's tokens.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, max_boxes: int = MAX_BOXES, max_copies: int | None = MAX_COPIES
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        ends: int | Iterable[int] | None = None,
+        *,
+        max_boxes: int = MAX_BOXES,
+        max_copies: int | None = MAX_COPIES,
     ) -> None:
-        self.vocabulary, self.max_boxes, self.max_copies = vocabulary, max_boxes, max_copies
-        texts, ids, ends = vocabulary.texts, vocabulary.ids, list(vocabulary.ends)
+        self.decode, self.max_boxes, self.max_copies = tokenizer.decode, max_boxes, max_copies
+        known = tokenizer.get_vocab()
+        self.ids = ids = {token: known[token] for token in ADDED_TOKENS}
+        self.ends = frozenset({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or ())})
+        silent = self.ends.union(ids.values(), tokenizer.all_special_ids)
+        silent |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        # After another token, since a tokenizer may drop the space before a text's first token.
+        pairs = [[ids[OBJECT], index] for index in range(len(tokenizer))]
+        decoded = tokenizer.batch_decode(pairs, clean_up_tokenization_spaces=False)
+        self.texts = texts = tuple("" if i in silent else text.removeprefix(OBJECT) for i, text in enumerate(decoded))
+        # With byte fallback, a byte that fits no character also spoils its neighbors.
+        bytes_ = frozenset(index for token, index in known.items() if _BYTE.fullmatch(token))
+        # Ids whose text has a word, whatever their neighbors, and ids of which only several are a character.
+        self.words = frozenset(i for i, text in enumerate(texts) if WORD.search(text)) - bytes_
+        self.parts = bytes_.union(i for i, text in enumerate(texts) if "\N{REPLACEMENT CHARACTER}" in text)
         self.angled = {i for i, text in enumerate(texts) if "<" in text}
         self.closing = {i: text for i, text in enumerate(texts) if ">" in text}
         self.axes = tuple([ids[f"<{axis}{value}>"] for value in range(BINS)] for axis in "xy")
@@ -106,11 +91,11 @@ class Grammar:
         space = [i for i in plain if texts[i].isspace()]
         box, close = ids[BOX], ids[OBJECT_END]
         rows = {
-            Allow.END: ends,
-            Allow.BETWEEN: [ids[OBJECT], *space, *ends],
-            Allow.NO_OBJECT: [*space, *ends],
+            Allow.END: [*self.ends],
+            Allow.BETWEEN: [ids[OBJECT], *space, *self.ends],
+            Allow.NO_OBJECT: [*space, *self.ends],
             Allow.FIRST_WORDS: plain,
-            Allow.WORD: [i for i in plain if i in vocabulary.words - self.angled - self.closing.keys()],
+            Allow.WORD: [i for i in plain if i in self.words - self.angled - self.closing.keys()],
             Allow.TEXT: [*plain, box, close],
             Allow.NO_BOX: [*plain, close],
             Allow.CLOSE: [close],
@@ -149,9 +134,8 @@ class ReportState:
 
     def advance(self, token: int) -> None:
         """Add a token that `choices` allowed."""
-        grammar, vocabulary = self._grammar, self._grammar.vocabulary
-        ids = vocabulary.ids
-        if self.ended or token in vocabulary.ends or (self._one_object and token == ids[OBJECT_END]):
+        grammar, ids = self._grammar, self._grammar.ids
+        if self.ended or token in grammar.ends or (self._one_object and token == ids[OBJECT_END]):
             self.ended = True
         elif self._corners is not None and token == ids[BOX_END]:
             self._boxes.add(tuple(self._corners))
@@ -169,10 +153,10 @@ class ReportState:
             self._open(False)
         elif self._in_object and not self._boxes:
             self._text.append(token)
-            self._has_word = self._has_word or token in vocabulary.words
-            self._has_parts = self._has_parts or token in vocabulary.parts
+            self._has_word = self._has_word or token in grammar.words
+            self._has_parts = self._has_parts or token in grammar.parts
             if self._tail or token in grammar.angled:
-                end = _SPELLED.search(self._tail + vocabulary.texts[token])
+                end = _SPELLED.search(self._tail + grammar.texts[token])
                 self._tail = end[0] if end else ""
 
     def choices(self, left: int | None = None) -> tuple[int, list[int]]:
@@ -200,7 +184,7 @@ class ReportState:
         return (Allow.TEXT if box else Allow.NO_BOX), self._spelled()
 
     def _parts_are_words(self) -> bool:
-        return self._has_parts and WORD.search(self._grammar.vocabulary.decode(self._text)) is not None
+        return self._has_parts and WORD.search(self._grammar.decode(self._text)) is not None
 
     def _spelled(self) -> list[int]:
         """Return ids that would complete a token of the format, spelled out in letters."""

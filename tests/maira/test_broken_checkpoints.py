@@ -129,4 +129,4 @@ def test_without_generation_settings_the_tokenizer_defines_the_end_token(
 ) -> None:
     (folder / "generation_config.json").unlink()
     use(folder)
-    assert TransformersEngine(folder, EngineOptions(device="cpu")).vocabulary.ends == frozenset({2})
+    assert TransformersEngine(folder, EngineOptions(device="cpu")).grammar.ends == frozenset({2})

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maira.model.config import MairaConfig
-from maira.model.grammar import Grammar, Vocabulary
+from maira.model.grammar import Grammar
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
@@ -123,7 +123,7 @@ def test_a_step_reads_its_losses_and_norm_only(
     statistics: Sequence[str] = ()
     if objective == "grpo":
         rows = [replace(row, policy=policy_targets(len(row.answers))) for row in rows]
-        grammar = Grammar(Vocabulary.from_tokenizer(processor.tokenizer, [2]))
+        grammar = Grammar(processor.tokenizer, 2)
         policy = PolicyLoss(grammar, config.text_config.vocab_size, config.image_token_index, GrpoConfig())
         statistics = RolloutSampler.statistics
     elif objective == "dpo":

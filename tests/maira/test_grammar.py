@@ -16,9 +16,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from maira.generate.constraints import GrammarProcessor
+from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
+from maira.generate.engine import Form
 from maira.grounding.boxes import BoxCompletion
-from maira.model.grammar import Grammar, ReportState, Vocabulary
+from maira.model.grammar import Grammar, ReportState
 from maira.model.parser import cut_repetitions, parse_report, render_report
 from maira.model.task_examples import Example
 from maira.model.tokens import BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
@@ -57,7 +58,7 @@ def _sentencepiece() -> PreTrainedTokenizerFast:
 
 
 def _grammar(tokenizer: Any) -> tuple[Any, Grammar]:
-    return tokenizer, Grammar(Vocabulary.from_tokenizer(tokenizer))
+    return tokenizer, Grammar(tokenizer)
 
 
 def _made() -> list[tuple[Any, Grammar]]:
@@ -95,34 +96,43 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _generate(processor: GrammarProcessor, scores: Sequence[Tensor], prompt: Tensor, pad: int) -> Tensor:
-    """As `generate` does it, greedily: rows that have ended are padded, the answers (rows, tokens) are returned."""
-    ids, length, ends = prompt, prompt.shape[1], list(processor.grammar.vocabulary.ends)
-    if processor.in_box:
-        ends.append(processor.grammar.vocabulary.ids[OBJECT_END])
+def _constraints(grammar: Grammar, limit: int, rows: int, form: Form = "report") -> BatchConstraints:
+    image_token = max(grammar.ids.values()) + 1
+    responses = [OpenResponse(grammar, form, limit) for _ in range(rows)]
+    return BatchConstraints(Constraints(grammar, image_token), responses)
+
+
+def _generate(
+    grammar: Grammar, scores: Sequence[Tensor], prompt: Tensor, pad: int, form: Form = "report"
+) -> tuple[list[list[int]], set[int]]:
+    """As `generate` does it, greedily: rows that have ended are padded. Returns the answers, and the rows cut off."""
+    ids, length, ends = prompt, prompt.shape[1], list(grammar.ends)
+    constraints = _constraints(grammar, len(scores), len(prompt), form)
+    if form == "boxes":
+        ends.append(grammar.ids[OBJECT_END])
     done = torch.zeros(len(prompt), dtype=torch.bool)
     for step in scores:
-        chosen = processor(ids, step).argmax(-1)
+        chosen = constraints(ids, step).argmax(-1)
         chosen[done] = pad
         done |= torch.isin(chosen, torch.tensor(ends))
         ids = torch.cat([ids, chosen[:, None]], 1)
         if done.all():
             break
-    return ids[:, length:]
+    return ids[:, length:].tolist(), constraints.cut_rows
 
 
 @st.composite
 def logits(draw: st.DrawFn) -> tuple[Any, Grammar, list[Tensor]]:
     """Random logits of a few rows, some of them leaning towards the format, towards angle brackets or the end."""
     tokenizer, grammar = draw(tokenizers)
-    steps, rows, size = draw(st.integers(1, 60)), draw(st.integers(1, 3)), len(grammar.vocabulary.texts)
+    steps, rows, size = draw(st.integers(1, 60)), draw(st.integers(1, 3)), len(grammar.texts)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     lean = torch.zeros(size)
     for token in (OBJECT, OBJECT_END, BOX, BOX_END):
-        lean[grammar.vocabulary.ids[token]] = draw(st.integers(-2, 5))
-    angled = [i for i, text in enumerate(grammar.vocabulary.texts) if re.search("[<>/]|obj|box", text)]
+        lean[grammar.ids[token]] = draw(st.integers(-2, 5))
+    angled = [i for i, text in enumerate(grammar.texts) if re.search("[<>/]|obj|box", text)]
     lean[angled] = draw(st.integers(0, 5))
-    lean[list(grammar.vocabulary.ends)] = draw(st.integers(-3, 3))
+    lean[list(grammar.ends)] = draw(st.integers(-3, 3))
     scale = draw(st.sampled_from([0.0, 1.0, 10.0]))
     return tokenizer, grammar, list(torch.randn(steps, rows, size, generator=generator) * scale + lean)
 
@@ -131,9 +141,9 @@ def logits(draw: st.DrawFn) -> tuple[Any, Grammar, list[Tensor]]:
 @settings(max_examples=300, deadline=None)
 def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
-    processor = GrammarProcessor(grammar, len(scores))
-    answers = _generate(processor, scores, torch.ones(len(scores[0]), 4, dtype=torch.long), tokenizer.pad_token_id)
-    for answer in answers.tolist():
+    prompt = torch.ones(len(scores[0]), 4, dtype=torch.long)
+    answers, _ = _generate(grammar, scores, prompt, tokenizer.pad_token_id)
+    for answer in answers:
         parsed = parse_report(_decode(tokenizer, answer))
         # The grammar limits repetitions of a sentence but does not forbid them.
         assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
@@ -147,10 +157,9 @@ def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Te
 def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
-    processor = GrammarProcessor(grammar, len(scores), in_box=True)
     completion = BoxCompletion(Example("s", "grounded", "", ()), 0, "A mass.", (), False)
-    prompt = torch.full((len(scores[0]), 1), grammar.vocabulary.ids[BOX])
-    for answer in _generate(processor, scores, prompt, tokenizer.pad_token_id).tolist():
+    prompt = torch.full((len(scores[0]), 1), grammar.ids[BOX])
+    for answer in _generate(grammar, scores, prompt, tokenizer.pad_token_id, "boxes")[0]:
         text = _decode(tokenizer, answer)
         boxes, kinds = completion.read(text)
         assert boxes
@@ -162,10 +171,10 @@ def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tenso
 @pytest.mark.parametrize("built", MADE)
 def test_nan_logits_give_a_well_formed_report(built: tuple[Any, Grammar], bad: float) -> None:
     tokenizer, grammar = built
-    scores = [torch.full((2, len(grammar.vocabulary.texts)), bad)] * 20
-    answers = _generate(GrammarProcessor(grammar, 20), scores, torch.ones(2, 3, dtype=torch.long), 0)
-    assert all(parse_report(_decode(tokenizer, row)).irregularities == [] for row in answers.tolist())
-    assert all(row[0] in _allowed(grammar, ReportState(grammar)) for row in answers.tolist())
+    scores = [torch.full((2, len(grammar.texts)), bad)] * 20
+    answers, _ = _generate(grammar, scores, torch.ones(2, 3, dtype=torch.long), 0)
+    assert all(parse_report(_decode(tokenizer, row)).irregularities == [] for row in answers)
+    assert all(row[0] in _allowed(grammar, ReportState(grammar)) for row in answers)
 
 
 words = st.text(st.sampled_from("abcx Cl59.,<>/é-ü"), min_size=1, max_size=30).map(str.strip)
@@ -277,7 +286,7 @@ def test_text_cannot_spell_format_tokens(pieces: list[str]) -> None:
     tokenizer, grammar = MADE[0]
     *start, last = [tokenizer.convert_tokens_to_ids("<0x3E>" if p == "0x3E" else p) for p in pieces]
     state = ReportState(grammar)
-    for token in [grammar.vocabulary.ids[OBJECT], *start]:
+    for token in [grammar.ids[OBJECT], *start]:
         assert token in _allowed(grammar, state)
         state.advance(token)
     assert (last in _allowed(grammar, state)) is (pieces[-1] == "0x3E")  # "<>" is none
@@ -290,7 +299,7 @@ def test_a_partial_word_is_completed_at_the_token_limit() -> None:
         state.advance(token)
     undoing = tokenizer.convert_tokens_to_ids("<0xC3>")
     assert undoing in _allowed(grammar, state, 3)
-    assert _allowed(grammar, state, 2) == {grammar.vocabulary.ids[OBJECT_END]}
+    assert _allowed(grammar, state, 2) == {grammar.ids[OBJECT_END]}
 
 
 def test_a_third_repetition_ends_the_report() -> None:
@@ -313,53 +322,42 @@ def test_everything_is_closed_at_the_token_limit(
     target = [*_ids(tokenizer, render_report(report)), tokenizer.eos_token_id]
     scores = []
     for token in target[:limit]:
-        scores.append(torch.zeros(1, len(grammar.vocabulary.texts)))
+        scores.append(torch.zeros(1, len(grammar.texts)))
         scores[-1][0, token] = 1
-    processor = GrammarProcessor(grammar, len(scores))
-    (generated,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist() if scores else [[]]
+    prompt = torch.ones(1, 1, dtype=torch.long)
+    (generated,), cut_rows = _generate(grammar, scores, prompt, 0) if scores else ([[]], set())
     parsed = parse_report(_decode(tokenizer, generated))
     assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
     if scores and generated != target[:limit]:
-        assert processor.cut_off == [True]
+        assert cut_rows == {0}
     if len(generated) == len(target):
-        assert processor.cut_off == [False]
+        assert cut_rows == set()
 
 
 def test_a_complete_response_is_not_marked_as_truncated() -> None:
     """At the limit it would spell one of the format's tokens, which is forbidden; next to that, it ends the object."""
     tokenizer, grammar = MADE[0]
     target = [[OBJECT], ["a"], ["</"], ["obj"], [">", OBJECT_END]]
-    scores = [torch.zeros(1, len(grammar.vocabulary.texts)) for _ in target]
+    scores = [torch.zeros(1, len(grammar.texts)) for _ in target]
     for step, pieces in zip(scores, target, strict=True):
         step[0, tokenizer.convert_tokens_to_ids(pieces)] = torch.arange(len(pieces), 0, -1).float()
-    processor = GrammarProcessor(grammar, len(scores))
-    (generated,) = _generate(processor, scores, torch.ones(1, 1, dtype=torch.long), 0).tolist()
+    (generated,), cut_rows = _generate(grammar, scores, torch.ones(1, 1, dtype=torch.long), 0)
     assert tokenizer.convert_ids_to_tokens(generated) == [OBJECT, "a", "</", "obj", OBJECT_END]
-    assert processor.cut_off == [False]
+    assert cut_rows == set()
 
 
 def test_rows_are_independent_of_padding_and_other_rows() -> None:
     tokenizer, grammar = MADE[1]
-    size = len(grammar.vocabulary.texts)
+    size = len(grammar.texts)
     scores = list(torch.randn(40, 3, size, generator=torch.Generator().manual_seed(1)))
     for step in scores:
         step[1, tokenizer.eos_token_id] += 6  # ends before the others
     prompt = torch.full((3, 5), 7)
     prompt[1, :3] = tokenizer.pad_token_id
-    prompt[2] = grammar.vocabulary.ids[BOX]  # whatever the prompt says
-    together = _generate(GrammarProcessor(grammar, 40), scores, prompt, tokenizer.pad_token_id).tolist()
+    prompt[2] = grammar.ids[BOX]  # whatever the prompt says
+    together, _ = _generate(grammar, scores, prompt, tokenizer.pad_token_id)
     for row in range(3):
         row_scores = [step[row : row + 1] for step in scores]
-        alone = _generate(GrammarProcessor(grammar, 40), row_scores, torch.full((1, 2), 7), 0)[0].tolist()
+        (alone,), _ = _generate(grammar, row_scores, torch.full((1, 2), 7), 0)
         assert together[row][: len(alone)] == alone
         assert set(together[row][len(alone) :]) <= {tokenizer.pad_token_id}
-
-
-@pytest.mark.parametrize("following", [[[1, 3, 5]], [[2, 1]], [[1, 2]]])
-def test_reuse_or_reordered_rows_are_an_error(following: list[list[int]]) -> None:
-    _, grammar = MADE[1]
-    processor = GrammarProcessor(grammar, 9)
-    scores = torch.zeros(1, len(grammar.vocabulary.texts))
-    processor(torch.tensor([[1, 2]]), scores)
-    with pytest.raises(ValueError, match="one call of generate"):
-        processor(torch.tensor(following), scores)

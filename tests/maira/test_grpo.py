@@ -18,7 +18,7 @@ from post_runs import answer_scores, encode_prompt, post_values
 from test_train import Interrupted, interrupt_at, is_same, weights
 from tiny_runs import Command, metrics, quiet, said
 
-from maira.generate.constraints import GrammarProcessor, Sampler
+from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
 from maira.generate.engine import Sampling, report_request
 from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
@@ -82,8 +82,8 @@ def direct_log_probs(engine: TransformersEngine, sample: EncodedSample) -> torch
     """Log-probabilities of an answer by the model's plain forward pass and the engine's own grammar processor."""
     ids, prompt = sample.input_ids, sample.prompt_tokens
     scores = answer_scores(engine.model, ids, prompt, sample.images)
-    scores[:, engine.model.config.image_token_index] = -torch.inf
-    grammar, log_probs = GrammarProcessor(engine.grammar, LIMIT), []
+    constraints = Constraints(engine.grammar, engine.model.config.image_token_index)
+    grammar, log_probs = BatchConstraints(constraints, [OpenResponse(engine.grammar, "report", LIMIT)]), []
     for place, token in enumerate(ids[prompt:]):
         masked = grammar(torch.tensor([ids[: prompt + place]]), scores[place : place + 1])
         log_probs.append((masked[0] / TEMPERATURE).log_softmax(-1)[token])
@@ -96,13 +96,20 @@ def make_loss(engine: TransformersEngine, **options: Any) -> MairaLossModel:
     return MairaLossModel(engine.model, 0, 0.0, policy=policy)
 
 
-def test_draws_follow_the_distribution_and_the_seed() -> None:
+def test_draws_follow_the_distribution_and_the_seed(samples: Any) -> None:
+    grammar = samples[0].grammar
+    constraints = Constraints(grammar, 4)
+
+    def draw(samplings: list[Sampling], scores: torch.Tensor) -> torch.Tensor:
+        responses = [OpenResponse(grammar, None, LIMIT, sampling) for sampling in samplings]
+        return BatchConstraints(constraints, responses)(torch.zeros(len(scores), 1), scores).argmax(-1)
+
     scores = torch.tensor([[1.0, 0.0, -torch.inf, 2.0, 9.0]]).expand(4000, -1)
     samplings = [Sampling(TEMPERATURE, seed) for seed in range(4000)]
-    drawn = Sampler(samplings, suppressed=4)(torch.zeros(1), scores).argmax(-1)
+    drawn = draw(samplings, scores)
     expected = (torch.tensor([1.0, 0.0, -torch.inf, 2.0, -torch.inf]) / TEMPERATURE).softmax(-1)
     torch.testing.assert_close(drawn.bincount(minlength=5) / 4000, expected, atol=0.025, rtol=0)
-    alone = Sampler(samplings[7:8], suppressed=4)(torch.zeros(1), scores[:1]).argmax(-1)
+    alone = draw(samplings[7:8], scores[:1])
     assert alone.item() == drawn[7].item()
 
 

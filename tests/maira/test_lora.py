@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM
 
 from maira.generate.plain_llama import write_settings
 from maira.model.config import MairaConfig
-from maira.model.grammar import Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import ADDED_TOKENS
@@ -156,8 +155,7 @@ def test_an_engine_gets_the_language_model_in_training(
     embeddings = torch.randn(1, 7, config.text_config.hidden_size, generator=torch.Generator().manual_seed(0))
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     model, processor, _ = trained(train_config := make_recipe(), config)
-    vocabulary = Vocabulary.from_tokenizer(processor.tokenizer, [2])
-    write_settings(tmp_path, config.text_config, processor.tokenizer, vocabulary, torch.float32)
+    write_settings(tmp_path, config.text_config, processor.tokenizer, [2], torch.float32)
     for trained_model, options in ((start, None), (model, train_config.lora)):
         write_language_model(trained_model, options, tmp_path, torch.float32)
         llama = AutoModelForCausalLM.from_pretrained(tmp_path)

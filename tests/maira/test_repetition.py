@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maira.generate.constraints import NarrativeGuard
-from maira.model.grammar import Vocabulary
+from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
+from maira.model.grammar import Grammar
 from maira.model.parser import cut_repetitions, is_loop, parse_report
+from maira.model.tokens import IMAGE
 from maira.train.data.tokenizer import train_tokenizer
 
 BOX, OTHER_BOX = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
@@ -105,7 +106,9 @@ def _wants(text: str) -> int:
     ],
 )
 def test_only_a_looping_narrative_is_ended(written: str, target: str, ended: bool) -> None:
-    guard = NarrativeGuard(Vocabulary.from_tokenizer(TOKENIZER), TOKENIZER)
+    grammar = Grammar(TOKENIZER)
+    responses = [OpenResponse(grammar, "narrative", 999) for _ in range(2)]
+    guard = BatchConstraints(Constraints(grammar, TOKENIZER.convert_tokens_to_ids(IMAGE)), responses)
     ids_written: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
     following = TOKENIZER(target, add_special_tokens=False)["input_ids"][0]
     # The prompt says the same sentences, which do not count; the other row says nothing.

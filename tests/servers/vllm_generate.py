@@ -109,7 +109,7 @@ def allowed_after_loop(folder: Path) -> dict[str, list[int]]:
     processor = MairaLogitsProcessor(
         SimpleNamespace(model_config=SimpleNamespace(model=str(folder))), torch.device("cpu"), False
     )
-    tokenizer = processor._guard.tokenizer
+    tokenizer = processor.tokenizer
     params = SamplingParams(temperature=0, max_tokens=99, extra_args={FORM: "narrative"})
     copy = tokenizer("No mass. ", add_special_tokens=False)["input_ids"]
     ids = copy * 2

@@ -14,7 +14,6 @@ import torch
 import torchvision_operators  # noqa: F401
 
 from maira.data.manifest import read_manifest
-from maira.model.grammar import Vocabulary
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
@@ -63,8 +62,9 @@ if __name__ == "__main__":
     )
     wrapped = MairaLossModel(model, 0, 0.0)
     context = DistributedContext(0, 1, torch.device("cpu"))
-    vocabulary = Vocabulary.from_tokenizer(processor.tokenizer, [model.generation_config.eos_token_id])
-    engine = RolloutEngine(config, ParallelModel(wrapped, wrapped, context), processor, vocabulary)
+    engine = RolloutEngine(
+        config, ParallelModel(wrapped, wrapped, context), processor, [model.generation_config.eos_token_id]
+    )
     greedy, sampled = tiny_maira.report_requests(studies), tiny_maira.report_requests(studies, temperature=1.0)
     subset = dict(reversed(list(sampled.items())[::5]))
     arguments = {"tensor_parallel_size": 2, "max_model_len": 99, "nonsense": 1}

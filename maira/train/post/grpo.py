@@ -26,7 +26,7 @@ from maira.generate.constraints import forbidden_table
 from maira.generate.drafts import make_draft, without_references
 from maira.generate.engine import Engine, FailedRequest, GenerationRequest, Response, Sampling, report_request
 from maira.model.config import context_window
-from maira.model.grammar import Allow, Grammar, ReportState, Vocabulary
+from maira.model.grammar import Allow, Grammar, ReportState
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
@@ -160,8 +160,7 @@ def policy_loss(config: GrpoConfig, model: Any, processor: MairaProcessor) -> Po
 
 
 def _grammar(model: Any, processor: MairaProcessor) -> Grammar:
-    ends = model.generation_config.eos_token_id or []
-    return Grammar(Vocabulary.from_tokenizer(processor.tokenizer, ends if isinstance(ends, list) else [ends]))
+    return Grammar(processor.tokenizer, model.generation_config.eos_token_id)
 
 
 class _Request(NamedTuple):
@@ -233,7 +232,7 @@ class RolloutSampler:
             return
         from maira.train.post.rollout_engine import RolloutEngine
 
-        with closing(RolloutEngine(self._config, self._model, self._processor, self._grammar.vocabulary)) as engine:
+        with closing(RolloutEngine(self._config, self._model, self._processor, self._grammar.ends)) as engine:
             yield engine.sync_weights
 
     def _draw(self, step: int, open_engine: Callable[[], AbstractContextManager[Engine]]) -> StepBatches:
