@@ -28,9 +28,7 @@ from radfact.options import only
 
 if TYPE_CHECKING:
     from maira.data.study import Study
-    from maira.evaluate.comparison import ExperimentComparison
-    from maira.evaluate.experiments import Experiment
-    from maira.evaluate.scoring import Scoring
+    from maira.evaluate.experiments import Experiment, Scoring
 
 app = typer.Typer(help="Evaluate drafts of phantoms without a judge, or run an input ablation.", no_args_is_help=True)
 
@@ -87,16 +85,13 @@ def evaluate_by_inputs(
     ] = None,
 ) -> None:
     """Input ablation: score reports generated with all inputs and with some removed (MAIRA-2, appendix D.6)."""
-    from maira.evaluate.comparison import compare
-    from maira.evaluate.experiments import without_inputs
-    from maira.evaluate.scoring import score_experiment
+    from maira.evaluate.experiments import score_experiment, without_inputs
     from maira.generate.drafts import generate_drafts
 
-    console = Console()
     experiments = without_inputs(out, drop or ())
     checkpoint = resolve_model(checkpoint, field="checkpoint")
     studies, skipped = read_studies(manifest)
-    selected, description, scoring = _prepare(console, studies, generation, comparison, experiments)
+    selected, description, scoring = _prepare(studies, generation, comparison, experiments)
     failed: list[tuple[str, str]] = []
     for experiment in experiments:
         title, items = f"drafting {experiment.name}", f"studies of {experiment.name}"
@@ -109,10 +104,10 @@ def evaluate_by_inputs(
     if not is_main():
         return  # all processes draft, one scores
     for experiment in experiments:
-        failed += score_experiment(experiment, scoring, partial(print_line, console))
-    table = compare(experiments, experiments[0], [description])
+        failed += score_experiment(experiment, scoring, partial(print_line, Console()))
     settings = {"task": generation.task, "subset": comparison.subset}
-    _finish(console, table, out, "table", "Reports without some inputs", settings, {}, failed)
+    files = out / "table", "Reports without some inputs"
+    _finish(*files, experiments, experiments[0], [description], settings, {}, failed)
 
 
 @with_options
@@ -151,8 +146,7 @@ def ablate(
     The same command resumes an interrupted run: completed training (also by 'maira train'), drafts and scores are
     reused. A config that fails is listed, and the others continue (exit code 3).
     """
-    from maira.evaluate.ablations import Ablation, describe_trials, differences_of, plan_trials, read_configs
-    from maira.evaluate.comparison import compare
+    from maira.evaluate.ablations import describe_trials, differences_of, plan_trials, read_configs, train_and_score
     from maira.generate.transformers_engine import select_device
 
     if process_count() > 1:
@@ -165,26 +159,24 @@ def ablate(
     if engine.device is not None:
         # A wrong device would be found only after the training.
         select_device(engine.device)
-    console = Console()
     overrides = [word for word in configs if "=" in word and not Path(word).exists()]
     paths = [Path(word) for word in configs if word not in overrides]
     trials = plan_trials(read_configs(paths, overrides), out, infer=infer)
     studies, skipped = read_studies(test, split)
-    _, description, scoring = _prepare(console, studies, generation, comparison, trials)
+    _, description, scoring = _prepare(studies, generation, comparison, trials)
     arguments = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
     # vLLM and Ray start their own processes; a launcher is for the transformers engine.
     draft_launcher = launcher if engine.engine == "transformers" else []
-    ablation = Ablation(
-        trials, generation.task, scoring, arguments, launcher, draft_launcher, partial(print_line, console)
-    )
-    failed, unscored = ablation.run()
+    launchers = {"launcher": launcher, "draft_launcher": draft_launcher}
+    say = partial(print_line, Console())
+    failed, unscored = train_and_score(trials, scoring, say, task=generation.task, options=arguments, **launchers)
     succeeded, baseline = [trial for trial in trials if trial.name not in failed], trials[0]
     if not succeeded:
         raise RunError(f"all configurations failed; {': '.join(next(iter(failed.items())))}")
     notes = [description, *describe_trials(succeeded, baseline.config, generation.task)]
     notes += [f"{name} failed: {reason}" for name, reason in failed.items()]
     failures = [(str(failure.sample_id), failure.reason) for failure in skipped] + [*failed.items(), *unscored]
-    settings = {"task": generation.task, "subset": comparison.subset, "split": split, "test": str(test)}
+    settings: dict[str, Any] = {"task": generation.task, "subset": comparison.subset, "split": split, "test": str(test)}
     details = {
         trial.name: {
             "config": str(trial.config.path),
@@ -193,12 +185,11 @@ def ablate(
         }
         for trial in succeeded
     }
-    table = compare(succeeded, baseline, notes)
-    _finish(console, table, out, "ablation", "Ablations", {**settings, "failures": failures}, details, failures)
+    settings["failures"] = failures
+    _finish(out / "ablation", "Ablations", succeeded, baseline, notes, settings, details, failures)
 
 
 def _prepare(
-    console: Console,
     studies: Sequence[Study],
     generation: GenerationOptions,
     options: ComparisonOptions,
@@ -206,38 +197,41 @@ def _prepare(
 ) -> tuple[list[Study], str, Scoring]:
     """Select the studies, write them as the references of all experiments, and check how they are scored."""
     from maira.data.manifest import write_manifest
-    from maira.evaluate.experiments import select_studies
-    from maira.evaluate.scoring import Scoring
+    from maira.evaluate.experiments import read_scoring, select_studies
 
+    console = Console()
     selected, description = select_studies(studies, generation.task, options.subset, experiments)
     print_line(console, description)
     print_unused_inputs(console, selected, len(selected))
     references = experiments[0].folder.parent / "manifest.jsonl"
-    scoring = Scoring.from_options(
-        references, options.score_config, judge=options.judge, metrics=options.metrics, weights=options.weights
-    )
+    scoring = read_scoring(references, **options.model_dump(exclude={"subset"}))
     if is_main():
         write_manifest(references, selected)
     return selected, description, scoring
 
 
 def _finish(
-    console: Console,
-    table: ExperimentComparison,
-    folder: Path,
-    stem: str,
+    file: Path,
     title: str,
+    experiments: Sequence[Experiment],
+    baseline: Experiment,
+    notes: Sequence[str],
     settings: Mapping[str, Any],
     details: Mapping[str, Any],
     failures: list[tuple[str, str]],
 ) -> None:
-    """Write a comparison, print its tables and notes, and exit."""
-    with replace_files(folder) as new:
-        table.write(new, stem, title, settings, details)
-    for heading, scores in table.tables().items():
+    """Compare experiments, write and print the tables and notes, and exit."""
+    from maira.evaluate.comparison import compare, tables_of, write_comparison
+
+    console = Console()
+    comparison = compare(experiments, baseline, notes)
+    settings = {**settings, "base": baseline.name if baseline in experiments else None}
+    with replace_files(file.parent) as new:
+        write_comparison(comparison, experiments, new / file.name, title, settings, details)
+    for heading, scores in tables_of(comparison).items():
         print_line(console, heading)
         show_table(console, scores)
-    for note in table.notes:
+    for note in comparison.notes:
         print_line(console, note)
-    print_line(console, f"tables: {folder / f'{stem}.md'}")
+    print_line(console, f"tables: {file}.md")
     exit_with_failures(console, failures)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from maira.data.manifest import read_failures, read_manifest
-from maira.evaluate.experiments import Experiment, ReportTask
-from maira.evaluate.scoring import Scoring, score_experiment
+from maira.evaluate.experiments import Experiment, ReportTask, Scoring, score_experiment
 from maira.grounding.evaluation import has_reference_boxes
 from maira.model.task_examples import INPUTS
 from maira.train.config.run_config import TrainConfig, read_train_config
@@ -59,15 +58,14 @@ def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Experiment):
-    """A row of the table: a trained model, and the inputs that it is tested with.
-
-    Attributes:
-        config: training configuration of the model.
-        at_inference: whether more inputs are dropped than in the training.
-    """
+    """A row of the table: a trained model, and the inputs that it is tested with."""
 
     config: Config
-    at_inference: bool = False
+
+    @property
+    def at_inference(self) -> bool:
+        """Whether more inputs are dropped than in the training."""
+        return self.name != self.config.name
 
 
 def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) -> list[Trial]:
@@ -79,7 +77,7 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
         if infer and more:
             dropped = tuple(name for name in INPUTS if name in (*baseline.train.drop, *more))
             name = f"infer-no-{'+'.join(more)}"
-            trials[name] = Trial(out / name, dropped, config=baseline, at_inference=True)
+            trials[name] = Trial(out / name, dropped, config=baseline)
         trials[config.name] = Trial(out / config.name, config.train.drop, config=config)
     if infer and not any(trial.at_inference for trial in trials.values()):
         message = "no configuration drops an input, so there is nothing to drop at inference"
@@ -135,74 +133,64 @@ def run_command(words: Sequence[str], launcher: Sequence[str] = (), *, quiet: bo
         raise RunError(f"{words[0]}: {error}" if error else f"maira {words[0]} {end}")
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """Trains, tests and scores the trials of a table. A trial that fails is listed, and the others continue.
+def train_and_score(
+    trials: Sequence[Trial],
+    scoring: Scoring,
+    say: Callable[[str], None],
+    *,
+    task: ReportTask,
+    options: Sequence[str],
+    launcher: Sequence[str],
+    draft_launcher: Sequence[str],
+) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Train, test and score the trials of a table. A trial that fails is listed, and the others continue.
 
-    Attributes:
-        trials: the rows, the baseline first.
-        task: task of the reports.
-        scoring: how they are scored.
-        options: further arguments of `maira generate` and `maira boxes`.
-        launcher: command that starts the training.
-        draft_launcher: command that starts `maira generate` and `maira boxes`.
-        say: prints a message.
+    `options` are further arguments of `maira generate` and `maira boxes`, which `draft_launcher` starts, as `launcher`
+    starts the training.
+
+    Returns:
+        The reason by name of a failed trial, and the skipped samples of the others with the reason.
     """
-
-    trials: Sequence[Trial]
-    task: ReportTask
-    scoring: Scoring
-    options: Sequence[str]
-    launcher: Sequence[str]
-    draft_launcher: Sequence[str]
-    say: Callable[[str], None]
-
-    def run(self) -> tuple[dict[str, str], list[tuple[str, str]]]:
-        """Train, test and score all trials.
-
-        Returns:
-            The reason by name of a failed trial, and the skipped samples of the others with the reason.
-        """
-        failed: dict[str, str] = {}
-        skipped: list[tuple[str, str]] = []
-        trained: dict[Config, RunError | None] = {}
-        for trial in self.trials:
-            try:
-                if trial.config not in trained:
-                    trained[trial.config] = self._train(trial.config)
-                if error := trained[trial.config]:
-                    raise error
-                self._draft(trial)
-                failures = read_failures(trial.folder / "failures.jsonl")
-                own = [(f"{trial.name}: {failure.sample_id}", failure.reason) for failure in failures]
-                skipped += own + score_experiment(trial, self.scoring, self.say)
-            except (InputError, RunError) as error:
-                failed[trial.name] = str(error)
-                self.say(f"{trial.name} failed: {error}")
-        return failed, skipped
-
-    def _train(self, config: Config) -> RunError | None:
-        """Train a configuration, or resume its training, unless it is finished; return the error of a failure."""
+    failed: dict[str, str] = {}
+    skipped: list[tuple[str, str]] = []
+    trained: dict[Config, RunError | None] = {}
+    for trial in trials:
+        config = trial.config
         try:
-            if not is_trained(config.train, self.say):
-                self.say(f"training {config.name}: {config.train.out}")
-                run_command(["train", str(config.path), *config.overrides], self.launcher)
-        except RunError as error:
-            return error
-        return None
+            if config not in trained:
+                trained[config] = _train(config, launcher, say)
+            if error := trained[config]:
+                raise error
+            say(f"drafting {trial.name}")
+            for command in _draft_commands(trial, task, scoring.references):
+                run_command([*command, *options], draft_launcher, quiet=True)
+            failures = read_failures(trial.folder / "failures.jsonl")
+            skipped += [(f"{trial.name}: {failure.sample_id}", failure.reason) for failure in failures]
+            skipped += score_experiment(trial, scoring, say)
+        except (InputError, RunError) as error:
+            failed[trial.name] = str(error)
+            say(f"{trial.name} failed: {error}")
+    return failed, skipped
 
-    def _draft(self, trial: Trial) -> None:
-        self.say(f"drafting {trial.name}")
-        train, manifest = trial.config.train, self.scoring.references
-        options = ["--checkpoint", str(train.out / "checkpoint"), "--manifest", str(manifest)]
-        options += ["--preset", train.preset, *self.options]
-        if trial.dropped:
-            options += ["--drop", "+".join(trial.dropped)]
-        commands = [["generate", "--out", str(trial.drafts), "--task", self.task]]
-        if self.task == "grounded" and any(map(has_reference_boxes, read_manifest(manifest))):
-            commands.append(["boxes", "--out", str(trial.boxes)])
-        for command in commands:
-            run_command([*command, *options], self.draft_launcher, quiet=True)
+
+def _train(config: Config, launcher: Sequence[str], say: Callable[[str], None]) -> RunError | None:
+    """Train a configuration, or resume its training, unless it is finished; return the error of a failure."""
+    try:
+        if not is_trained(config.train, say):
+            say(f"training {config.name}: {config.train.out}")
+            run_command(["train", str(config.path), *config.overrides], launcher)
+    except RunError as error:
+        return error
+    return None
+
+
+def _draft_commands(trial: Trial, task: ReportTask, manifest: Path) -> Iterator[list[str]]:
+    train = trial.config.train
+    options = ["--checkpoint", str(train.out / "checkpoint"), "--manifest", str(manifest), "--preset", train.preset]
+    options += ["--drop", "+".join(trial.dropped)] if trial.dropped else []
+    yield ["generate", "--out", str(trial.drafts), "--task", task, *options]
+    if task == "grounded" and any(map(has_reference_boxes, read_manifest(manifest))):
+        yield ["boxes", "--out", str(trial.boxes), *options]
 
 
 def describe_trials(trials: Sequence[Trial], baseline: Config, task: ReportTask) -> Iterator[str]:

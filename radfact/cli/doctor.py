@@ -81,10 +81,10 @@ def run_checks(**checks: Callable[[], Iterable[CheckResult]]) -> dict[str, list[
 def check_commands(
     program: str, commands: Iterable[str], extras: Mapping[str, str] = COMMAND_EXTRAS
 ) -> Iterator[CheckResult]:
-    required = machine.requirements()
+    unmet = {name: "; ".join(machine.unmet(required)) for name, required in machine.requirements().items()}
     for command in commands:
         extra = next((extra for words, extra in extras.items() if f"{command} ".startswith(f"{words} ")), "")
-        problems = {name: "; ".join(found) for name in ("", extra) if (found := machine.unmet(required[name]))}
+        problems = {name: unmet[name] for name in ("", extra) if unmet[name]}
         fix = " && ".join(map(machine.install_line, problems)) or None
         yield CheckResult(f"{program} {command}", "missing" if problems else "ok", "; ".join(problems.values()), fix)
 

@@ -17,16 +17,22 @@ from typer.testing import CliRunner
 from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.study import Study
-from maira.evaluate.comparison import COMPLETION, ExperimentComparison, compare
-from maira.evaluate.experiments import Experiment, select_studies, without_inputs
-from maira.evaluate.scoring import COMPARISON_MENTIONS, LATERAL_MENTIONS, Scoring
+from maira.evaluate.comparison import COMPLETION, compare, reference_scores, tables_of, write_comparison
+from maira.evaluate.experiments import (
+    COMPARISON_MENTIONS,
+    LATERAL_MENTIONS,
+    Experiment,
+    read_scoring,
+    select_studies,
+    without_inputs,
+)
 from maira.model.prompts import render
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs
 from radfact.api import evaluate
 from radfact.errors import ErrorCode
 from radfact.llm import ChatClient, mock_client
 from radfact.records import Pair, Sentence
-from radfact.results.compare import Contrast
+from radfact.results.compare import Comparison, Contrast
 
 FULL = Study(
     sample_id="a",
@@ -146,14 +152,14 @@ def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
     return experiment
 
 
-def _table(tmp_path: Path, model: ChatClient | None = None) -> ExperimentComparison:
+def _table(tmp_path: Path, model: ChatClient | None = None) -> Comparison:
     experiments = [_scored(tmp_path / name, model) for name in ("all-inputs", "no-prior")]
     return compare(experiments, experiments[0])
 
 
-def _contrast(table: ExperimentComparison, name: str) -> Contrast:
+def _contrast(table: Comparison, name: str) -> Contrast:
     """The comparison of the second experiment with the baseline by a score."""
-    return table.comparison.scores[name][1]
+    return table.scores[name][1]
 
 
 def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
@@ -179,11 +185,11 @@ def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
 def test_the_base_is_first_and_without_it_there_are_no_differences(tmp_path: Path) -> None:
     experiments = [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
     table = compare(experiments[::-1], experiments[0])
-    assert list(table.comparison.systems) == ["all-inputs", "no-prior"]
+    assert list(table.systems) == ["all-inputs", "no-prior"]
     table = compare(experiments)
     assert _contrast(table, LATERAL_MENTIONS).difference is None
-    assert (list(table.tables()), table.comparison.tests) == (["Each experiment by itself"], 0)
-    assert list(compare(experiments[:1], experiments[0]).tables()) == ["Each experiment by itself"]
+    assert (list(tables_of(table)), table.tests) == (["Each experiment by itself"], 0)
+    assert list(tables_of(compare(experiments[:1], experiments[0]))) == ["Each experiment by itself"]
 
 
 def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
@@ -201,7 +207,7 @@ def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
 
 
 def test_scores_without_values_are_omitted(tmp_path: Path) -> None:
-    names = set(_table(tmp_path).comparison.scores)
+    names = set(_table(tmp_path).scores)
     assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= names
     assert not any(name.startswith(("grounding_", "spatial_", COMPLETION)) or "_reference" in name for name in names)
 
@@ -218,12 +224,12 @@ def test_a_pooled_difference_comes_from_the_counts(tmp_path: Path) -> None:
 
 def test_mention_rates_are_compared_with_the_references(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    base, without = table.comparison.scores[LATERAL_MENTIONS]
+    base, without = table.scores[LATERAL_MENTIONS]
     assert base.summary.point == pytest.approx(0.4)
     assert without.difference is not None
     assert without.difference.point == pytest.approx(-0.2)
     assert without.summary.direction == without.difference.direction == "neutral"
-    assert table.reference[LATERAL_MENTIONS] == 0
+    assert reference_scores(Experiment(tmp_path / "all-inputs"))[LATERAL_MENTIONS] == 0
 
 
 def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None:
@@ -232,7 +238,7 @@ def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None
     assert contrast.summary.point == pytest.approx(0.2)
     assert contrast.difference is not None
     assert contrast.difference.point == 0
-    assert table.reference[COMPARISON_MENTIONS] == 0
+    assert reference_scores(Experiment(tmp_path / "all-inputs"))[COMPARISON_MENTIONS] == 0
     assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in table.notes)
 
 
@@ -242,8 +248,9 @@ def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> No
     assert "Not in the table: comparison_mentions (needs a language model" in output
 
 
-def _page(table: ExperimentComparison, folder: Path) -> str:
-    table.write(folder, "table", "Inputs", {"task": "findings"}, {})
+def _page(table: Comparison, folder: Path) -> str:
+    experiments = [Experiment(folder / "all-inputs"), Experiment(folder / "no-prior", ("prior",))]
+    write_comparison(table, experiments, folder / "table", "Inputs", {"task": "findings"}, {})
     return (folder / "table.md").read_text()
 
 
@@ -254,7 +261,7 @@ def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
     assert record["experiments"]["no-prior"]["dropped"] == ["prior"]
     with (tmp_path / "table.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
-    assert len(rows) == 2 * len(table.comparison.scores)
+    assert len(rows) == 2 * len(table.scores)
     for row in rows:
         contrast = record["experiments"][row["system"]]["scores"][row["score"]]
         assert float(row["own_point"]) == contrast["summary"]["point"]
@@ -268,17 +275,17 @@ def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
 def test_variants_of_a_configuration_apply_to_metrics_and_are_checked_before_drafting(tmp_path: Path) -> None:
     config = tmp_path / "judge.yaml"
     config.write_text("judge: offline\nmetrics: bleu\ncompat: [coco, exact]\n")
-    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", config)
-    assert (scoring.metrics.compat, scoring.radfact.compat) == (("coco", "exact"), "paper")
+    scoring = read_scoring(tmp_path / "manifest.jsonl", config)
+    assert (scoring.metrics["compat"], scoring.metrics["radfact"]["compat"]) == (("coco", "exact"), "paper")
     config.write_text("judge: offline\nmetrics: bleu\ncompat: cocoa\n")
-    with raises("compat: unknown-name"):
-        Scoring.from_options(tmp_path / "manifest.jsonl", config)
+    with raises("--compat: unknown-name"):
+        read_scoring(tmp_path / "manifest.jsonl", config)
 
 
 def test_a_missing_judge_is_an_error_before_drafting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
-    with raises("judge: missing-option"):
-        Scoring.from_options(tmp_path / "manifest.jsonl")
+    with raises("--judge: missing-option"):
+        read_scoring(tmp_path / "manifest.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -386,6 +393,6 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
 
 
 def test_a_preset_selects_its_scores_and_variants(tmp_path: Path) -> None:
-    scoring = Scoring.from_options(tmp_path / "manifest.jsonl", judge="offline", metrics="rexrank")
-    assert {"bleu_2", "radcliq_v1"} <= set(scoring.metrics.metrics)
-    assert scoring.metrics.compat == ("rexrank", "inverse")
+    scoring = read_scoring(tmp_path / "manifest.jsonl", judge="offline", metrics="rexrank")
+    assert {"bleu_2", "radcliq_v1"} <= set(scoring.metrics["metrics"])
+    assert scoring.metrics["compat"] == ("rexrank", "inverse")
