@@ -195,41 +195,36 @@ def _complete_rows(path: Path) -> Iterator[Row]:
     return (row for _, row in parse_rows(text[: text.rfind("\n") + 1].split("\n"), path))
 
 
-def make_items(
-    samples: Iterable[T], make: Callable[[T], Iterable[GenerationItem]], failures: Sequence[Failure]
-) -> tuple[list[GenerationItem], list[Failure]]:
-    """Make the items of studies or phrases; those that cannot be read, or lack an image, are added to the failures."""
+def generate_rows(
+    samples: Iterable[T],
+    make: Callable[[T], Iterable[GenerationItem]],
+    checkpoint: Path,
+    out: Path,
+    engine_options: EngineOptions,
+    settings: Mapping[str, Any],
+    failures: Iterable[Failure] = (),
+    on_changed: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> tuple[list[GenerationItem], list[Row], list[Failure]]:
+    """Generate the missing responses to studies or phrases, write each as it arrives, and finish the file.
+
+    The settings are what changes all responses, in addition to the checkpoint and `free`. The engine is not started if
+    no response is missing. Returns the items, the rows in their order, and the failures without duplicates in that
+    order, of which samples that cannot be read or lack an image have the stage "read"; if there are no rows, the
+    failures are listed on disk and a RunError is raised.
+    """
     items: list[GenerationItem] = []
     failures = list(failures)
     for sample in samples:
         try:
             made = list(make(sample))
             images = [image for item in made for image in item.request.example.images]
-            if missing := next((image for image in images if not image.is_file()), None):
-                raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=missing)
+            if missing_image := next((image for image in images if not image.is_file()), None):
+                raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=missing_image)
         except InputError as error:
             failures.append(Failure(sample_id=sample.sample_id, stage="read", reason=str(error)))
         else:
             items += made
-    return items, failures
-
-
-def generate_responses(
-    out: Path,
-    checkpoint: Path,
-    engine_options: EngineOptions,
-    settings: Mapping[str, Any],
-    items: Sequence[GenerationItem],
-    failures: Sequence[Failure],
-    on_changed: Callable[[int], None] = lambda _: None,
-    on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> tuple[list[Row], list[Failure]]:
-    """Generate the missing responses of a run, write each as it arrives, and finish the file.
-
-    The settings are what changes all responses, in addition to the checkpoint and `free`. The engine is not started if
-    no response is missing. Returns the rows in the order of the items, and the failures without duplicates in that
-    order; if there are no rows, the failures are listed on disk and a RunError is raised.
-    """
     settings = {"checkpoint": fingerprint(checkpoint), "free": engine_options.free, **settings}
     file = ResponseFile(out, settings, items, failures)
     if file.changed:
@@ -255,7 +250,6 @@ def generate_responses(
                 on_progress(finished + done, finished + len(share))
         finally:
             engine.close()
-    failures = list(failures)
     new_rows = {item.key: file.rows[item.key] for item in share if item.key in file.rows}
     for other_rows, other_failures in file.group.gather((new_rows, failed)):
         file.rows |= other_rows
@@ -270,7 +264,7 @@ def generate_responses(
     if not rows:
         reason = failures[0].reason if failures else "there are no requests"
         raise RunError(f"no request has a response; first reason: {reason}")
-    return rows, failures
+    return items, rows, failures
 
 
 def _row(item: GenerationItem, response: Response, model: str) -> Row | FailedRequest:
@@ -355,7 +349,6 @@ def generate_drafts(
             request = replace(request, sampling=Sampling(temperature, int.from_bytes(digest[:8], "little")))
         return [GenerationItem(request, partial(make_draft, example, cut_loops=not engine.free))]
 
-    items, unreadable = make_items(studies, make, failures)
     settings = {
         "task": options.task,
         "preset": options.preset,
@@ -364,7 +357,7 @@ def generate_drafts(
         "temperature": temperature,
         "seed": None if temperature is None else seed,
     }
-    rows, failed = generate_responses(out, checkpoint, engine, settings, items, unreadable, **callbacks)
+    _, rows, failed = generate_rows(studies, make, checkpoint, out, engine, settings, failures, **callbacks)
     return len(rows), failed
 
 

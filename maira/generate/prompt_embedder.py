@@ -24,44 +24,44 @@ _BATCH_SIZE = 8
 
 
 class PromptEmbedder:
-    """Encoder, adapter and token embeddings of a checkpoint, without the rest of its language model."""
+    """Embeds prompts by encoder, adapter and token embeddings of a model in evaluation mode, on its device.
 
-    def __init__(self, checkpoint: Path, image_check: ImageCheck = "off") -> None:
-        self._image_check = image_check
-        self.processor: Any = MairaProcessor.from_pretrained(checkpoint)
-        config = read_config(checkpoint)
-        weights = CheckpointWeights(checkpoint, config)
-        self._model = _model_without_layers(config)
-        prefixes = (*MODULES["encoder"], *MODULES["adapter"], "model.language_model.embed_tokens.")
-        names = [name for name in weights.shapes if name.startswith(prefixes)]
-        self._model.load_state_dict(dict(weights.read(names, torch.float32)), assign=True, strict=False)
-        self._device, self._dtype, self._autocast = torch.device("cpu"), torch.float32, False
+    `dtype` is the type of the embeddings, that of the language model; `autocast` is to bfloat16.
+    """
 
-    @classmethod
-    def from_model(
-        cls,
-        model: MairaForConditionalGeneration,
+    def __init__(
+        self,
+        model: Any,
         processor: Any,
-        image_check: ImageCheck,
-        dtype: torch.dtype,
+        image_check: ImageCheck = "off",
+        dtype: torch.dtype = torch.float32,
         *,
         autocast: bool = False,
-    ) -> PromptEmbedder:
-        """Create an embedder of a model in memory and in evaluation mode, on its device; `autocast` is to bfloat16."""
-        embedder = cls.__new__(cls)
-        embedder._image_check, embedder.processor, embedder._model = image_check, processor, model
-        embedder._device, embedder._dtype, embedder._autocast = model.device, dtype, autocast
-        return embedder
+    ) -> None:
+        self._model, self.processor, self._image_check = model, processor, image_check
+        self._dtype, self._autocast = dtype, autocast
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Path, image_check: ImageCheck = "off") -> PromptEmbedder:
+        """Load what embeds the prompts of a checkpoint, without the rest of its language model."""
+        processor = MairaProcessor.from_pretrained(checkpoint)
+        config = read_config(checkpoint)
+        weights = CheckpointWeights(checkpoint, config)
+        without_layers = copy.deepcopy(config)
+        without_layers.text_config.num_hidden_layers = 0
+        with torch.device("meta"):
+            model: Any = MairaForConditionalGeneration(without_layers).eval()
+        prefixes = (*MODULES["encoder"], *MODULES["adapter"], "model.language_model.embed_tokens.")
+        names = [name for name in weights.shapes if name.startswith(prefixes)]
+        model.load_state_dict(dict(weights.read(names, torch.float32)), assign=True, strict=False)
+        return cls(model, processor, image_check)
 
     def to(self, device: str, dtype: torch.dtype) -> None:
-        """Move the model to a device, where encoder and adapter run in bfloat16 if it is a GPU.
-
-        `dtype` is the type of the embeddings, that of the language model.
-        """
-        self._device, self._dtype = torch.device(device), dtype
+        """Move the model to a device, where encoder and adapter run in bfloat16 if it is a GPU."""
+        self._dtype = dtype
         for module in (self._model.model.vision_tower, self._model.model.multi_modal_projector):
-            module.to(self._device, torch.float32 if device == "cpu" else torch.bfloat16)
-        self._model.get_input_embeddings().to(self._device, dtype)
+            module.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
+        self._model.get_input_embeddings().to(device, dtype)
 
     def embed(
         self, requests: Sequence[GenerationRequest], window: int
@@ -83,12 +83,12 @@ class PromptEmbedder:
     @contextmanager
     def _inference(self) -> Iterator[None]:
         """Context of a forward pass; entered for each one, since inference mode and autocast are per thread."""
-        with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+        with torch.inference_mode(), torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._autocast):
             yield
 
     def _encode_patches(self, pixels: Tensor) -> Tensor:
         with self._inference():
-            patches: Tensor = self._model.encode_patches(pixels.to(self._device))
+            patches: Tensor = self._model.encode_patches(pixels.to(self._model.device))
         return patches
 
     def _embed_prompt(
@@ -104,14 +104,6 @@ class PromptEmbedder:
                 return FailedRequest(str(image))
             patches.append(image)
         with self._inference():
-            image_tokens = self._model.project(torch.stack(patches).to(self._device)) if patches else None
-            embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._device), image_tokens)[0]
+            image_tokens = self._model.project(torch.stack(patches).to(self._model.device)) if patches else None
+            embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._model.device), image_tokens)[0]
             return fitting, embeddings.to("cpu", self._dtype)
-
-
-def _model_without_layers(config: Any) -> Any:
-    """Make the model without layers of its language model, and without memory for its weights."""
-    config = copy.deepcopy(config)
-    config.text_config.num_hidden_layers = 0
-    with torch.device("meta"):
-        return MairaForConditionalGeneration(config).eval()

@@ -56,7 +56,7 @@ class VLLMEngine:
         arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16", _FIELD)
         dtype: torch.dtype = getattr(torch, arguments["dtype"])
         folder = export_plain_llama(checkpoint, dtype, options.language_model)
-        embedder = PromptEmbedder(checkpoint, options.image_check)
+        embedder = PromptEmbedder.from_checkpoint(checkpoint, options.image_check)
         self._initialize(checkpoint_name(checkpoint), options, folder, embedder, arguments, _FIELD)
         try:
             # vLLM has started first: it measures the free memory of the GPU, and may fork its processes.

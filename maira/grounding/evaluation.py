@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from maira.data.images import CropMap, image_size
@@ -14,18 +15,17 @@ from maira.data.study import Study
 from maira.generate.drafts import (
     GenerationItem,
     Row,
-    generate_responses,
-    make_items,
+    generate_rows,
     parse_response,
     response_columns,
     to_original_coordinates,
 )
 from maira.generate.engine import GenerationRequest, Response, report_request
 from maira.generate.options import EngineOptions, GenerationOptions
-from maira.grounding.boxes import GRID, BoxCompletion, Overlap, box_completions, box_overlap, summarize_overlaps
+from maira.grounding.boxes import GRID, Overlap, box_overlap, read_completion, summarize_overlaps
 from maira.grounding.phrases import Phrase
-from maira.model.parser import Irregularity
-from maira.model.prompts import NEW_TOKENS
+from maira.model.parser import Irregularity, render_report
+from maira.model.prompts import NEW_TOKENS, Preset, build_target
 from maira.model.task_examples import (
     BOX_CLIPPED,
     BOX_OUTSIDE,
@@ -34,6 +34,7 @@ from maira.model.task_examples import (
     make_example,
     to_crop_coordinates,
 )
+from maira.model.tokens import BOX
 from maira.runtime.processes import is_main
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
@@ -91,8 +92,9 @@ def ground_phrases(
     def make(phrase: Phrase) -> list[GenerationItem]:
         return [_phrase_item(by_id[phrase.sample_id], phrase, options, cut_loops=not engine.free)]
 
-    items, unreadable = make_items((phrase for phrase in phrases if phrase.sample_id in by_id), make, failures)
-    rows, failed = generate_responses(out, checkpoint, engine, _settings(options), items, unreadable, **callbacks)
+    readable = [phrase for phrase in phrases if phrase.sample_id in by_id]
+    settings = _settings(options)
+    _, rows, failed = generate_rows(readable, make, checkpoint, out, engine, settings, failures, **callbacks)
     masked = sum(phrase.sentence.masks is not None for phrase in phrases)
     return _write_result(out, rows, failed, requested=len(phrases), outside=0, masked=masked)
 
@@ -119,13 +121,12 @@ def complete_boxes(
 
     def make(study: Study) -> list[GenerationItem]:
         with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):  # counted below
-            completions = box_completions(drop_inputs(study, options.drop), preset=options.preset)
-        return [completion_item(study, completion, _limit(options)) for completion in completions]
+            return completion_items(drop_inputs(study, options.drop), _limit(options), preset=options.preset)
 
-    items, unreadable = make_items(grounded, make, failures)
-    rows, failed = generate_responses(out, checkpoint, engine, _settings(options), items, unreadable, **callbacks)
+    settings = _settings(options)
+    items, rows, failed = generate_rows(grounded, make, checkpoint, out, engine, settings, failures, **callbacks)
     located = {study.sample_id: [s for s in study.grounded_findings or () if s.boxes] for study in grounded}
-    unread = {failure.sample_id for failure in unreadable}
+    unread = {failure.sample_id for failure in failed if failure.stage == "read"}
     requested = sum(map(len, located.values()))
     outside = sum(len(sentences) for name, sentences in located.items() if name not in unread) - len(items)
     masked = sum(sentence.masks is not None for sentences in located.values() for sentence in sentences)
@@ -167,22 +168,43 @@ def _phrase_item(study: Study, phrase: Phrase, options: GenerationOptions, *, cu
     return GenerationItem(report_request(example, _limit(options)), row, phrase.index, phrase.sentence.boxes)
 
 
-def completion_item(study: Study, completion: BoxCompletion, limit: int) -> GenerationItem:
-    """Make the request for the boxes of one sentence, whose row compares them with the reference boxes."""
-    original = (study.grounded_findings or [])[completion.index].boxes or ()
+def completion_items(study: Study, limit: int, *, preset: Preset = "release") -> list[GenerationItem]:
+    """Make the requests for the boxes of every grounded sentence of a study's reference report, each on its own.
 
-    def row(response: Response, model: str) -> Row:
-        boxes, kinds = completion.read(response.text, cut_off=response.cut_off)
-        (placed,) = to_original_coordinates([Sentence(text=completion.text, boxes=boxes)], study.frontal)
+    The prompt ends with the reference report up to the sentence's first `<box>`; the target is the rest of the sentence
+    up to `</obj>`, where generation ends. Rows compare the boxes with the reference, as far as the crop shows it. A
+    sentence whose boxes are all outside the crop is skipped: the model's format has no box for it. The examples' notes
+    count the losses (see `maira.model.task_examples.make_example`).
+
+    Source: MAIRA-2, appendix D.1.
+    """
+    example = make_example(study, "grounded", preset=preset)
+    sentences = study.grounded_findings or []
+    cropped, losses = to_crop_coordinates(sentences, CropMap(*image_size(study.frontal)))
+    clipped = {index for index, note in losses if note in (BOX_CLIPPED, BOX_OUTSIDE)}
+
+    def row(index: int, response: Response, model: str) -> Row:
+        text, original = sentences[index].text, sentences[index].boxes or ()
+        boxes, kinds = read_completion(text, response.text, cut_off=response.cut_off)
+        (placed,) = to_original_coordinates([Sentence(text=text, boxes=boxes)], study.frontal)
         return {
             "sample_id": study.sample_id,
-            "index": completion.index,
+            "index": index,
             **placed,
-            **_comparison(original, completion.reference, completion.is_clipped, boxes),
-            **response_columns(response, [Irregularity(index=completion.index, kind=kind) for kind in kinds], model),
+            **_comparison(original, cropped[index].boxes or (), index in clipped, boxes),
+            **response_columns(response, [Irregularity(index=index, kind=kind) for kind in kinds], model),
         }
 
-    return GenerationItem(GenerationRequest(completion.example, "boxes", limit), row, completion.index, original)
+    items, preceding = [], ""
+    for index, sentence in enumerate(cropped):
+        rendered = render_report([sentence])
+        if sentence.boxes:
+            start, box, rest = rendered.partition(BOX)
+            completed = replace(example, answer_start=build_target(preceding + start + box), target=rest)
+            request = GenerationRequest(completed, "boxes", limit)
+            items.append(GenerationItem(request, partial(row, index), index, sentences[index].boxes))
+        preceding += rendered
+    return items
 
 
 def _comparison(

@@ -20,7 +20,7 @@ from maira.model.checkpoint import check_files, check_json, resolve_pretrained
 from maira.model.config import MairaConfig
 from maira.model.image_processor import ImageInput, MairaImageProcessor
 from maira.model.parser import parse_report
-from maira.model.prompts import TEMPLATE, Context, Messages, build_messages, render
+from maira.model.prompts import TEMPLATE, Messages, build_messages, render
 from maira.model.task_examples import PRIOR_REPORT_UNUSED, Example, UnusedInputWarning
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from radfact.errors import ErrorCode, InputError
@@ -311,7 +311,8 @@ class MairaProcessor(ProcessorMixin):
         """
         if prior_report is not None and prior_frontal is None:
             warnings.warn(PRIOR_REPORT_UNUSED, UnusedInputWarning, stacklevel=2)
-        context = Context(
+        messages = build_messages(
+            "grounded" if get_grounding else "findings",
             has_lateral=current_lateral is not None,
             has_prior=prior_frontal is not None,
             prior_report=prior_report,
@@ -319,7 +320,6 @@ class MairaProcessor(ProcessorMixin):
             technique=technique,
             comparison=comparison,
         )
-        messages = build_messages("grounded" if get_grounding else "findings", context)
         images = [image for image in (current_frontal, current_lateral, prior_frontal) if image is not None]
         return self([images], [self.render(_with_response(messages, assistant_text))], **kwargs)
 
@@ -334,7 +334,7 @@ class MairaProcessor(ProcessorMixin):
             assistant_text: response that the text ends with; None for a prompt.
             kwargs: further arguments of the processor, such as `return_tensors`.
         """
-        messages = build_messages("phrase", Context(phrase=phrase))
+        messages = build_messages("phrase", phrase=phrase)
         return self([[frontal_image]], [self.render(_with_response(messages, assistant_text))], **kwargs)
 
     def convert_output_to_plaintext_or_grounded_sequence(self, text: str) -> str | list[GroundedText]:
@@ -394,7 +394,7 @@ def _images_by_prompt(images: Any, prompts: Sequence[str]) -> list[list[ImageInp
 
 def _check_template(processor: MairaProcessor, folder: Path) -> None:
     """Raise an InputError unless the chat template renders a prompt with its texts and images."""
-    messages = build_messages("findings", Context(has_lateral=True))
+    messages = build_messages("findings", has_lateral=True)
     texts = [item["text"] for message in messages for item in message["content"] if item["type"] == "text"]
     try:
         text = processor.render(messages)

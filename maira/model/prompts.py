@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from maira.model.tokens import IMAGE
@@ -46,40 +45,36 @@ NEW_TOKENS: dict[Task, int] = {"findings": 300, "grounded": 450, "phrase": 150}
 """Default limit of a response in tokens, by task."""
 
 
-@dataclass(frozen=True)
-class Context:
-    """The content of a prompt in addition to the frontal image; None or a blank text is a missing section.
-
-    Sections are inserted verbatim, line ends included.
-    """
-
-    has_lateral: bool = False
-    has_prior: bool = False
-    prior_report: str | None = None
-    indication: str | None = None
-    technique: str | None = None
-    comparison: str | None = None
-    phrase: str | None = None
-
-
-def build_messages(task: Task, context: Context, preset: Preset = "release") -> Messages:
+def build_messages(
+    task: Task,
+    preset: Preset = "release",
+    *,
+    has_lateral: bool = False,
+    has_prior: bool = False,
+    prior_report: str | None = None,
+    indication: str | None = None,
+    technique: str | None = None,
+    comparison: str | None = None,
+    phrase: str | None = None,
+) -> Messages:
     """Build the messages of a prompt, which the chat template of a checkpoint turns into text.
 
-    Phrase grounding shows the current frontal image only, whatever else the study has.
+    Sections are inserted verbatim, line ends included; None or a blank text is a missing one. Phrase grounding shows
+    the current frontal image only, whatever else the study has.
 
     Source: MAIRA-2, table B.1.
     """
-    if task == "phrase" and not (context.phrase or "").strip():
+    if task == "phrase" and not (phrase or "").strip():
         raise ValueError("phrase grounding needs a phrase")
     prior_report, indication, technique, comparison = (
         section if section and section.strip() else MISSING
-        for section in (context.prior_report, context.indication, context.technique, context.comparison)
+        for section in (prior_report, indication, technique, comparison)
     )
     prior_report = f"PRIOR_REPORT: {prior_report}"
     sections = f"INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
     if task == "phrase":
         image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
-        text = f"Given the current frontal image{image} {instruction}{context.phrase}"
+        text = f"Given the current frontal image{image} {instruction}{phrase}"
     elif preset == "release":
         images = {
             (False, False): f"Given the current frontal image only{IMAGE}",
@@ -89,11 +84,11 @@ def build_messages(task: Task, context: Context, preset: Preset = "release") -> 
                 f"Given the current frontal image{IMAGE} the current lateral image{IMAGE} "
                 f"and the prior frontal image{IMAGE} {prior_report}"
             ),
-        }[context.has_lateral, context.has_prior]
+        }[has_lateral, has_prior]
         text = " ".join([images, RELEASE_FINDINGS, *([GROUNDING] if task == "grounded" else []), sections])
     else:
-        lateral = [f"the current lateral image {IMAGE}"] if context.has_lateral else []
-        prior = [f"and the prior frontal image {IMAGE}", prior_report] if context.has_prior else []
+        lateral = [f"the current lateral image {IMAGE}"] if has_lateral else []
+        prior = [f"and the prior frontal image {IMAGE}", prior_report] if has_prior else []
         grounding = [GROUNDING] if task == "grounded" else []
         text = " ".join(
             [f"Given the current frontal image {IMAGE}", *lateral, *prior, PAPER_FINDINGS, *grounding, sections]

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from maira.data.images import CropMap, image_size
 from maira.data.study import Study
 from maira.model.parser import render_report
-from maira.model.prompts import Context, Messages, Preset, Task, build_messages, build_target
+from maira.model.prompts import Messages, Preset, Task, build_messages, build_target
 from maira.model.tokens import IMAGE, NO_TEXT
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Sentence
@@ -79,7 +79,9 @@ def make_example(
     Each unused prior report, box or mask is a warning (`UnusedInputWarning`) and a note of the example. Without
     `frontal_size` (width, height), the size of the frontal is read from its file.
     """
-    context = Context(
+    messages = build_messages(
+        task,
+        preset,
         has_lateral=study.lateral is not None,
         has_prior=study.prior_frontal is not None,
         prior_report=study.prior_report,
@@ -88,7 +90,6 @@ def make_example(
         comparison=study.comparison,
         phrase=phrase.text if phrase else None,
     )
-    messages = build_messages(task, context, preset)
     notes: list[str] = []
     if task == "phrase":
         images: tuple[Path, ...] = (study.frontal,)

@@ -17,8 +17,8 @@ from maira.data.study import Study
 from maira.generate.drafts import GenerationItem, Row, make_draft, without_references
 from maira.generate.engine import FailedRequest, length_key, report_request
 from maira.generate.transformers_engine import TransformersEngine
-from maira.grounding.boxes import Overlap, box_completions, summarize_overlaps
-from maira.grounding.evaluation import completion_item, has_reference_boxes
+from maira.grounding.boxes import Overlap, summarize_overlaps
+from maira.grounding.evaluation import completion_items, has_reference_boxes
 from maira.model.parser import split_sentences
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
@@ -152,8 +152,7 @@ def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[Generat
     with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
         example = make_example(without_references(study), task, preset=config.preset)
         yield GenerationItem(report_request(example), partial(make_draft, example))
-        for completion in box_completions(study, preset=config.preset):
-            yield completion_item(study, completion, NEW_TOKENS["phrase"])
+        yield from completion_items(study, NEW_TOKENS["phrase"], preset=config.preset)
 
 
 def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:

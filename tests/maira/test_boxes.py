@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from maira.data.study import Study
-from maira.grounding.boxes import BoxCompletion, Overlap, box_completions, box_overlap, summarize_overlaps
+from maira.generate.engine import Response
+from maira.grounding.boxes import Overlap, box_overlap, read_completion, summarize_overlaps
+from maira.grounding.evaluation import completion_items
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
 from radfact.records import Box, Sentence
 
@@ -87,24 +89,21 @@ def make_study(tmp_path: Path) -> Any:
     return make
 
 
+def _completions(study: Study) -> tuple[list[Example], list[dict[str, Any]]]:
+    """The examples of a study's box completions, and their rows for empty responses."""
+    items = completion_items(study, 9)
+    return [item.request.example for item in items], [item.row(Response("", False, 0.0), "model") for item in items]
+
+
 def test_the_condition_ends_with_the_first_box_of_the_sentence(make_study: Any) -> None:
     study = make_study()
     prompt = make_example(study, "grounded").text
-    first, second = box_completions(study)
-    assert first.example.text == f"{prompt} <obj>Clear right lung.</obj><obj>Left nodule.<box>"
-    assert first.example.target == "<x50><y20><x75><y40></box><box><x50><y50><x70><y60></box></obj>"
-    assert second.example.text == first.example.text + first.example.target + "<obj>Opacity.<box>"
-    assert second.example.target == "<x10><y10><x30><y30></box></obj>"
-    assert [item.index for item in (first, second)] == [1, 2]
-
-
-def test_the_reference_is_in_the_crop(make_study: Any) -> None:
-    (first, _) = box_completions(make_study())
-    assert [b.as_tuple() for b in first.reference] == [
-        pytest.approx((0.5, 0.2, 0.75, 0.4)),
-        pytest.approx((0.5, 0.5, 0.7, 0.6)),
-    ]
-    assert not first.is_clipped
+    (first, second), rows = _completions(study)
+    assert first.text == f"{prompt} <obj>Clear right lung.</obj><obj>Left nodule.<box>"
+    assert first.target == "<x50><y20><x75><y40></box><box><x50><y50><x70><y60></box></obj>"
+    assert second.text == first.text + first.target + "<obj>Opacity.<box>"
+    assert second.target == "<x10><y10><x30><y30></box></obj>"
+    assert [(row["index"], row["is_clipped"]) for row in rows] == [(1, False), (2, False)]
 
 
 def test_clipped_boxes_are_marked_and_hidden_boxes_not_requested(make_study: Any) -> None:
@@ -114,18 +113,10 @@ def test_clipped_boxes_are_marked_and_hidden_boxes_not_requested(make_study: Any
         Sentence(text="One of two hidden.", boxes=(box(0, 0, 0.2, 1), box(0.5, 0, 0.7, 1))),
     ]
     with warnings.catch_warnings(record=True):
-        half, one = box_completions(make_study(sentences))
-    assert (half.index, half.is_clipped, one.index, one.is_clipped) == (1, True, 2, True)
-    assert [b.as_tuple() for b in half.reference] == [pytest.approx((0, 0, 0.5, 1))]
-    assert half.example.text.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
-    assert half.example.notes == (BOX_OUTSIDE, BOX_CLIPPED, BOX_OUTSIDE)
-
-
-@pytest.fixture
-def completion(make_study: Any) -> BoxCompletion:
-    """The nodule's completion."""
-    built: BoxCompletion = box_completions(make_study())[0]
-    return built
+        (half, _), rows = _completions(make_study(sentences))
+    assert [(row["index"], row["is_clipped"]) for row in rows] == [(1, True), (2, True)]
+    assert half.text.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
+    assert half.notes == (BOX_OUTSIDE, BOX_CLIPPED, BOX_OUTSIDE)
 
 
 A = box(0.105, 0.205, 0.305, 0.405)
@@ -146,9 +137,9 @@ A = box(0.105, 0.205, 0.305, 0.405)
     ],
 )
 def test_a_continuation_is_read_up_to_the_end_of_the_sentence(
-    completion: BoxCompletion, continuation: str, result: tuple[Box, ...], kinds: tuple[str, ...]
+    continuation: str, result: tuple[Box, ...], kinds: tuple[str, ...]
 ) -> None:
-    assert completion.read(continuation) == (result, kinds)
+    assert read_completion("Left nodule.", continuation) == (result, kinds)
 
 
 X, Y = (0.015, 0.035), (0.025, 0.045)
@@ -157,6 +148,5 @@ X, Y = (0.015, 0.035), (0.025, 0.045)
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["<x1>", "<y2>", "<x3>", "<y4>", "<box>", "</box>", "<obj>", "</obj>", "a. ", " "])))
 def test_any_continuation_is_parsed(pieces: list[str]) -> None:
-    item = BoxCompletion(Example("s1", "grounded", "", ()), index=0, text="Nodule.", reference=(A,), is_clipped=False)
-    result, _ = item.read("".join(pieces))
+    result, _ = read_completion("Nodule.", "".join(pieces))
     assert {b.as_tuple() for b in result} <= {(x0, y0, x1, y1) for x0 in X for y0 in Y for x1 in X for y1 in Y}

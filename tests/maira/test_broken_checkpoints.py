@@ -27,7 +27,7 @@ Break = Callable[[Path], object]
 def _vllm_parts(folder: Path) -> None:
     """What vLLM's engine reads of a checkpoint before it starts vLLM."""
     export_plain_llama(folder, torch.float32, folder.parent / "llama")
-    PromptEmbedder(folder)
+    PromptEmbedder.from_checkpoint(folder)
 
 
 def _transformers(folder: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
     assert isinstance(answers[0], FailedRequest)
     assert answers[0].reason.count(str(length)) == 2
     assert isinstance(answers[1], Response)
-    assert list(PromptEmbedder(checkpoint).embed([long], length)) == [answers[0]]
+    assert list(PromptEmbedder.from_checkpoint(checkpoint).embed([long], length)) == [answers[0]]
 
 
 @pytest.mark.parametrize("n_left", [1, 4])

@@ -18,10 +18,9 @@ from transformers import PreTrainedTokenizerFast
 
 from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
 from maira.generate.engine import Form
-from maira.grounding.boxes import BoxCompletion
+from maira.grounding.boxes import read_completion
 from maira.model.grammar import Grammar, ReportState
 from maira.model.parser import cut_repetitions, parse_report, render_report
-from maira.model.task_examples import Example
 from maira.model.tokens import BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
 from radfact.records import Box, Sentence
@@ -157,11 +156,10 @@ def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Te
 def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
-    completion = BoxCompletion(Example("s", "grounded", "", ()), 0, "A mass.", (), False)
     prompt = torch.full((len(scores[0]), 1), grammar.ids[BOX])
     for answer in _generate(grammar, scores, prompt, tokenizer.pad_token_id, "boxes")[0]:
         text = _decode(tokenizer, answer)
-        boxes, kinds = completion.read(text)
+        boxes, kinds = read_completion("A mass.", text)
         assert boxes
         assert kinds == ()
         assert text.endswith(OBJECT_END)

@@ -46,7 +46,7 @@ def test_encoder_and_language_model_together_equal_the_model(
     example = make_example(study if images == 3 else study.model_copy(update=missing), "grounded")
     assert len(example.images) == images
     llama = AutoModelForCausalLM.from_pretrained(export_plain_llama(checkpoint, torch.float32, tmp_path / "llama"))
-    (embedded,) = PromptEmbedder(checkpoint).embed([report_request(example)], 1000)
+    (embedded,) = PromptEmbedder.from_checkpoint(checkpoint).embed([report_request(example)], 1000)
     assert isinstance(embedded, tuple)
     prompt = embedded[1]
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, 
     broken.write_bytes(b"no image")
     example = make_example(study, "findings")
     bad = make_example(study.model_copy(update={"prior_frontal": broken}), "findings")
-    embedder = PromptEmbedder(checkpoint)
+    embedder = PromptEmbedder.from_checkpoint(checkpoint)
     length = len(embedder.processor.encode_example(example))
     unread, embedded = embedder.embed([report_request(bad), report_request(example)], length + 1)
     assert isinstance(unread, FailedRequest)

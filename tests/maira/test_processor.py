@@ -20,7 +20,7 @@ from maira.data.images import Gray
 from maira.model.image_processor import DEVIATION, MEAN, MairaImageProcessor
 from maira.model.parser import render_report
 from maira.model.processor import MairaProcessor
-from maira.model.prompts import TEMPLATE, Context, Preset, Task, build_messages, build_target
+from maira.model.prompts import TEMPLATE, Preset, Task, build_messages, build_target
 from maira.model.task_examples import UnusedInputWarning
 from maira.model.tokens import IMAGE, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
@@ -36,7 +36,7 @@ REPORT = render_report(
 )
 SECTIONS: dict[str, Any] = {"indication": "Cough.", "technique": "PA view.", "comparison": "None.", "phrase": "Nodule."}
 CONTEXTS = [
-    Context(has_lateral=lateral, has_prior=prior, prior_report="Clear.", **SECTIONS)
+    {"has_lateral": lateral, "has_prior": prior, "prior_report": "Clear.", **SECTIONS}
     for lateral, prior in product((False, True), repeat=2)
 ]
 
@@ -46,7 +46,7 @@ def llama_tokenizer(*, legacy: bool) -> LlamaTokenizer:
     trained = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-    sentences = [build_prompt("findings", Context()), " The lungs are clear.", " Small left pleural effusion."]
+    sentences = [build_prompt("findings"), " The lungs are clear.", " Small left pleural effusion."]
     trained.train_from_iterator(sentences * 3, trainers.BpeTrainer(vocab_size=420, special_tokens=special))
     model = json.loads(trained.to_str())["model"]
     merges = [tuple(merge) for merge in model["merges"]]
@@ -86,7 +86,7 @@ def test_prompt_tokens_are_a_prefix_of_prompt_and_answer_tokens(
     built: MairaProcessor, task: Task, preset: Preset
 ) -> None:
     for context in CONTEXTS:
-        prompt = build_prompt(task, context, preset)
+        prompt = build_prompt(task, preset, **context)
         assert_together_they_are_the_whole_text(built, prompt, prompt.count(IMAGE), REPORT)
 
 
@@ -96,14 +96,14 @@ def test_prompt_tokens_are_a_prefix_of_prompt_and_answer_tokens(
 def test_a_prompt_is_a_prefix_of_prompt_and_answer_for_any_text(
     built: MairaProcessor, indication: str, answer: str
 ) -> None:
-    prompt = build_prompt("findings", Context(indication=indication))
+    prompt = build_prompt("findings", indication=indication)
     assert_together_they_are_the_whole_text(built, prompt, 1, answer)
 
 
 @every_kind
 def test_a_prompt_may_end_within_the_answer(built: MairaProcessor) -> None:
     """As for the completion of boxes, which conditions on the start of a report."""
-    prompt = build_prompt("grounded", Context())
+    prompt = build_prompt("grounded")
     start, box, rest = build_target(REPORT).partition("<box>")
     all_ids = [*built.encode_prompt(prompt, 1), *built.encode_target(start + box + rest)]
     condition = built.encode_prompt(prompt + start + box, 1)
@@ -121,8 +121,7 @@ def test_an_answer_merged_with_the_prompt_by_the_tokenizer_is_refused() -> None:
 
 def test_an_image_has_1369_tokens_by_default() -> None:
     built = MairaProcessor(MairaImageProcessor(), llama_tokenizer(legacy=False))
-    context = Context(has_lateral=True, has_prior=True)
-    ids = built.encode_prompt(build_prompt("grounded", context), 3)
+    ids = built.encode_prompt(build_prompt("grounded", has_lateral=True, has_prior=True), 3)
     assert ids.count(built.image_token_id) == 3 * 37 * 37
     # The tokens of each image replace its placeholder.
     starts = [i for i, token in enumerate(ids) if token == built.image_token_id and ids[i - 1] != token]
@@ -269,7 +268,7 @@ def test_save_and_load_keep_tensors(processor: MairaProcessor, radiographs: list
 def test_a_saved_llama_tokenizer_keeps_tokens(tmp_path: Path, legacy: bool) -> None:
     built = MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=legacy), image_seq_length=4)
     built.save_pretrained(tmp_path)
-    text = build_prompt("grounded", Context()) + build_target(REPORT)
+    text = build_prompt("grounded") + build_target(REPORT)
     assert AutoProcessor.from_pretrained(tmp_path).encode_prompt(text, 1) == built.encode_prompt(text, 1)
 
 
@@ -306,7 +305,7 @@ def test_a_released_folder_loads_our_processor_without_remote_code(released: Pat
 def test_prompts_have_one_start_token_and_no_end_token(released: Path, setting: str) -> None:
     tokenizer = AutoProcessor.from_pretrained(released).tokenizer
     setattr(tokenizer, setting, setting == "add_eos_token")
-    ids = MairaProcessor(MairaImageProcessor(), tokenizer).encode_prompt(build_prompt("findings", Context()), 1)
+    ids = MairaProcessor(MairaImageProcessor(), tokenizer).encode_prompt(build_prompt("findings"), 1)
     assert [i for i, token in enumerate(ids) if token == tokenizer.bos_token_id] == [0]
     assert tokenizer.eos_token_id not in ids
 
@@ -348,7 +347,7 @@ def with_template(processor: MairaProcessor, tmp_path: Path) -> Path:
 
 def test_prompts_come_from_the_chat_template_of_the_folder(with_template: Path, processor: MairaProcessor) -> None:
     loaded = MairaProcessor.from_pretrained(with_template)
-    messages = build_messages("findings", Context(indication="Cough."))
+    messages = build_messages("findings", indication="Cough.")
     ours, theirs = processor.render(messages), loaded.render(messages)
     assert " USER: Given" in ours
     assert ours.endswith(" COMPARISON: N/A ASSISTANT:")
@@ -381,32 +380,24 @@ def test_a_study_is_prepared_as_by_the_released_processor(
     processor: MairaProcessor, radiographs: list[Gray], prior: bool, grounded: bool
 ) -> None:
     frontal, lateral, prior_frontal = radiographs
+    sections = {"indication": "Cough.", "technique": "PA view.", "prior_report": "Clear." if prior else None}
     result = processor.format_and_preprocess_reporting_input(
         current_frontal=frontal,
         current_lateral=lateral,
         prior_frontal=prior_frontal if prior else None,
-        indication="Cough.",
-        technique="PA view.",
         comparison=None,
-        prior_report="Clear." if prior else None,
         return_tensors="pt",
         get_grounding=grounded,
+        **sections,
     )
-    context = Context(
-        has_lateral=True,
-        has_prior=prior,
-        prior_report="Clear." if prior else None,
-        indication="Cough.",
-        technique="PA view.",
-    )
-    prompt = build_prompt("grounded" if grounded else "findings", context)
+    prompt = build_prompt("grounded" if grounded else "findings", has_lateral=True, has_prior=prior, **sections)
     expected = processor([radiographs[: 2 + prior]], [prompt])
     assert all(torch.equal(result[name], expected[name]) for name in expected)
 
 
 def test_a_response_may_follow_the_prompt(processor: MairaProcessor, radiographs: list[Gray]) -> None:
     result = processor.format_and_preprocess_reporting_input(radiographs[0], assistant_text="Clear.")
-    prompt = build_prompt("findings", Context())
+    prompt = build_prompt("findings")
     assert result["input_ids"][0].tolist() == processor.encode_prompt(f"{prompt} Clear.", 1)
 
 
@@ -417,7 +408,7 @@ def test_a_prior_report_without_a_prior_image_is_a_warning(processor: MairaProce
 
 def test_a_phrase_is_prepared_as_by_the_released_processor(processor: MairaProcessor, radiographs: list[Gray]) -> None:
     result = processor.format_and_preprocess_phrase_grounding_input(radiographs[0], "Nodule.", return_tensors="pt")
-    expected = processor([radiographs[:1]], [build_prompt("phrase", Context(phrase="Nodule."))])
+    expected = processor([radiographs[:1]], [build_prompt("phrase", phrase="Nodule.")])
     assert torch.equal(result["input_ids"], expected["input_ids"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maira.model.prompts import NEW_TOKENS, Context, Preset, Task, build_messages, render
+from maira.model.prompts import NEW_TOKENS, Preset, Task, build_messages, render
 
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"
@@ -63,20 +63,15 @@ TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
 BOTH = (False, True)
 
 
-def build_prompt(task: Task, context: Context, preset: Preset = "release") -> str:
+def build_prompt(task: Task, preset: Preset = "release", **context: Any) -> str:
     """The prompt as text, by our chat template."""
-    return render(build_messages(task, context, preset))
-
-
-def context(lateral: bool, prior: bool, **changes: Any) -> Context:
-    values: dict[str, Any] = {"has_lateral": lateral, "has_prior": prior, "prior_report": "Lungs were clear."}
-    return Context(**values | SECTIONS | changes)
+    return render(build_messages(task, preset, **context))
 
 
 @pytest.mark.parametrize(("preset", "lateral", "prior"), list(product(PRESETS, BOTH, BOTH)))
 def test_phrase_prompts_show_the_frontal_without_the_word_only(preset: Preset, lateral: bool, prior: bool) -> None:
-    requested = context(lateral, prior, phrase="Left nodule.")
-    assert build_prompt("phrase", requested, preset) == HEAD + PHRASE[preset] + TAIL
+    context = {"has_lateral": lateral, "has_prior": prior, "prior_report": "Lungs were clear.", **SECTIONS}
+    assert build_prompt("phrase", preset, **context, phrase="Left nodule.") == HEAD + PHRASE[preset] + TAIL
 
 
 FIELDS = ("prior_report", "indication", "technique", "comparison")
@@ -101,12 +96,11 @@ def test_every_combination_of_images_and_sections(preset: Preset, task: Task) ->
             + f" INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
             + TAIL
         )
-        assert build_prompt(task, Context(has_lateral=lateral, has_prior=prior, **sections), preset) == expected
+        assert build_prompt(task, preset, has_lateral=lateral, has_prior=prior, **sections) == expected
 
 
 def test_a_complete_prompt_of_the_release() -> None:
-    requested = Context(has_prior=True, indication="Cough.", comparison="None.")
-    assert build_prompt("findings", requested) == (
+    assert build_prompt("findings", has_prior=True, indication="Cough.", comparison="None.") == (
         "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
         "frontal image<image> and the prior frontal image<image> PRIOR_REPORT: N/A Provide a description of the "
         "findings in the radiology study in comparison to the prior frontal image. INDICATION: Cough. TECHNIQUE: N/A "
@@ -115,8 +109,8 @@ def test_a_complete_prompt_of_the_release() -> None:
 
 
 def test_a_complete_prompt_of_the_paper() -> None:
-    requested = Context(has_lateral=True, has_prior=True, prior_report="Lungs were clear.", technique="PA and lateral.")
-    assert build_prompt("grounded", requested, "paper") == (
+    requested = {"prior_report": "Lungs were clear.", "technique": "PA and lateral."}
+    assert build_prompt("grounded", "paper", has_lateral=True, has_prior=True, **requested) == (
         "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
         "frontal image <image> the current lateral image <image> and the prior frontal image <image> PRIOR_REPORT: "
         "Lungs were clear. provide a description of the findings in the radiology study. Each finding should be "
@@ -131,21 +125,20 @@ def test_a_complete_prompt_of_the_paper() -> None:
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 @pytest.mark.parametrize("missing", [None, "", " \n"])
 def test_missing_sections_are_not_available(preset: Preset, task: Task, missing: str | None) -> None:
-    nothing = Context(has_prior=True, prior_report=missing, indication=missing, technique=missing, comparison=missing)
-    prompt = build_prompt(task, nothing, preset)
+    prompt = build_prompt(task, preset, has_prior=True, **dict.fromkeys(FIELDS, missing))
     assert " PRIOR_REPORT: N/A " in prompt
     assert prompt.endswith(" INDICATION: N/A TECHNIQUE: N/A COMPARISON: N/A ASSISTANT:")
 
 
 def test_sections_are_in_the_prompt_verbatim() -> None:
-    prompt = build_prompt("findings", Context(indication="Cough.\n  Fever?"))
+    prompt = build_prompt("findings", indication="Cough.\n  Fever?")
     assert " INDICATION: Cough.\n  Fever? TECHNIQUE:" in prompt
 
 
 @pytest.mark.parametrize("phrase", [None, "", "  "])
 def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
     with pytest.raises(ValueError, match="needs a phrase"):
-        build_prompt("phrase", Context(phrase=phrase))
+        build_prompt("phrase", phrase=phrase)
 
 
 def test_answers_are_as_long_as_those_of_the_release() -> None:

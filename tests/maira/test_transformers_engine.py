@@ -21,7 +21,7 @@ from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, 
 from maira.generate.features import ImageFeatures
 from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
-from maira.grounding.boxes import box_completions
+from maira.grounding.evaluation import completion_items
 from maira.model.config import MairaConfig
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task
@@ -207,20 +207,19 @@ def test_a_request_too_large_for_memory_fails_alone(
 def test_boxes_end_where_the_model_ends_them(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, free: bool
 ) -> None:
-    completion = next(completion for study in studies for completion in box_completions(study))
+    request = next(item.request for study in studies for item in completion_items(study, 40))
     text = "<x10><y20><x30><y40></box></obj>"
     engine = TransformersEngine(checkpoint, EngineOptions(free=free))
     _parrot(engine, text, monkeypatch)
-    assert _texts(_run(engine, [GenerationRequest(completion.example, "boxes", 40)])) == [(text, False)]
+    assert _texts(_run(engine, [request])) == [(text, False)]
 
 
 def test_boxes_closed_at_the_limit_are_truncated(
     studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    completion = next(completion for study in studies for completion in box_completions(study))
+    request = next(item.request for study in studies for item in completion_items(study, 6))
     engine = TransformersEngine(checkpoint, EngineOptions())
     _parrot(engine, "<x10><y20><x30><y40></box><box>", monkeypatch)
-    request = GenerationRequest(completion.example, "boxes", 6)
     assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
 
 

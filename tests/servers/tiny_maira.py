@@ -12,7 +12,7 @@ import torch
 from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
 from maira.generate.engine import GenerationRequest, Sampling, report_request
-from maira.grounding.boxes import box_completions
+from maira.grounding.evaluation import completion_items
 from maira.model.config import MairaConfig
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
@@ -86,9 +86,7 @@ def all_requests(studies: list[Study], broken: Path) -> dict[str, GenerationRequ
         for number, sentence in enumerate(study.grounded_findings or ()):
             example = make_example(study, "phrase", phrase=sentence)
             requests[f"phrase {study.sample_id} {number}"] = report_request(example, NEW_TOKENS)
-        for completion in box_completions(study):
-            name = f"boxes {study.sample_id} {completion.index}"
-            requests[name] = GenerationRequest(completion.example, "boxes", NEW_TOKENS)
+        requests |= {f"boxes {item.key}": item.request for item in completion_items(study, NEW_TOKENS)}
     first = report_request(make_example(studies[0], "findings"), NEW_TOKENS)
     requests[BROKEN] = replace(first, example=replace(first.example, images=(broken, *first.example.images[1:])))
     verbose = studies[0].model_copy(update={"indication": "Cough. " * 900})

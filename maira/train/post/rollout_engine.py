@@ -44,7 +44,7 @@ class RolloutEngine:
         dtype = self._dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
         self._open_folder()
         options = _engine_options(config, self._context)
-        embedder = PromptEmbedder.from_model(maira, processor, options.image_check, dtype, autocast=model.autocast)
+        embedder = PromptEmbedder(maira, processor, options.image_check, dtype, autocast=model.autocast)
         if self._is_writer:
             write_settings(self._folder, maira.config.text_config, processor.tokenizer, ends, dtype)
         self._context.wait()

@@ -40,7 +40,7 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.model.prompts import Context, build_messages
+from maira.model.prompts import build_messages
 from maira.model.task_examples import Example
 from maira.model.tokens import IMAGE
 from maira.train.data.tokenizer import train_tokenizer
@@ -168,7 +168,7 @@ def make_requests(images: Sequence[Path], setup: Setup) -> list[GenerationReques
     for start in range(0, len(images), IMAGES):
         sentences = 2 if setup.is_tiny else round(PRIOR_SENTENCES * rng.uniform(2 / 3, 4 / 3))
         prior = " ".join(SENTENCES[number % len(SENTENCES)] for number in range(sentences))
-        messages = build_messages("grounded", Context(has_lateral=True, has_prior=True, prior_report=prior))
+        messages = build_messages("grounded", has_lateral=True, has_prior=True, prior_report=prior)
         example = Example(f"study-{start}", "grounded", messages, tuple(images[start : start + IMAGES]))
         limit = TINY_NEW_TOKENS if setup.is_tiny else NEW_TOKENS
         requests.append(GenerationRequest(example, "report", limit))
