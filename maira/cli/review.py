@@ -248,11 +248,9 @@ def summary(
     cluster bootstrap, and the plot of MAIRA-2, figure 4. Statistics omit training cases and excluded readers.
     """
     _require("matplotlib", "statsmodels")
-    from maira.review.agreement import krippendorff_alphas
     from maira.review.plot import draw_figure
-    from maira.review.reader_study import analyze, make_tables, read_margins
-    from maira.review.readings import USES, collect_readings
-    from maira.review.summary import summarize
+    from maira.review.reader_study import USES, analyze, collect_readings, make_tables, read_margins
+    from maira.review.summary import krippendorff_alphas, summarize
     from radfact.io.jsonl import write_json
     from radfact.io.outputs import replace_files
     from radfact.pages.meta_page import format_cell

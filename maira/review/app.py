@@ -26,7 +26,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from maira.data.study import IMAGE_COLUMNS
-from maira.review.changes import Change, Snapshot, UnfinishedError, change_adapter
+from maira.review.changes import Change, Review, UnfinishedError, change_adapter
 from maira.review.coordinator import CampaignFile, Coordinator, NewReader
 from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
@@ -309,14 +309,14 @@ class Server:
         return None if verdicts is None else [verdict.model_dump(mode="json", include=fields) for verdict in verdicts]
 
 
-def state_json(review: Snapshot) -> dict[str, Any]:
+def state_json(review: Review) -> dict[str, Any]:
     """Return the state of a review as JSON for the page."""
     state = review.state
     return {
         "version": review.version,
         "visited": sorted(review.visited),
         "can_undo": review.can_undo,
-        "can_redo": review.can_redo,
+        "can_redo": bool(review.undone),
         **{name: getattr(state, name) for name in ("step", "done", "comment")},
         "sentences": [
             {**asdict(sentence), "origin": "added" if sentence.is_added else "draft", "edited": sentence.is_edited}

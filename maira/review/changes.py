@@ -12,12 +12,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from maira.review.protocol import REFERENCE_STEP, STEPS, SeverityId
 from radfact.errors import ErrorCode, InputError
-from radfact.records import Box, Record, Share
+from radfact.records import Record, Share
 
 LONGEST_SENTENCE = 4000
 """Maximum characters of a sentence, unless the draft's is longer."""
 LONGEST_COMMENT = 10_000
 LONGEST_NAME = 100
+
+UNTYPED = "not named"
+"""Name of the error type of a correction that has none."""
 
 _MOST_BOXES = 100
 _PRECISION = 1e-5
@@ -137,6 +140,11 @@ class Assessment:
     error_type: str | None = None
     comment: str = ""
 
+    @property
+    def error_group(self) -> str:
+        """The error type without subtype: "OMISSION" for "OMISSION: Normal Finding"."""
+        return UNTYPED if self.error_type is None else self.error_type.split(":")[0].strip()
+
 
 @dataclass(frozen=True, slots=True)
 class ReviewedSentence:
@@ -170,6 +178,11 @@ class ReviewedSentence:
         """Whether the sentence is deleted, edited, has other boxes, or is added and not deleted."""
         return not self.deleted if self.is_added else self.deleted or self.is_edited or self.has_moved_boxes
 
+    @property
+    def kind(self) -> str:
+        """Kind of the correction; changed boxes are an edit."""
+        return "addition" if self.is_added else "deletion" if self.deleted else "edit"
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -185,6 +198,19 @@ class State:
         """The corrections, in order."""
         return tuple(sentence for sentence in self.sentences if sentence.is_correction)
 
+    @property
+    def drafted(self) -> list[ReviewedSentence]:
+        """The sentences of the draft."""
+        return [sentence for sentence in self.sentences if not sentence.is_added]
+
+    @property
+    def worst_severity(self) -> int | None:
+        """The highest severity of a correction: -1 without corrections, None if none is rated."""
+        if not self.corrections:
+            return -1
+        rated = [item.assessment.severity for item in self.corrections if item.assessment.severity is not None]
+        return max(rated, default=None)
+
 
 def initial_state(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
     """Return the initial state of a review."""
@@ -196,77 +222,65 @@ def initial_state(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
     )
 
 
+class UnfinishedError(InputError):
+    """The study cannot be finished: the review is incomplete."""
+
+
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A review of a draft at one point in time.
+class Review:
+    """A reader's review of a draft. Undo is a change; nothing is removed.
 
     Attributes:
+        states: the draft and the state after each change that is not undone.
+        undone: states to redo, the last one first.
         version: number of changes, including undo and redo.
         visited: steps that the reader visited, also undone ones.
     """
 
-    state: State
+    states: tuple[State, ...]
+    undone: tuple[State, ...] = ()
     version: int = 0
     visited: frozenset[int] = frozenset({1})
-    can_undo: bool = False
-    can_redo: bool = False
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self.states[-1]
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a change to undo."""
+        return len(self.states) > 1
 
     @property
     def status(self) -> Literal["done", "started", "open"]:
         """How far the review is."""
         return "done" if self.state.done else "started" if self.version else "open"
 
-
-class UnfinishedError(InputError):
-    """The study cannot be finished: the review is incomplete."""
-
-
-class History:
-    """The changes of one reader to one draft, and the resulting state. Undo is a change; nothing is removed."""
-
-    def __init__(self, draft: State) -> None:
-        """Start from the draft."""
-        self._states = [draft]
-        self._undone: list[State] = []
-        self._version = 0
-        self._visited = frozenset({draft.step})
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The review after all changes."""
-        can_undo, can_redo = len(self._states) > 1, bool(self._undone)
-        return Snapshot(self._states[-1], self._version, self._visited, can_undo, can_redo)
-
     def check(self, change: Change) -> None:
         """Check whether a change is possible."""
-        state = self._apply(change)
-        if change.kind == "finish":
-            _check_finished(state, self._visited)
+        state = self.after(change).state
+        if change.kind != "finish":
+            return
+        if skipped := [f"{step.number} ({step.name})" for step in _REQUIRED_STEPS if step.number not in self.visited]:
+            raise UnfinishedError(f"open all steps before finishing; not opened yet: {', '.join(skipped)}")
+        if unrated := sum(sentence.assessment.severity is None for sentence in state.corrections):
+            raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")
 
-    def add(self, change: Change) -> None:
-        """Apply a change."""
-        state = self._apply(change)
+    def after(self, change: Change) -> Review:
+        """Return the review after a change."""
+        states, undone = self.states, self.undone
         if change.kind == "undo":
-            self._undone.append(self._states.pop())
-        else:
-            if change.kind == "redo":
-                self._undone.pop()
-            else:
-                self._undone.clear()
-            self._states.append(state)
-        self._version += 1
-        self._visited |= {self._states[-1].step}
-
-    def _apply(self, change: Change) -> State:
-        if change.kind == "undo":
-            if len(self._states) == 1:
+            if not self.can_undo:
                 raise InputError("no change to undo")
-            return self._states[-2]
-        if change.kind == "redo":
-            if not self._undone:
+            states, undone = states[:-1], (*undone, states[-1])
+        elif change.kind == "redo":
+            if not undone:
                 raise InputError("no change to redo")
-            return self._undone[-1]
-        return _apply_change(self._states[-1], change, self._version)
+            states, undone = (*states, undone[-1]), undone[:-1]
+        else:
+            states, undone = (*states, _apply_change(self.state, change, self.version)), ()
+        return Review(states, undone, self.version + 1, self.visited | {states[-1].step})
 
 
 def _apply_change(state: State, change: Change, version: int) -> State:
@@ -329,17 +343,3 @@ def _check_sentence(text: str, previous: str = "") -> None:
 def _check_length(text: str, name: str, limit: int) -> None:
     if len(text) > limit:
         raise InputError(f"{name}: expected at most {limit:,} characters, found {len(text):,}")
-
-
-def _check_finished(state: State, visited: frozenset[int]) -> None:
-    if skipped := [f"{step.number} ({step.name})" for step in _REQUIRED_STEPS if step.number not in visited]:
-        raise UnfinishedError(f"open all steps before finishing; not opened yet: {', '.join(skipped)}")
-    unrated = sum(sentence.assessment.severity is None for sentence in state.corrections)
-    if unrated:
-        raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")
-
-
-def as_box(corners: Corners) -> Box:
-    """Convert corners to a box."""
-    x_min, y_min, x_max, y_max = corners
-    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)

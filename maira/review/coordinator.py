@@ -23,7 +23,7 @@ from maira.review.campaign import (
     action_adapter,
     read_campaign,
 )
-from maira.review.changes import Snapshot
+from maira.review.changes import Review
 from maira.review.export import decisions_csv, describe_reading
 from maira.review.images import describe_images
 from maira.review.security import link_tokens
@@ -179,7 +179,7 @@ class Coordinator:
         self.tokens.update(tokens)
         return self.overview(request)
 
-    def _reader(self, key: str, reviews: Sequence[Snapshot]) -> dict[str, Any]:
+    def _reader(self, key: str, reviews: Sequence[Review]) -> dict[str, Any]:
         campaign = self.campaign
         statuses = [reviews[number - 1].status for number in campaign.lists.get(key, ())]
         return {

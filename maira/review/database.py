@@ -8,13 +8,14 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from maira.review.changes import State, initial_state
+from maira.review.changes import Review, initial_state
 from radfact.errors import ErrorCode, InputError, RunError, list_some
 from radfact.io.jsonl import create_parent, dumps, naming_file
 from radfact.records import Sentence, parse_sentences
@@ -45,26 +46,32 @@ def _append_only(table: str, columns: str) -> list[str]:
     ]
 
 
-# Of the coordinator of a campaign.
-_ACTIONS = _append_only("actions", "made TEXT NOT NULL, action TEXT NOT NULL")
-EVENTS = _append_only(
-    "reading_events",
-    "session TEXT NOT NULL, sequence INTEGER NOT NULL, reader TEXT NOT NULL, study INTEGER NOT NULL, kind TEXT NOT"
-    " NULL, clock REAL NOT NULL, sent REAL NOT NULL, received TEXT NOT NULL, UNIQUE (session, sequence)",
-)
-"""Table of the events of pages. A session is one opening of the page; its clock counts milliseconds, never back."""
+def _names(table: str) -> str:
+    columns = "number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL"
+    return f"CREATE TABLE IF NOT EXISTS {table} ({columns}) STRICT"
+
 
 _TABLES = [
-    f"CREATE TABLE drafts {_DRAFT_COLUMNS}",
-    "CREATE TABLE readers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT",
-    "CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT",
+    f"CREATE TABLE IF NOT EXISTS drafts {_DRAFT_COLUMNS}",
+    "CREATE TABLE IF NOT EXISTS access (token TEXT NOT NULL) STRICT",
+    _names("readers"),
+    _names("error_types"),
     *_append_only(
         "changes",
         "id TEXT NOT NULL UNIQUE, reader TEXT NOT NULL REFERENCES readers (name), study INTEGER NOT NULL REFERENCES"
         " drafts (number), sample_id TEXT NOT NULL, version INTEGER NOT NULL, made TEXT NOT NULL, change TEXT NOT NULL,"
         " UNIQUE (reader, study, version)",
     ),
-    *_ACTIONS,
+    # Of the coordinator of a campaign.
+    *_append_only("actions", "made TEXT NOT NULL, action TEXT NOT NULL"),
+    # A session is one opening of the page; its clock counts milliseconds, never back.
+    *_append_only(
+        "reading_events",
+        "session TEXT NOT NULL, sequence INTEGER NOT NULL, reader TEXT NOT NULL, study INTEGER NOT NULL, kind TEXT NOT"
+        " NULL, clock REAL NOT NULL, sent REAL NOT NULL, received TEXT NOT NULL, UNIQUE (session, sequence)",
+    ),
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {LAYOUT}",
 ]
 
 # Layout 1 has one arm, no training cases, and other names for readers.
@@ -75,12 +82,10 @@ _UPGRADE = [
     "ALTER TABLE new_drafts RENAME TO drafts",
     "ALTER TABLE reviewers RENAME TO readers",
     "ALTER TABLE changes RENAME COLUMN reviewer TO reader",
-    *_ACTIONS,
-    "PRAGMA user_version = 2",
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """A draft to review.
 
@@ -102,20 +107,25 @@ class Draft:
         """The sample id, followed by the arm if the review has several."""
         return f"{self.sample_id} of arm {self.arm}" if self.arm else self.sample_id
 
-    def state(self) -> State:
-        """Return the initial state of its review."""
-        return initial_state([(each.text, [box.as_tuple() for box in each.boxes or ()]) for each in self.sentences])
+    @cached_property
+    def review(self) -> Review:
+        """Its review before any change."""
+        return Review(
+            (initial_state([(each.text, [box.as_tuple() for box in each.boxes or ()]) for each in self.sentences]),)
+        )
 
     def as_json(self) -> str:
         """Return the draft as stored in the database."""
-        report = [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
-        return dumps({"report": report, "is_narrative": self.is_narrative, "record": self.record})
+        return dumps({"report": self._report, "is_narrative": self.is_narrative, "record": self.record})
 
     @property
     def digest(self) -> str:
         """Hash of the sample id and the report."""
-        report = [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
-        return hashlib.sha256(dumps([self.sample_id, self.is_narrative, report]).encode()).hexdigest()
+        return hashlib.sha256(dumps([self.sample_id, self.is_narrative, self._report]).encode()).hexdigest()
+
+    @property
+    def _report(self) -> list[dict[str, Any]]:
+        return [sentence.model_dump(mode="json", exclude_none=True) for sentence in self.sentences]
 
 
 def is_locked_error(error: BaseException | None) -> bool:
@@ -124,7 +134,7 @@ def is_locked_error(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     """Open an existing database."""
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
@@ -159,16 +169,8 @@ def create(path: Path, drafts: Sequence[Draft]) -> None:
     try:
         with naming_file(path, temporary):
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        connection = connect(temporary)
-        try:
-            with transaction(connection):
-                for statement in _TABLES:
-                    connection.execute(statement)
-                insert_drafts(connection, drafts)
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {LAYOUT}")
-        finally:
-            connection.close()
+        with closing(_connect(temporary)) as connection:
+            _prepare(connection, drafts)
         temporary.replace(path)
     except sqlite3.Error as error:
         raise RunError(f"{path}: cannot be written: {error}", code=ErrorCode.WRITE_FAILED) from None
@@ -185,39 +187,61 @@ def insert_drafts(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> No
     )
 
 
-def prepare_writing(path: Path) -> None:
-    """Check that a review can be written, and upgrade it to the current layout."""
+def open_database(path: Path, hint: str) -> sqlite3.Connection:
+    """Open a database without changing the file: one of layout 1 as a copy in memory."""
+    if path.is_dir():
+        message = "expected the database of a review, found a folder"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(closing(_connect(path)))
+            application, layout = (
+                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+            )
+            if application != _APPLICATION:
+                message = f"expected the database of a review, found another database{hint}"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
+            if layout not in (1, LAYOUT):
+                message = f"expected layout {LAYOUT} or 1, found {layout}{hint}"
+                raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path)
+            if layout == 1:
+                copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                connection.backup(copy)
+                _prepare(copy)
+                return copy
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                message = f"expected the database of a review, found another file{hint}"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
+            reason = error if os.access(path, os.R_OK) else "permission denied"
+            raise InputError(f"cannot be opened: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
+        stack.pop_all()
+    return connection
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """Open a database that can be written, and upgrade it to the current layout."""
     # The journal of a change is written to the same folder.
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         message = "the file or its folder cannot be written"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path)
-    with sqlite_errors(path), closing(connect(path)) as connection:
+    with sqlite_errors(path):
+        connection = _connect(path)
         # With a write-ahead log, recent changes are in a second file, which outlives a removed database.
         connection.execute("PRAGMA journal_mode = DELETE")
-        _upgrade(connection)
-
-
-def upgraded_copy(path: Path) -> sqlite3.Connection:
-    """Return a copy in memory of a file of an older layout, in the current one."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    try:
-        with closing(connect(path)) as original:
-            original.backup(connection)
-        _upgrade(connection)
-    except BaseException:
-        connection.close()
-        raise
+        _prepare(connection)
     return connection
 
 
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """Change a database of layout 1 to the current one; nothing changes if that fails."""
+def _prepare(connection: sqlite3.Connection, drafts: Sequence[Draft] = ()) -> None:
+    """Create the tables that are missing, and upgrade those of layout 1; nothing changes if that fails."""
     # Foreign keys would forbid dropping the table; this setting has no effect within a transaction.
     connection.execute("PRAGMA foreign_keys = OFF")
     with transaction(connection):
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 1:
-            for statement in _UPGRADE:
-                connection.execute(statement)
+        is_old = connection.execute("PRAGMA user_version").fetchone()[0] == 1
+        for statement in [*(_UPGRADE if is_old else ()), *_TABLES]:
+            connection.execute(statement)
+        insert_drafts(connection, drafts)
     connection.execute("PRAGMA foreign_keys = ON")
 
 
@@ -230,36 +254,16 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         raise InputError(f"cannot be used: {error}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def read_drafts(path: Path, hint: str) -> tuple[int, list[Draft]]:
-    """Read the layout and the drafts of a review without changing the file."""
-    if path.is_dir():
-        message = "expected the database of a review, found a folder"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-    try:
-        with closing(connect(path)) as connection:
-            application, layout = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-            )
-            if application != _APPLICATION:
-                message = f"expected the database of a review, found another database{hint}"
-                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-            if layout not in (1, LAYOUT):
-                message = f"expected layout {LAYOUT} or 1, found {layout}{hint}"
-                raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=path)
-            arm = "arm, is_training" if layout == LAYOUT else "'', 0"
-            rows = connection.execute(f"SELECT sample_id, {arm}, draft FROM drafts ORDER BY number").fetchall()
-    except sqlite3.Error as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            message = f"expected the database of a review, found another file{hint}"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path) from None
-        reason = error if os.access(path, os.R_OK) else "permission denied"
-        raise InputError(f"cannot be opened: {reason}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
+def read_drafts(connection: sqlite3.Connection, path: Path) -> list[Draft]:
+    """Return the drafts of a review, in order."""
     drafts = []
+    with sqlite_errors(path):
+        rows = connection.execute("SELECT sample_id, arm, is_training, draft FROM drafts ORDER BY number").fetchall()
     for sample_id, arm, is_training, text in rows:
         stored = json.loads(text)
         sentences = tuple(parse_sentences(stored["report"], file=path))
         drafts.append(Draft(sample_id, sentences, stored["is_narrative"], stored["record"], arm, bool(is_training)))
-    return layout, drafts
+    return drafts
 
 
 def check_same_drafts(expected: Sequence[Draft], drafts: Sequence[Draft], path: Path) -> None:

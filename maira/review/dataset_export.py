@@ -11,15 +11,14 @@ from typing import Any
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
 from maira.model.task_examples import UnusedInputWarning, make_example
-from maira.review.agreement import worst_severity
 from maira.review.campaign import REFERENCE_ARM
-from maira.review.changes import ReviewedSentence, State, as_box
+from maira.review.changes import ReviewedSentence, State
 from maira.review.database import Draft
 from maira.review.protocol import SEVERITIES
 from maira.review.store import Store
 from radfact.errors import InputError
 from radfact.pages.meta_page import Table
-from radfact.records import Report, Sentence, narrative
+from radfact.records import Box, Report, Sentence, narrative
 
 _SIGNIFICANT = SEVERITIES[-1].id
 _COUNTS = ("errors", "significant", "insignificant")
@@ -36,7 +35,7 @@ def corrected_report(draft: Draft, state: State) -> Report:
 
 def _corrected_sentence(draft: Draft, sentence: ReviewedSentence) -> Sentence:
     """Return a sentence of a corrected report; changed boxes remove the masks."""
-    boxes = tuple(as_box(corners) for corners in sentence.boxes)
+    boxes = tuple(Box(**dict(zip(Box.model_fields, corners, strict=True))) for corners in sentence.boxes)
     if sentence.is_added:
         return Sentence(text=sentence.text, boxes=boxes)
     drafted = draft.sentences[int(sentence.id[1:])]
@@ -106,7 +105,7 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
             study = studies[draft.sample_id]
             task: Task = "findings" if draft.is_narrative else "grounded"
             try:
-                rejected = _target(study, corrected_report(draft, draft.state()), task)
+                rejected = _target(study, corrected_report(draft, draft.review.state), task)
                 chosen = _target(study, corrected_report(draft, review.state), task)
             except InputError as error:
                 preferences.skipped[str(error)] += 1
@@ -119,7 +118,7 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
                     "sample_id": draft.sample_id,
                     "arm": draft.arm,
                     "reader": reader,
-                    "severity": worst_severity(review.state),
+                    "severity": review.state.worst_severity,
                     "task": task,
                     "chosen": chosen,
                     "rejected": rejected,

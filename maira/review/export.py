@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from maira.data.manifest import write_manifest
 from maira.data.study import Study
 from maira.review.adjudication import collect_adjudication_items
-from maira.review.agreement import worst_severity
 from maira.review.changes import ReviewedSentence
 from maira.review.database import Draft
 from maira.review.dataset_export import (
@@ -27,13 +26,11 @@ from maira.review.dataset_export import (
     rating_table,
 )
 from maira.review.protocol import SEVERITIES
-from maira.review.readings import Reading, collect_readings
+from maira.review.reader_study import Reading, collect_readings
 from maira.review.store import Store
 from radfact.io.jsonl import dumps, open_atomic, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.records import Sentence
-
-CorrectionKind = Literal["edit", "deletion", "addition"]
 
 _SOURCE = ("sample_id", "arm", "model", "training")
 COLUMNS = (
@@ -56,11 +53,6 @@ _READING_COLUMNS = (
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
 _GUARD = "'"
-
-
-def kind_of(sentence: ReviewedSentence) -> CorrectionKind:
-    """Return the kind of a correction; changed boxes are an edit."""
-    return "addition" if sentence.is_added else "deletion" if sentence.deleted else "edit"
 
 
 def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
@@ -102,7 +94,7 @@ def describe_reading(sentence: ReviewedSentence) -> str:
     if not sentence.is_correction:
         return "no correction"
     edit = "edited" if sentence.is_edited else "boxes changed"
-    verb = {"edit": edit, "deletion": "deleted", "addition": f"added “{sentence.text}”"}[kind_of(sentence)]
+    verb = {"edit": edit, "deletion": "deleted", "addition": f"added “{sentence.text}”"}[sentence.kind]
     names = [item.name.lower() for item in SEVERITIES if item.id == sentence.assessment.severity]
     return ", ".join([verb, *(names or ["not rated"])])
 
@@ -114,8 +106,8 @@ def readings_csv(readings: Sequence[Reading]) -> str:
     """
     rows = []
     for reading in readings:
-        state, time, worst = reading.state, reading.time, worst_severity(reading.state)
-        kinds = Counter(map(kind_of, state.corrections))
+        state, time, worst = reading.state, reading.time, reading.state.worst_severity
+        kinds = Counter(item.kind for item in state.corrections)
         severities = Counter(item.assessment.severity for item in state.corrections)
         boxes_changed = sum(item.has_moved_boxes and not item.deleted for item in state.corrections)
         rows.append(
@@ -125,7 +117,7 @@ def readings_csv(readings: Sequence[Reading]) -> str:
                 *(at and at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
                 *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
                 time.reason,
-                sum(not sentence.is_added for sentence in state.sentences),
+                len(state.drafted),
                 *(kinds["edit"], kinds["deletion"], kinds["addition"], boxes_changed),
                 *(severities[severity] for severity in (0, 1, 2, None)),
                 "none" if worst == -1 else worst,
@@ -253,7 +245,7 @@ def unguard(cell: str) -> str:
 def _cells(sentence: ReviewedSentence) -> list[Any]:
     assessment = sentence.assessment
     return [
-        kind_of(sentence),
+        sentence.kind,
         sentence.draft_text,
         None if sentence.deleted else sentence.text,
         *(assessment.error_type, assessment.severity, assessment.comment, sentence.has_moved_boxes),

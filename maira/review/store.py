@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, a
 from maira.review.changes import (
     Assess,
     Change,
-    History,
     Name,
-    Snapshot,
+    Review,
     change_adapter,
 )
 from maira.review.database import Draft
@@ -50,41 +48,35 @@ class Store:
     def __init__(
         self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: CampaignConfig | None = None
     ) -> None:
-        """Open a database, or create one."""
+        """Open a database, or create one; without drafts, the file stays as it is."""
         self.path = path
         if not path.exists():
             if drafts is None:
                 message = "no such review; start one with maira review DRAFTS --manifest FILE"
                 raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
             database.create(path, drafts)
-        layout, self.drafts = database.read_drafts(path, "" if drafts is None else "; choose another --db")
-        if drafts is not None:
-            database.check_same_drafts(self.drafts, drafts if settings is None else drafts[: len(self.drafts)], path)
-            database.prepare_writing(path)
-        self._initial = [Snapshot(draft.state()) for draft in self.drafts]
         self.campaign: Campaign | None = None
-        self._last_action = 0
         self._lock = threading.RLock()
-        self._histories: dict[tuple[str, int], History] = {}
+        self._reviews: dict[tuple[str, int], Review] = {}
         self._change_times: dict[tuple[str, int], ChangeTimes] = {}
-        self._last_change = 0
-        with database.sqlite_errors(path):
-            # Without drafts, the file stays as it is.
-            self._connection = (
-                database.connect(path)
-                if drafts is not None or layout == database.LAYOUT
-                else database.upgraded_copy(path)
-            )
-            try:
+        self._last = {"actions": 0, "changes": 0}
+        self._connection = database.open_database(path, "" if drafts is None else "; choose another --db")
+        try:
+            self.drafts = database.read_drafts(self._connection, path)
+            if drafts is not None:
+                self.check_drafts(drafts, allows_more=settings is not None)
+                self._connection.close()
+                self._connection = database.open_for_writing(path)
+            with database.sqlite_errors(path):
                 self._load_changes()
                 if drafts is not None and settings is not None:
                     self.set_up(settings, drafts)
-                elif drafts is not None and self.campaign is not None:
-                    message = "expected the campaign file of this review, found drafts"
-                    raise InputError(message, code=ErrorCode.MISMATCH, file=path)
-            except BaseException:
-                self._connection.close()
-                raise
+            if drafts is not None and settings is None and self.campaign is not None:
+                message = "expected the campaign file of this review, found drafts"
+                raise InputError(message, code=ErrorCode.MISMATCH, file=path)
+        except BaseException:
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -94,7 +86,6 @@ class Store:
     def token(self) -> str:
         """Return the access token of the review, created by the first call, so that links survive a restart."""
         with self._lock, self._exclusive_transaction():
-            self._connection.execute("CREATE TABLE IF NOT EXISTS access (token TEXT NOT NULL) STRICT")
             if not (row := self._connection.execute("SELECT token FROM access").fetchone()):
                 row = (secrets.token_urlsafe(),)
                 self._connection.execute("INSERT INTO access (token) VALUES (?)", row)
@@ -148,11 +139,12 @@ class Store:
                 return list(range(1, len(self.drafts) + 1))
             return list(self.campaign.lists.get(key, ()))
 
-    def check_drafts(self, drafts: Sequence[Draft]) -> None:
-        """Check that drafts begin with those of the review."""
-        # Of the file: another server may have added some.
-        _, known = database.read_drafts(self.path, "")
-        database.check_same_drafts(known, drafts[: len(known)], self.path)
+    def check_drafts(self, drafts: Sequence[Draft], *, allows_more: bool = True) -> None:
+        """Check that drafts are those of the review, or begin with them."""
+        with self._lock:
+            # Of the file: another server may have added some.
+            known = database.read_drafts(self._connection, self.path)
+        database.check_same_drafts(known, drafts[: len(known)] if allows_more else drafts, self.path)
 
     def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
         """Begin or resume a campaign; readers and drafts that are new are added and assigned."""
@@ -163,8 +155,6 @@ class Store:
             elif self._names("readers"):
                 message = "expected a campaign, found a review without one; choose another --db"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
-            known = len(self.drafts)
-            before = deepcopy(self.campaign), self._last_action
             try:
                 with self._exclusive_transaction():
                     if self.campaign is None or self.campaign.settings != settings:
@@ -173,14 +163,15 @@ class Store:
                     for name in settings.readers:
                         if self._find_reader(name) is None:
                             self._add_name("readers", name)
-                    database.insert_drafts(self._connection, drafts[known:])
-                    self.drafts += drafts[known:]
-                    self._initial += [Snapshot(draft.state()) for draft in drafts[known:]]
+                    new = drafts[len(self.drafts) :]
+                    database.insert_drafts(self._connection, new)
+                    self.drafts += new
                     self._assign()
             except BaseException:
-                del self.drafts[known:], self._initial[known:]
-                # The settings may be those of a file that is refused.
-                self.campaign, self._last_action = before
+                # The settings and drafts may be those of a file that is refused.
+                self.drafts = database.read_drafts(self._connection, self.path)
+                self.campaign, self._last["actions"] = None, 0
+                self._load_actions()
                 raise
             self._load_actions()
 
@@ -199,33 +190,27 @@ class Store:
         """Return the error types of the protocol, then those that readers added."""
         return [*ERROR_TYPES, *self._names("error_types")]
 
-    def review(self, reader: str, number: int) -> Snapshot:
+    def review(self, reader: str, number: int) -> Review:
         """Return a reader's review of a study."""
         with self._lock:
             reader = self._check_reader_and_study(reader, number)
             self._load_changes()
-            return self._history(self._owner(reader, number), number).snapshot
+            return self._review(self._owner(reader, number), number)
 
-    def reviews(self, reader: str) -> list[Snapshot]:
+    def reviews(self, reader: str) -> list[Review]:
         """Return a reader's reviews of all studies in order."""
         with self._lock:
-            reader = self.reader_key(reader)
+            key = self.reader_key(reader)
             self._load_changes()
-            names = self._with_merged(reader)
-            changed = {
-                number: history.snapshot
-                for name in reversed(names)
-                for (key, number), history in self._histories.items()
-                if key == name and history.snapshot.version
-            }
-            return [changed.get(number, initial) for number, initial in enumerate(self._initial, 1)]
+            numbers = range(1, len(self.drafts) + 1)
+            return [self._review(self._owner(key, number), number) for number in numbers]
 
-    def counted_reviews(self, reader: str) -> list[tuple[Draft, Snapshot]]:
+    def counted_reviews(self, reader: str) -> list[tuple[Draft, Review]]:
         """Return the drafts that are part of statistics, each with a reader's review."""
         pairs = zip(self.drafts, self.reviews(reader), strict=True)
         return [(draft, review) for draft, review in pairs if not draft.is_training]
 
-    def add_change(self, reader: str, number: int, change_id: str, version: int, change: Change) -> Snapshot:
+    def add_change(self, reader: str, number: int, change_id: str, version: int, change: Change) -> Review:
         """Apply a change and write it to disk. A repeated change is not applied again.
 
         A new error type becomes one of `error_types`.
@@ -236,15 +221,15 @@ class Store:
             if self.campaign is not None and (reason := self.campaign.save_blocked_reason(key)):
                 raise SavingBlockedError(reason)
             owner = self._owner(key, number)
-            history = self._history(owner, number)
+            review = self._review(owner, number)
             known = self._connection.execute("SELECT reader, study FROM changes WHERE id = ?", (change_id,)).fetchall()
             if known:
                 if known != [(owner, number)]:
                     raise InputError("another change has this id", code=ErrorCode.DUPLICATE, field="id")
-                return history.snapshot
-            if version != history.snapshot.version:
+                return review
+            if version != review.version:
                 raise ConflictError
-            history.check(change)
+            review.check(change)
             error_type = change.error_type if isinstance(change, Assess) else None
             if error_type is not None and error_type not in ERROR_TYPES:
                 self._add_name("error_types", error_type)
@@ -277,8 +262,6 @@ class Store:
             for event in batch.events
         ]
         with self._lock, self._exclusive_transaction():
-            for statement in database.EVENTS:
-                self._connection.execute(statement)
             others = "SELECT 1 FROM reading_events WHERE session = ? AND reader != ?"
             if self._connection.execute(others, (session, reader)).fetchone():
                 raise InputError("another reader's session has this id", code=ErrorCode.DUPLICATE, field="session")
@@ -334,53 +317,44 @@ class Store:
             raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from error
 
     def _load_actions(self) -> None:
-        """Apply the actions written since the last call, also by other servers."""
-        rows = self._connection.execute(
-            "SELECT number, made, action FROM actions WHERE number > ? ORDER BY number", (self._last_action,)
-        ).fetchall()
-        for number, made, text in rows:
-            try:
-                action = action_adapter.validate_json(text)
-            except ValidationError:
-                message = f"action {number} is damaged"
-                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
-            if self.campaign is None and isinstance(action, Configure):
-                self.campaign = Campaign(action.settings)
-            if self.campaign is not None:
-                self.campaign.apply(action, made)
-            self._last_action = number
+        self._load("actions", "made, action", self._load_action)
+
+    def _load_action(self, made: str, text: str) -> None:
+        action = action_adapter.validate_json(text)
+        if self.campaign is None and isinstance(action, Configure):
+            self.campaign = Campaign(action.settings)
+        if self.campaign is not None:
+            self.campaign.apply(action, made)
 
     def _load_changes(self) -> None:
-        """Apply the actions and changes written since the last call, also by other servers."""
         self._load_actions()
-        rows = self._connection.execute(
-            "SELECT number, reader, study, made, change FROM changes WHERE number > ? ORDER BY number",
-            (self._last_change,),
-        ).fetchall()
-        for number, reader, study, made, text in rows:
-            history = self._history(reader, study)
-            was_done = history.snapshot.state.done
-            try:
-                history.add(change_adapter.validate_json(text))
-                at = datetime.fromisoformat(made)
-            except (ValueError, InputError):
-                message = f"change {number} is damaged"
-                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
-            self._last_change = number
-            first, finished = self._change_times.get((reader, study), (at, None))
-            is_done = history.snapshot.state.done
-            self._change_times[reader, study] = ChangeTimes(first, (finished if was_done else at) if is_done else None)
+        self._load("changes", "reader, study, made, change", self._load_change)
 
-    def _history(self, reader: str, number: int) -> History:
-        key = (reader, number)
-        if key not in self._histories:
-            self._histories[key] = History(self._initial[number - 1].state)
-        return self._histories[key]
+    def _load_change(self, reader: str, number: int, made: str, text: str) -> None:
+        at, before = datetime.fromisoformat(made), self._review(reader, number)
+        after = self._reviews[reader, number] = before.after(change_adapter.validate_json(text))
+        first, finished = self._change_times.get((reader, number), (at, None))
+        if not (before.state.done and after.state.done):
+            finished = at if after.state.done else None
+        self._change_times[reader, number] = ChangeTimes(first, finished)
+
+    def _load(self, table: str, columns: str, load: Callable[..., None]) -> None:
+        """Load the rows written since the last call, also by other servers."""
+        query = f"SELECT number, {columns} FROM {table} WHERE number > ? ORDER BY number"
+        for number, *cells in self._connection.execute(query, (self._last[table],)).fetchall():
+            try:
+                load(*cells)
+            except ValueError:
+                message = f"{table.removesuffix('s')} {number} is damaged"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=self.path) from None
+            self._last[table] = number
+
+    def _review(self, reader: str, number: int) -> Review:
+        return self._reviews.get((reader, number)) or self.drafts[number - 1].review
 
     def _owner(self, reader: str, number: int) -> str:
         """Return the reader, or the one merged into them, whose review of a study counts."""
-        names = self._with_merged(reader)
-        return next((name for name in names if self._history(name, number).snapshot.version), reader)
+        return next((name for name in self._with_merged(reader) if (name, number) in self._reviews), reader)
 
     def _with_merged(self, reader: str) -> list[str]:
         """Return a reader and those merged into them; the first with a review of a study counts."""

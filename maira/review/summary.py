@@ -1,24 +1,38 @@
-"""Statistics of a review: corrections, error types and clinical implications (MAIRA-2, figure 4)."""
+"""Statistics of a review: corrections, error types, clinical implications (MAIRA-2, figure 4) and agreement."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
-from maira.review.agreement import UNTYPED, agreements, error_group, worst_severity
-from maira.review.changes import ReviewedSentence, State
-from maira.review.export import kind_of
+from maira.review.changes import UNTYPED, Assessment, ReviewedSentence, State
 from maira.review.store import Store
+from radfact.statistics.bootstrap import CountsFunction, summarize_counts
+from radfact.statistics.clusters import Clusters
+from radfact.statistics.rater_agreement import (
+    Level,
+    alpha_from_counts,
+    coincidence_counts,
+    confusion_counts,
+    kappa_from_counts,
+)
 
 KINDS = ("edit", "deletion", "addition")
-"""Kinds of corrections."""
 
-SEVERITY_NAMES: Mapping[int | None, str] = {0: "no", 1: "minor", 2: "significant", None: "not rated"}
-NO_CORRECTION = "no correction"
-WORST_NAMES = (NO_CORRECTION, *SEVERITY_NAMES.values())
-"""Names of the worst severity of a report."""
+SEVERITY_NAMES: dict[int | None, str] = {0: "no", 1: "minor", 2: "significant", None: "not rated"}
+WORST_NAMES: dict[int | None, str] = {-1: "no correction", **SEVERITY_NAMES}
+"""Names of `State.worst_severity`."""
+
+_LEVELS: dict[str, Level] = {
+    "needs_correction": "nominal",
+    "severity": "ordinal",
+    "worst_severity": "ordinal",
+    "corrections": "interval",
+}
 
 
 def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
@@ -27,72 +41,170 @@ def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
     Statistics are over finished studies; comments on studies include unfinished ones.
 
     Returns:
-        `studies`, `readers` (by name, see `_summarize_reader`) and `agreement` (see `agreements`).
+        `studies`, `readers` (by name, see `_summarize_reader`) and `agreement` (see `_kappas`).
     """
     names = [store.registered_name(reader) for reader in readers]
     return {
         "studies": len(store.drafts),
         "readers": {name: _summarize_reader(store, name) for name in names},
-        "agreement": agreements(store, names),
+        "agreement": _kappas(store, names),
     }
 
 
 def _summarize_reader(store: Store, reader: str) -> dict[str, Any]:
     reviews = store.counted_reviews(reader)
-    states = [review.state for _, review in reviews]
-    finished = [state for state in states if state.done]
+    finished = [review.state for _, review in reviews if review.state.done]
     corrections = [correction for state in finished for correction in state.corrections]
-    drafted = [sum(not sentence.is_added for sentence in state.sentences) for state in finished]
-    kinds: Counter[str] = Counter(map(kind_of, corrections))
-    unchanged = sum(drafted) - kinds["edit"] - kinds["deletion"]
+    drafted = [len(state.drafted) for state in finished]
+    kinds = Counter(item.kind for item in corrections)
     counts = [len(state.corrections) for state in finished]
-    comments = {draft.name: review.state.comment for draft, review in reviews if review.state.comment}
+    by_count: dict[int, Counter[str]] = {count: Counter() for count in sorted(counts)}
+    for count, state in zip(counts, finished, strict=True):
+        by_count[count][WORST_NAMES[state.worst_severity]] += 1
     assigned = (store.drafts[number - 1] for number in store.study_list(reader))
     return {
         "assigned": sum(not draft.is_training for draft in assigned),
         "finished": len(finished),
         "sentences": sum(drafted),
         "sentences_per_report": _distribution(drafted),
-        "unchanged_sentences": unchanged,
+        "unchanged_sentences": sum(drafted) - kinds["edit"] - kinds["deletion"],
         "corrections": len(corrections),
         "kinds": {kind: kinds[kind] for kind in KINDS},
-        "boxes_only": sum(kind_of(item) == "edit" and not item.is_edited for item in corrections),
+        "boxes_only": sum(item.kind == "edit" and not item.is_edited for item in corrections),
         "reports_without_corrections": counts.count(0),
         "reports_with_fewer_than_two": sum(count < 2 for count in counts),
         "corrections_per_corrected_report": _distribution([count for count in counts if count]),
-        "reports_by_corrections": _reports_by_corrections(finished),
-        "error_types": _by_kind(corrections, lambda item: error_group(item.assessment.error_type)),
+        # Figure 4, panels A, B and C.
+        "reports_by_corrections": {str(count): dict(worst) for count, worst in by_count.items()},
+        "error_types": _by_kind(corrections, lambda rated: rated.error_group),
         "error_types_in_full": dict(Counter(item.assessment.error_type or UNTYPED for item in corrections)),
-        "severities": _by_kind(corrections, lambda item: SEVERITY_NAMES[item.assessment.severity]),
-        "comments": comments,
+        "severities": _by_kind(corrections, lambda rated: SEVERITY_NAMES[rated.severity]),
+        "comments": {draft.name: review.state.comment for draft, review in reviews if review.state.comment},
     }
 
 
 def _distribution(values: Sequence[int]) -> dict[str, float | None]:
-    if not values:
-        return dict.fromkeys(("median", "mean", "min", "max"))
-    return {"median": median(values), "mean": mean(values), "min": min(values), "max": max(values)}
-
-
-def _reports_by_corrections(states: Sequence[State]) -> dict[str, dict[str, int]]:
-    """Return number of corrections -> worst severity -> number of reports (figure 4, panel A)."""
-    counts: dict[int, Counter[str]] = {}
-    for state in states:
-        counts.setdefault(len(state.corrections), Counter())[worst_name(worst_severity(state))] += 1
-    return {str(number): dict(counts[number]) for number in sorted(counts)}
-
-
-def worst_name(worst: int | None) -> str:
-    """Return the name of the worst severity of a report, see `worst_severity`."""
-    return NO_CORRECTION if worst == -1 else SEVERITY_NAMES[worst]
+    functions: dict[str, Callable[[Sequence[int]], float]] = {"median": median, "mean": mean, "min": min, "max": max}
+    return {name: function(values) if values else None for name, function in functions.items()}
 
 
 def _by_kind(
-    corrections: Sequence[ReviewedSentence], name_of: Callable[[ReviewedSentence], str]
+    corrections: Sequence[ReviewedSentence], name_of: Callable[[Assessment], str]
 ) -> dict[str, dict[str, int]]:
-    """Return name -> kind of correction -> number (figure 4, panels B and C), the most frequent first, untyped last."""
-    counts: dict[str, Counter[str]] = {}
-    for correction in corrections:
-        counts.setdefault(name_of(correction), Counter())[kind_of(correction)] += 1
-    names = sorted(counts, key=lambda name: (name == UNTYPED, -counts[name].total(), name))
-    return {name: {kind: counts[name][kind] for kind in KINDS} for name in names}
+    """Return name -> kind of correction -> number, the most frequent first, untyped last."""
+    pairs = Counter((name_of(item.assessment), item.kind) for item in corrections)
+    totals = Counter(name_of(item.assessment) for item in corrections)
+    names = sorted(totals, key=lambda name: (name == UNTYPED, -totals[name], name))
+    return {name: {kind: pairs[name, kind] for kind in KINDS} for name in names}
+
+
+_Rated = tuple[str, Sequence[float]]
+"""A sample and the ratings of an item in it."""
+
+
+def _kappas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the agreement of each pair of readers on the studies that both finished.
+
+    Returns:
+        For each pair `readers`, `studies` (a sample counts once in each arm that both read), and Cohen's `kappa` (None
+        if undefined) with its 95% interval (`low`, `high`, from a bootstrap of samples) and its `n` of
+        `needs_correction` per draft sentence; `severity` (weighted) per sentence that both corrected and rated;
+        `worst_severity` (weighted) per study, where no correction is the lowest; `error_types` per study, which
+        includes additions.
+    """
+    reviews = {name: store.counted_reviews(name) for name in readers}
+    results = []
+    for pair in combinations(reviews, 2):
+        both = [
+            (draft.sample_id, (first.state, second.state))
+            for (draft, first), (_, second) in zip(*(reviews[name] for name in pair), strict=True)
+            if first.state.done and second.state.done
+        ]
+        rated = _collect_ratings(both)
+        groups = [
+            (sample, [{item.assessment.error_group for item in state.corrections} for state in states])
+            for sample, states in both
+        ]
+        names = sorted({name for _, of_readers in groups for group in of_readers for name in group})
+        results.append(
+            {
+                "readers": list(pair),
+                "studies": len(both),
+                **{name: _kappa(rated[name]) for name in ("needs_correction", "severity", "worst_severity")},
+                "error_types": {
+                    name: _kappa(
+                        (sample, [float(name in group) for group in of_readers]) for sample, of_readers in groups
+                    )
+                    for name in names
+                },
+            }
+        )
+    return results
+
+
+def krippendorff_alphas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return Krippendorff's alpha of all readers on the studies that they finished, over all arms and for each arm.
+
+    Returns:
+        For each arm (None = all) and measure `arm`, `measure`, `level`, `alpha` (None if undefined) with its 95%
+        interval (`low`, `high`, from a bootstrap of samples), and `n`, the number of items that two readers rated. The
+        measures are those of `summarize`, and the number of `corrections` of a study.
+    """
+    if len(readers) < 2:
+        return []
+    reviews = [store.counted_reviews(name) for name in readers]
+    arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
+    results = []
+    for arm in [None, *(arms if len(arms) > 1 else ())]:
+        studies = [
+            (same[0][0].sample_id, [review.state for _, review in same if review.state.done])
+            for same in zip(*reviews, strict=True)
+            if arm in (None, same[0][0].arm)
+        ]
+        rated = _collect_ratings(studies)
+        results += [
+            {"arm": arm, "measure": name, "level": level, **_alpha(rated[name], level)}
+            for name, level in _LEVELS.items()
+        ]
+    return results
+
+
+def _collect_ratings(studies: Iterable[tuple[str, Sequence[State]]]) -> dict[str, list[_Rated]]:
+    """Return the items of each measure, from the samples with the states of the readers who finished them."""
+    rated: dict[str, list[_Rated]] = {name: [] for name in _LEVELS}
+    for sample, states in studies:
+        for sentences in zip(*(state.drafted for state in states), strict=True):
+            rated["needs_correction"].append((sample, [float(sentence.is_correction) for sentence in sentences]))
+            severities = [sentence.assessment.severity for sentence in sentences if sentence.is_correction]
+            rated["severity"].append((sample, _known(severities)))
+        rated["worst_severity"].append((sample, _known([state.worst_severity for state in states])))
+        rated["corrections"].append((sample, [float(len(state.corrections)) for state in states]))
+    return rated
+
+
+def _known(severities: Iterable[int | None]) -> list[float]:
+    return [float(severity) for severity in severities if severity is not None]
+
+
+def _kappa(items: Iterable[_Rated]) -> dict[str, Any]:
+    return _coefficient("kappa", items, confusion_counts, kappa_from_counts)
+
+
+def _alpha(items: Iterable[_Rated], level: Level) -> dict[str, Any]:
+    return _coefficient("alpha", items, coincidence_counts, lambda categories: alpha_from_counts(categories, level))
+
+
+def _coefficient(
+    name: str,
+    items: Iterable[_Rated],
+    count: Callable[..., Any],
+    coefficient: Callable[[Sequence[float]], CountsFunction],
+) -> dict[str, Any]:
+    """Return a coefficient over the items with at least two ratings."""
+    rated = [(sample, ratings) for sample, ratings in items if len(ratings) > 1]
+    categories = sorted({rating for _, ratings in rated for rating in ratings})
+    counts = count([ratings for _, ratings in rated], categories)
+    clusters = Clusters("sample_id", [sample for sample, _ in rated])
+    summary = summarize_counts(counts, {name: coefficient(categories)}, clusters=clusters)[name]
+    value = None if summary.point is None or math.isnan(summary.point) else float(summary.point)
+    return {name: value, "low": summary.low, "high": summary.high, "n": len(rated)}

@@ -16,7 +16,7 @@ from collections import Counter
 
 import numpy as np
 
-from maira.review.effects import Estimate, OutcomeValues, estimate_effects
+from maira.review.effects import Estimate, Rating, estimate_effects
 
 ARMS = ("first", "second")
 MEANS = (2.0, 3.0)
@@ -29,7 +29,7 @@ def parse_design(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def simulate(counts: tuple[int, int], reader_arm_sd: float, generator: np.random.Generator) -> OutcomeValues:
+def simulate(counts: tuple[int, int], reader_arm_sd: float, generator: np.random.Generator) -> list[Rating]:
     """Return readings of these numbers of readers and studies, with random effects."""
     readers, studies = counts
     shape = (readers, studies, len(ARMS))
@@ -41,13 +41,10 @@ def simulate(counts: tuple[int, int], reader_arm_sd: float, generator: np.random
         + generator.normal(0, reader_arm_sd, (readers, 1, len(ARMS)))
         + generator.normal(0, 0.5, shape)
     )
-    reader, study, arm = (indices.ravel().tolist() for indices in np.indices(shape))
-    return OutcomeValues(
-        values.ravel().tolist(),
-        [ARMS[index] for index in arm],
-        [f"reader {index}" for index in reader],
-        [f"study {index}" for index in study],
-    )
+    return [
+        Rating(float(value), ARMS[arm], f"reader {reader}", f"study {study}")
+        for (reader, study, arm), value in np.ndenumerate(values)
+    ]
 
 
 def contains(effect: Estimate, truth: float) -> bool:
@@ -73,11 +70,9 @@ def main() -> None:
             start = time.perf_counter()
             for _ in range(options.simulations):
                 estimates = estimate_effects(simulate(design, deviation, generator), ARMS)
-                difference = estimates.differences[ARMS]
+                difference = estimates[ARMS]
                 counts["difference"] += contains(difference, MEANS[1] - MEANS[0])
-                counts["means"] += sum(
-                    contains(estimates.means[arm], mean) for arm, mean in zip(ARMS, MEANS, strict=True)
-                )
+                counts["means"] += sum(contains(estimates[(arm,)], mean) for arm, mean in zip(ARMS, MEANS, strict=True))
                 counts["model"] += difference.method.startswith("mixed model")
             seconds = (time.perf_counter() - start) / options.simulations
             difference_share = counts["difference"] / options.simulations

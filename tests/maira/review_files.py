@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from maira.review.changes import Snapshot, change_adapter
+from maira.review.changes import Review, change_adapter
 from maira.review.store import Store
 from maira.review.studies import read_review_drafts
 from radfact.io.jsonl import write_jsonl
@@ -102,14 +102,14 @@ def new_store(folder: Path, reports: Mapping[str, Any], readers: Sequence[str] =
     return store
 
 
-def change(store: Store, kind: str, number: int = 1, reader: str = "Ada", **fields: Any) -> Snapshot:
+def change(store: Store, kind: str, number: int = 1, reader: str = "Ada", **fields: Any) -> Review:
     """Make a change on the present state."""
     new_change = change_adapter.validate_python({"kind": kind, **fields})
     version = store.review(reader, number).version
     return store.add_change(reader, number, uuid.uuid4().hex, version, new_change)
 
 
-def finish(store: Store, number: int = 1, reader: str = "Ada", severity: int = 0) -> Snapshot:
+def finish(store: Store, number: int = 1, reader: str = "Ada", severity: int = 0) -> Review:
     """Finish a study after all steps, with a severity for the corrections that have none."""
     for step in (2, 3, 4):
         change(store, "step", number, reader, step=step)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from maira.review.effects import Estimate, OutcomeValues, estimate_effects
+from maira.review.effects import Estimate, Rating, estimate_effects
 from maira.review.reader_study import Margin, check_noninferiority
 from radfact.optional import load_stats
 
@@ -16,13 +16,13 @@ pytest.importorskip("statsmodels")
 ARMS = ("one", "two")
 
 
-def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int = 0) -> OutcomeValues:
+def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int = 0) -> list[Rating]:
     """Every reader reads every sample in both arms; the readings vary by reader, sample and draft."""
     generator = np.random.default_rng(seed)
     by_reader, by_sample = generator.normal(0, 1, readers), generator.normal(0, 1, samples)
     by_draft = generator.normal(0, 0.5, (samples, 2))
-    rows = [
-        (
+    return [
+        Rating(
             by_reader[r] + by_sample[s] + by_draft[s, a] + effect * a + generator.normal(0, 0.5),
             ARMS[a],
             f"r{r}",
@@ -32,16 +32,15 @@ def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int 
         for s in range(samples)
         for a in (0, 1)
     ]
-    return OutcomeValues(*map(list, zip(*rows, strict=True)))
 
 
 def test_a_paired_difference_of_one_reader_is_that_of_the_pairs() -> None:
     """With one reader the random effect is the study alone: mean and standard error are those of the paired t test."""
     rated = crossed(readers=1, samples=20)
-    values = np.array(rated.values).reshape(20, 2)
+    values = np.array([rating.value for rating in rated]).reshape(20, 2)
     paired = values[:, 1] - values[:, 0]
     interval = load_stats().norm.interval(0.95, paired.mean(), load_stats().sem(paired))
-    difference = estimate_effects(rated, ARMS).differences[ARMS]
+    difference = estimate_effects(rated, ARMS)[ARMS]
     assert difference.method == "mixed model (study)"
     assert (difference.n, difference.readers, difference.samples) == (40, 1, 20)
     assert difference.value == pytest.approx(paired.mean())
@@ -50,12 +49,12 @@ def test_a_paired_difference_of_one_reader_is_that_of_the_pairs() -> None:
 
 def test_a_crossed_design_has_all_random_effects() -> None:
     rated = crossed()
-    values = np.array(rated.values)
+    values = np.array([rating.value for rating in rated])
     # In a balanced design the estimates are the means.
     estimates = estimate_effects(rated, ARMS)
-    means = [estimates.means[arm].value for arm in ARMS]
+    means = [estimates[(arm,)].value for arm in ARMS]
     assert means == pytest.approx([values[0::2].mean(), values[1::2].mean()], abs=1e-6)
-    difference = estimates.differences[ARMS]
+    difference = estimates[ARMS]
     assert difference.method == "mixed model (reader, study, draft, reader × arm)"
     assert difference.low is not None
     assert difference.high is not None
@@ -63,8 +62,8 @@ def test_a_crossed_design_has_all_random_effects() -> None:
 
 
 def test_without_repeated_readings_studies_are_drawn() -> None:
-    rated = OutcomeValues([1.0, 2.0, 4.0, math.nan], ["one"] * 4, ["r1"] * 4, ["s1", "s2", "s3", "s4"])
-    effect = estimate_effects(rated, ["one"]).means["one"]
+    rated = [Rating(value, "one", "r1", f"s{place}") for place, value in enumerate((1.0, 2.0, 4.0, math.nan))]
+    effect = estimate_effects(rated, ["one"])[("one",)]
     assert effect.method.startswith("bootstrap of studies: no reader and no study")
     assert effect.value == pytest.approx(7 / 3)
     assert effect.n == 3
@@ -74,19 +73,16 @@ def test_without_repeated_readings_studies_are_drawn() -> None:
 
 def test_arms_that_differ_equally_in_all_studies_have_no_interval() -> None:
     """An interval without width would show non-inferiority by any margin."""
-    rows = [(float(arm == "two"), arm, reader, sample) for arm in ARMS for reader in "ab" for sample in "uvwxyz"]
-    estimates = estimate_effects(OutcomeValues(*map(list, zip(*rows, strict=True))), ARMS)
-    difference = estimates.differences[ARMS]
+    rated = [Rating(float(arm == "two"), arm, reader, sample) for arm in ARMS for reader in "ab" for sample in "uvwxyz"]
+    difference = estimate_effects(rated, ARMS)[ARMS]
     assert (difference.value, difference.low, difference.method) == (1, None, "no interval: the same in all studies")
 
 
 def test_equal_or_missing_values_have_no_interval() -> None:
-    same = estimate_effects(
-        OutcomeValues([0.0] * 4, ["one", "two"] * 2, ["r1", "r2"] * 2, ["s1", "s1", "s2", "s2"]), ARMS
-    )
-    assert (same.differences[ARMS].value, same.differences[ARMS].low) == (0, None)
-    missing = estimate_effects(OutcomeValues([1.0, 2.0], ["one", "one"], ["r1", "r1"], ["s1", "s2"]), ARMS)
-    assert (missing.means["two"].value, missing.means["two"].n, missing.differences[ARMS].value) == (None, 0, None)
+    same = estimate_effects([Rating(0.0, arm, f"r{arm}", sample) for sample in ("s1", "s2") for arm in ARMS], ARMS)
+    assert (same[ARMS].value, same[ARMS].low) == (0, None)
+    missing = estimate_effects([Rating(1.0, "one", "r1", "s1"), Rating(2.0, "one", "r1", "s2")], ARMS)
+    assert (missing[("two",)].value, missing[("two",)].n, missing[ARMS].value) == (None, 0, None)
 
 
 @pytest.mark.parametrize(

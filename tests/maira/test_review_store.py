@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from review_files import CORNERS, REPORT, change, finish, new_store, start_server, write_set
 
-from maira.review.changes import Change, History, Snapshot, UnfinishedError, change_adapter, initial_state
+from maira.review.changes import Change, Review, UnfinishedError, change_adapter, initial_state
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def first(review: Snapshot) -> Any:
+def first(review: Review) -> Any:
     return review.state.sentences[0]
 
 
@@ -203,25 +203,25 @@ CHANGES: st.SearchStrategy[Change] = st.sampled_from(
 @given(st.lists(CHANGES, max_size=25))
 def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
     draft = initial_state([("One.", ()), ("Two.", ())])
-    history = History(draft)
+    review = Review((draft,))
     for action in changes:
         try:
-            history.check(action)
+            review.check(action)
         except InputError:
             continue
-        history.add(action)
+        review = review.after(action)
     undo, redo = (change_adapter.validate_python({"kind": kind}) for kind in ("undo", "redo"))
-    while history.snapshot.can_redo:
-        history.add(redo)
-    last, count = history.snapshot.state, 0
-    while history.snapshot.can_undo:
-        history.add(undo)
+    while review.undone:
+        review = review.after(redo)
+    last, count = review.state, 0
+    while review.can_undo:
+        review = review.after(undo)
         count += 1
-    assert history.snapshot.state == draft
+    assert review.state == draft
     for _ in range(count):
-        history.add(redo)
-    assert history.snapshot.state == last
-    assert not history.snapshot.can_redo
+        review = review.after(redo)
+    assert review.state == last
+    assert not review.undone
 
 
 def test_a_repeated_change_is_applied_once(store: Store) -> None:
