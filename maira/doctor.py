@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import BaseModel
 
 from maira.review.browser import browser_name, has_screen
 from radfact.cache_folders import hugging_face_cache
 from radfact.cli.doctor import CheckResult, check_all, check_commands, run_checks
+from radfact.errors import InputError
+from radfact.io.jsonl import read_json
+from radfact.records import validate_model
 
 COMMAND_EXTRAS: Mapping[str, str] = {
     "prepare phantom": "",
@@ -28,10 +32,7 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class Kind(NamedTuple):
-    """A kind of model: the commands and the option that take it, an example, and its weights.
-
-    Weights are files or indexes of files, of which the first that exists is loaded.
-    """
+    """A kind of model, and what takes it. Of its weights, files or indexes, the first that exists is loaded."""
 
     name: str
     commands: tuple[str, ...]
@@ -93,63 +94,49 @@ def usual_places() -> Iterator[Path]:
             yield from (folder for folder in sorted(root.glob(name)) if (folder / "config.json").is_file())
 
 
+class _Config(BaseModel):
+    model_type: str
+
+
+class _Index(BaseModel):
+    weight_map: dict[str, str]
+
+
 def check_folder(folder: Path) -> tuple[str, CheckResult]:
     """Inspect configuration and file names of a folder, without reading tensors; return the model's type as well."""
     model_type = "unknown"
     try:
-        model_type = _read_type(folder)
+        config = folder / "config.json"
+        model_type = validate_model(_Config, read_json(config), file=config).model_type
         return model_type, CheckResult(str(folder), "ok", _describe(folder, model_type))
-    except _UnusableError as problem:
-        return model_type, CheckResult(str(folder), "wrong", str(problem))
-
-
-class _UnusableError(Exception):
-    """Why a model cannot be loaded."""
-
-
-def _read_type(folder: Path) -> str:
-    try:
-        return str(json.loads((folder / "config.json").read_text("utf-8"))["model_type"])
-    except FileNotFoundError:
-        raise _UnusableError("no config.json") from None
-    except (OSError, ValueError):
-        raise _UnusableError("config.json cannot be read") from None
-    except (KeyError, TypeError):
-        raise _UnusableError("config.json has no model_type") from None
+    except InputError as error:
+        return model_type, CheckResult(str(folder), "wrong", str(error).removeprefix(f"{folder}/"))
 
 
 def _describe(folder: Path, model_type: str) -> str:
     kind = _KINDS.get(model_type)
     names = kind.weights if kind else _SAFETENSORS + _PICKLES
-    try:
-        files = _weight_files(folder, names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise _UnusableError("the index of its weights cannot be read") from None
+    files = [file for name in names if (file := folder / name).is_file()][:1]
     if not files:
-        raise _UnusableError(f"no weights: expected {' or '.join(names)}")
+        raise InputError(f"no weights: expected {' or '.join(names)}")
+    if files[0].suffix == ".json":
+        index = validate_model(_Index, read_json(files[0]), file=files[0])
+        files = [folder / name for name in sorted({*index.weight_map.values()})]
     if absent := [file.name for file in files if not file.is_file()]:
-        raise _UnusableError(f"{len(absent)} of {len(files)} weight files are missing, such as {absent[0]}")
+        raise InputError(f"{len(absent)} of {len(files)} weight files are missing, such as {absent[0]}")
     if model_type in ("maira2", "llama") and not any((folder / name).is_file() for name in _TOKENIZERS):
-        raise _UnusableError(f"no tokenizer: expected {' or '.join(_TOKENIZERS)}")
+        raise InputError(f"no tokenizer: expected {' or '.join(_TOKENIZERS)}")
     use = f"{kind.name}: {kind.option} of {', '.join(kind.commands)}" if kind else f"a model of the type '{model_type}'"
     prompts = f"; prompts by {_chat_template(folder)}" if model_type == "maira2" else ""
     return f"{use}{prompts} ({sum(file.stat().st_size for file in files) / 1e9:.2g} GB)"
-
-
-def _weight_files(folder: Path, names: Sequence[str]) -> list[Path]:
-    file = next((folder / name for name in names if (folder / name).is_file()), None)
-    if file is None or file.suffix != ".json":
-        return [] if file is None else [file]
-    weight_map: dict[str, Any] = json.loads(file.read_text("utf-8"))["weight_map"]
-    return [folder / name for name in sorted(set(weight_map.values()))]
 
 
 def _chat_template(folder: Path) -> str:
     if (folder / "chat_template.jinja").is_file():
         return "chat_template.jinja"
     for name in _CHAT_TEMPLATES:
-        with suppress(OSError, ValueError, AttributeError):
-            if json.loads((folder / name).read_text("utf-8")).get("chat_template"):
+        with suppress(InputError, AttributeError):
+            if read_json(folder / name).get("chat_template"):
                 return name
     return "the chat template of this package"
 

@@ -53,10 +53,9 @@ def push(
     """
     from huggingface_hub import ModelCard
 
-    from maira.publish.card import make_card, read_checkpoint
+    from maira.publish.card import make_card, read_checkpoint, read_test_scores
     from maira.publish.push import push as run
     from maira.publish.push import select_files
-    from maira.publish.scores import read_test_scores
 
     facts = read_checkpoint(folder)
     if card is None:

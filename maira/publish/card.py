@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -13,15 +13,19 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined
+from pydantic import BaseModel
 
 from maira.model.checkpoint import StoredTensor, fingerprint, read_headers
 from maira.model.config import MairaConfig
-from maira.publish.scores import TestScores
 from maira.train.record import RECORD_FILE, TrainingRecord
 from radfact.errors import ErrorCode, InputError
 from radfact.io.download import file_sha256
 from radfact.io.jsonl import read_json, read_jsonl
+from radfact.judges.check import confusion_accuracy
 from radfact.records import validate_model
+from radfact.results.reader import read_run, read_scores
+from radfact.results.schema import RADFACT, ScoreRecord, describe_models, metric_of_scores
+from radfact.statistics.proportions import wilson_interval
 
 PHANTOM = "phantom"
 """`source` of synthetic studies in a manifest."""
@@ -33,16 +37,10 @@ _UNPUBLISHED = ("out", "trackers", "workers", "model", "keep", "save_every", "lo
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What the files of a checkpoint say.
+    """What the files of a checkpoint say: of a judge, or of a model of reports.
 
-    Attributes:
-        folder: of the checkpoint.
-        is_judge: whether it is a judge instead of a model of reports.
-        fingerprint: of its files.
-        tensors: its weights.
-        training: record of its run; None if there is none.
-        sources: number of samples by the data set that the manifest of a source names; empty where the manifest is not
-            here any more or has changed.
+    `sources` has the number of samples by the data set that the manifest of a source names; none where the manifest is
+    not here any more or has changed.
     """
 
     folder: Path
@@ -50,7 +48,7 @@ class CheckpointFacts:
     fingerprint: str
     tensors: list[StoredTensor]
     training: TrainingRecord | None = None
-    sources: Sequence[Counter[str]] = field(default_factory=tuple)
+    sources: Sequence[Counter[str]] = ()
 
     @property
     def parameters(self) -> int:
@@ -90,6 +88,92 @@ def _data_sets(training: TrainingRecord) -> Iterator[Counter[str]]:
         manifest = Path(source.get("manifest") or "")
         is_known = manifest.is_file() and file_sha256(manifest) == record.sha256
         yield Counter(str(row.get("source") or UNKNOWN) for _, row in (read_jsonl(manifest) if is_known else ()))
+
+
+@dataclass(frozen=True)
+class TestScores:
+    """Scores with a value on one test set, with the judge or language model of those that were computed with one.
+
+    `notes` are sentences on how they were computed, and on scores without a value.
+    """
+
+    __test__ = False  # pytest collects classes with this beginning
+
+    name: str | None
+    scores: Mapping[str, ScoreRecord]
+    notes: Sequence[str]
+    judges: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_test_scores(text: str, fingerprint: str) -> TestScores:
+    """Read the scores of a model, from [NAME=]PATH."""
+    name, _, path = text.rpartition("=")
+    source = Path(path)
+    if source.is_file():
+        return _read_check(name or None, source)
+    scores, run = read_scores(source), read_run(source)
+    models = run.input.models
+    if others := [model for model in models if model.rpartition("@")[2] != fingerprint]:
+        raise InputError(
+            f"expected scores of the checkpoint with the fingerprint {fingerprint}, found those of {others[0]}",
+            code=ErrorCode.MISMATCH,
+            file=source,
+            field="models",
+        )
+    judges = {metric: _without_paths(judge) for metric, judge in describe_models(scores).items()}
+    metrics = metric_of_scores(scores)
+    known = {label: score for label, score in scores.scores.items() if score.point is not None}
+    counts = scores.counts
+    notes = [f"{counts.get('scored', 'unknown')} of {counts.get('samples', 'unknown')} samples are scored."]
+    by = scores.resampling.by if scores.resampling else None
+    units = "samples" if by is None else f"groups of samples with the same `{by}`"
+    notes.append(f"Intervals are 95% bootstrap intervals over {units if scores.resampling else 'unknown units'}.")
+    if not models:
+        notes.append(
+            "The drafts do not name their model, so it is not verified that these scores belong to this model."
+        )
+    if empty := [label for label in scores.scores if label not in known]:
+        notes.append(f"Scores without a value: {', '.join(f'`{label}`' for label in empty)}.")
+    notes += [f"`{metric}` is computed with `{judge}`." for metric, judge in judges.items()]
+    notes += [f"`{metric}` was not computed." for metric in scores.unavailable]
+    readers = {label: judges[metric] for label in known if (metric := metrics.get(label, RADFACT)) in judges}
+    return TestScores(name or None, known, notes, readers)
+
+
+class _JudgeCheck(BaseModel):
+    """The file of `radfact judge-check`."""
+
+    n: int
+    confusion: dict[str, dict[str, int]]
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    evidence_f1: float | None
+    failures: int | None = None
+
+
+def _read_check(name: str | None, file: Path) -> TestScores:
+    check = validate_model(_JudgeCheck, read_json(file), file=file)
+    scores = {}
+    if (accuracy := confusion_accuracy(check.confusion)) is not None:
+        low, high = wilson_interval(round(accuracy * check.n), check.n) or (None, None)
+        scores["accuracy"] = ScoreRecord(point=accuracy, low=low, high=high, n=check.n)
+    for label in ("precision", "recall", "f1", "evidence_f1"):
+        if (point := getattr(check, label)) is not None:
+            scores[label] = ScoreRecord(point=point, n=check.n)
+    failures = "unknown" if check.failures is None else check.failures
+    notes = (
+        f"{check.n} labeled judgments, {failures} without a valid verdict.",
+        "The interval of the accuracy is a 95% Wilson interval, which assumes independent judgments.",
+        "The file does not identify the judge's weights, so it is not verified that these scores belong to this model.",
+    )
+    return TestScores(name, scores, notes)
+
+
+def _without_paths(name: str) -> str:
+    """Return the name of a judge without the folders of its path on this machine."""
+    kind, colon, rest = name.partition(":")
+    return f"{kind}:{Path(rest).name}" if colon and kind == "vllm" else name
 
 
 def make_card(

@@ -67,18 +67,18 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        ({}, "no config.json"),
-        ({"config__json": "{"}, "config.json cannot be read"),
-        ({"config__json": "[]"}, "config.json has no model_type"),
-        ({"config__json": "{}"}, "config.json has no model_type"),
+        ({}, "config.json: no such file"),
+        ({"config__json": "{"}, "config.json:1: "),
+        ({"config__json": "[]"}, "config.json: "),
+        ({"config__json": "{}"}, "model_type"),
         ({"model__safetensors": "x"}, "no tokenizer"),
         ({"tokenizer__json": "{}", "pytorch_model__bin": "x"}, "no weights: expected model.safetensors or "),
         (
             {"tokenizer__json": "{}", "model__safetensors__index__json": _INDEX, "one__safetensors": "x"},
             "1 of 2 weight files",
         ),
-        ({"tokenizer__json": "{}", "model__safetensors__index__json": "[]"}, "cannot be read"),
-        ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "the index of its weights cannot be read"),
+        ({"tokenizer__json": "{}", "model__safetensors__index__json": "[]"}, "model.safetensors.index.json: "),
+        ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "model.safetensors.index.json:1: "),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_reported(files: dict[str, str], problem: str, tmp_path: Path) -> None:

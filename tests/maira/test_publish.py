@@ -28,9 +28,8 @@ from maira.data.manifest import read_manifest, write_manifest
 from maira.model.checkpoint import fingerprint
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.publish.card import CheckpointFacts, make_card, read_checkpoint
+from maira.publish.card import CheckpointFacts, make_card, read_checkpoint, read_test_scores
 from maira.publish.push import push, select_files
-from maira.publish.scores import read_test_scores
 from maira.train.record import RECORD_FILE
 from maira.train.report_training import train
 from radfact.errors import ErrorCode, InputError, RunError
