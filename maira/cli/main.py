@@ -21,33 +21,17 @@ from maira.cli.review import app as review_app
 from maira.runtime.processes import exit_process, run_as_group
 from radfact.cli.program import Version, add_examples, run_command
 
-MANUAL = "\n".join(
-    (
-        "Grounded radiology reports from chest X-rays: prepare studies, train, draft reports, locate findings.",
-        "",
-        "[bold]Examples[/bold]",
-        "  maira doctor",
-        "  maira prepare phantom --count 24 --seed 3 --out phantoms",
-        "  maira generate --checkpoint checkpoints/phantom \\",
-        "      --manifest phantoms/manifest.jsonl --out drafts.jsonl",
-        "  radfact score --candidates drafts.jsonl \\",
-        "      --references phantoms/manifest.jsonl --judge offline --out results",
-        "  maira train configs/phantom.yaml train=phantoms/manifest.jsonl \\",
-        '      "validation.sources=[]" passes=32 global_batch=8 out=runs/try',
-        "  maira estimate configs/maira2_7b.yaml --gpus 16 --gpu a100-80g",
-        "  maira review drafts.jsonl --manifest phantoms/manifest.jsonl \\",
-        "      --results results",
-        "The help of every command has examples: maira generate --help.",
-        "",
-        "[bold]Exit codes[/bold]",
-        "  0 done; 1 the run failed; 2 wrong input or options;",
-        "  3 done, with samples that failed listed in failures.jsonl",
-        "    (0 under torchrun or accelerate launch, which report any other code as a crash)",
-    )
-)
+HELP = """Grounded radiology reports from chest X-rays: prepare studies, train, draft reports, locate findings.
+
+The help of every command has examples: maira generate --help.
+
+[bold]Exit codes[/bold]
+  0 done; 1 the run failed; 2 wrong input or options;
+  3 done, with samples that failed listed in failures.jsonl
+    (0 under torchrun or accelerate launch, which report any other code as a crash)"""
 
 app = typer.Typer(
-    help=MANUAL,
+    help=HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,26 +44,18 @@ def _common(version: Version = False) -> None:
     del version
 
 
-app.add_typer(prepare_app, name="prepare")
-app.command()(stats)
-app.command()(show)
-app.command()(pack)
-app.command()(sentences)
-app.add_typer(annotate, name="annotate")
-app.command()(train)
-app.command()(estimate)
-app.command()(ablate)
-app.command()(generate)
-app.command()(ground)
-app.command()(boxes)
-app.command()(preferences)
-app.command()(assemble)
-app.command()(push)
-app.command("judge-data")(judge_data)
-app.command("judge-train")(judge_train)
-app.add_typer(evaluate_app, name="evaluate")
-app.command()(doctor)
-app.add_typer(review_app, name="review")
+for _command in (
+    *(stats, show, pack, sentences, train, estimate, ablate, generate, ground, boxes),
+    *(preferences, assemble, push, judge_data, judge_train, doctor),
+):
+    app.command()(_command)
+for _name, _group in {
+    "prepare": prepare_app,
+    "annotate": annotate,
+    "evaluate": evaluate_app,
+    "review": review_app,
+}.items():
+    app.add_typer(_group, name=_name)
 add_examples(app, EXAMPLES)
 
 

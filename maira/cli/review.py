@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,9 +18,6 @@ from maira.review.times import IDLE_AFTER, MIN_IDLE_AFTER
 from radfact.cli.command import with_options
 from radfact.cli.program import PlainGroup
 from radfact.errors import ErrorCode, InputError
-
-if TYPE_CHECKING:
-    from maira.review.store import Store
 
 PORT = 8471
 _DEFAULT = "start"
@@ -37,22 +35,11 @@ class _DefaultGroup(PlainGroup):
         return super().parse_args(ctx, args)
 
 
-MANUAL = "\n".join(
-    (
-        "Review drafts in the browser: correct them against the images and assess the errors.",
-        "",
-        f"[bold]maira review DRAFTS --manifest FILE[/bold] starts or resumes a review (short for "
-        f"maira review {_DEFAULT}).",
-        "",
-        "[bold]Examples[/bold]",
-        "  maira review drafts.jsonl --manifest phantoms/manifest.jsonl",
-        "  maira review campaign.yaml",
-        "  maira review export review.sqlite --out corrected",
-        "  maira review summary review.sqlite --out figures",
-    )
-)
+HELP = f"""Review drafts in the browser: correct them against the images and assess the errors.
 
-app = typer.Typer(help=MANUAL, cls=_DefaultGroup, no_args_is_help=True, rich_markup_mode="rich")
+[bold]maira review DRAFTS --manifest FILE[/bold] starts or resumes a review (short for maira review {_DEFAULT})."""
+
+app = typer.Typer(help=HELP, cls=_DefaultGroup, no_args_is_help=True, rich_markup_mode="rich")
 
 _Database = Annotated[Path, typer.Argument(help="Database of the review.", metavar="DB")]
 
@@ -118,53 +105,42 @@ def start(
         check_certificate(*certificate)
     elif tls_key is not None:
         raise InputError("--tls-key requires --tls-certificate", code=ErrorCode.INVALID_OPTION)
-    settings = None
-    if is_campaign_file(drafts):
-        if manifest or results or reader:
-            message = (
-                "expected no --manifest, --results or --reader with a campaign file; "
-                "set manifest and readers in the file"
-            )
-            raise InputError(message, code=ErrorCode.INVALID_OPTION)
-        settings = read_campaign(drafts)
+    settings = read_campaign(drafts) if is_campaign_file(drafts) else None
+    if settings and (manifest or results or reader):
+        problem = "no --manifest, --results or --reader with a campaign file; set manifest and readers in the file"
+        raise InputError(f"expected {problem}", code=ErrorCode.INVALID_OPTION)
+    if settings:
         review_set = read_campaign_set(settings, images or ())
-    elif manifest is None:
-        raise InputError("expected --manifest with a drafts file, found none", code=ErrorCode.INVALID_OPTION)
-    else:
+    elif manifest:
         review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
+    else:
+        raise InputError("expected --manifest with a drafts file, found none", code=ErrorCode.INVALID_OPTION)
     path = drafts.with_name("review.sqlite") if db is None else db
-    console = Console()
+    say = partial(print_line, Console())
     if outside := review_set.images_outside():
-        print_line(
-            console, f"{outside} images are outside the manifest's folder and not shown; add their folder with --images"
-        )
+        say(f"{outside} images are outside the manifest's folder and not shown; add their folder with --images")
     if review_set.unjudged:
-        print_line(console, f"{review_set.unjudged} drafts have other sentences than {results}")
+        say(f"{review_set.unjudged} drafts have other sentences than {results}")
 
     def ready(links: dict[str, str]) -> None:
-        print_line(console, f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
+        say(f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
         for name, link in links.items():
             name = "Coordinator" if name == COORDINATOR else name and store.registered_name(name)
-            print_line(console, f"{name}: {link}" if name else f"Review them at {link}")
+            say(f"{name}: {link}" if name else f"Review them at {link}")
         if certificate is None and not is_loopback(host):
-            print_line(
-                console, "The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine"
-            )
+            say("The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine")
 
     with listen(host, port) as listener, closing(Store(path, review_set.drafts, settings=settings)) as store:
         for name in reader or ():
             store.add_reader(name)
-        readers = (
-            store.reader_keys() if settings else dict.fromkeys(store.registered_name(name) for name in reader or ())
-        )
-        if settings and settings.has_one_reader_per_report(len(readers)):
-            print_line(
-                console,
+        names = [*store.reader_keys()] if settings else [*dict.fromkeys(map(store.registered_name, reader or ()))]
+        if settings and settings.has_one_reader_per_report(len(names)):
+            say(
                 "Each report has one reader, so there are no agreement statistics and no disagreements to decide; "
-                "use more readers than arms, or arms_per_reader: all",
+                "use more readers than arms, or arms_per_reader: all"
             )
         secret = store.token() if token is None else token
-        tokens = link_tokens(secret, [*readers], has_coordinator=settings is not None)
+        tokens = link_tokens(secret, names, has_coordinator=settings is not None)
         serve(
             review_set,
             store,
@@ -198,25 +174,26 @@ def export(
     apostrophe. Drafts contain the studies that a reader finished.
     """
     from maira.review.export import write_export
+    from maira.review.store import Store
     from maira.review.studies import read_studies
 
-    console = Console()
-    with _opened(db) as store:
+    say = partial(print_line, Console())
+    with closing(Store(db)) as store:
         if not store.readers():
             print_line(Console(stderr=True), f"{db} contains no reader yet")
         studies = None if manifest is None else read_studies(manifest, [draft.sample_id for draft in store.drafts], db)
         written = write_export(store, out, reader or store.readers(), studies)
-        print_line(console, f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
+        say(f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for (name, arm), (path, count) in written.drafts.items():
             drafts = [store.drafts[number - 1] for number in store.study_list(name)]
             total = sum(draft.arm == arm and not draft.is_training for draft in drafts)
-            print_line(console, f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
+            say(f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
         if written.ratings is not None:
-            print_line(console, f"{written.ratings} of {len(store.drafts)} drafts rated: {out / 'ratings.csv'}")
+            say(f"{written.ratings} of {len(store.drafts)} drafts rated: {out / 'ratings.csv'}")
         if written.preferences is not None:
-            print_line(console, f"preferences: {len(written.preferences.rows)}, in {out / 'preferences.jsonl'}")
+            say(f"preferences: {len(written.preferences.rows)}, in {out / 'preferences.jsonl'}")
             for reason, count in written.preferences.skipped.items():
-                print_line(console, f"without a preference: {count} ({reason})")
+                say(f"without a preference: {count} ({reason})")
 
 
 @app.command()
@@ -250,12 +227,13 @@ def summary(
     _require("matplotlib", "statsmodels")
     from maira.review.plot import draw_figure
     from maira.review.reader_study import USES, analyze, collect_readings, make_tables, read_margins
+    from maira.review.store import Store
     from maira.review.summary import krippendorff_alphas, summarize
     from radfact.io.jsonl import write_json
     from radfact.io.outputs import replace_files
     from radfact.pages.meta_page import format_cell
 
-    with _opened(db) as store:
+    with closing(Store(db)) as store:
         result = summarize(store, store.counted_readers())
         if not any(item["finished"] for item in result["readers"].values()):
             raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
@@ -276,12 +254,6 @@ def summary(
     rows = [[first, *map(format_cell, cells)] for first, *cells in outcomes.rows]
     print_table(console, f"Outcomes by arm, {100 * (1 - level):g}% intervals", outcomes.headings, rows)
     print_line(console, f"written: {out / 'summary.json'}, with tables (CSV) and figure 4")
-
-
-def _opened(db: Path) -> closing[Store]:
-    from maira.review.store import Store
-
-    return closing(Store(db))
 
 
 def _require(*packages: str) -> None:
