@@ -9,10 +9,9 @@ import logging
 import os
 import re
 import sqlite3
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import PurePath
@@ -20,6 +19,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
@@ -33,7 +34,7 @@ from maira.review.database import is_locked_error
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
-from maira.review.security import COORDINATOR, HEALTH_PATH, Guard
+from maira.review.security import COORDINATOR, HEALTH_PATH, Guard, add_security_headers
 from maira.review.store import ConflictError, SavingBlockedError, Store
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
@@ -73,12 +74,12 @@ class _TimesEnvelope(Record):
     session: Id
 
 
-class _NotFoundError(Exception):
-    pass
+def _not_found() -> HTTPException:
+    return HTTPException(404, "not found")
 
 
-class _OtherReaderError(Exception):
-    pass
+def _other_reader() -> HTTPException:
+    return HTTPException(403, "this browser is signed in as another reader")
 
 
 class Server:
@@ -115,7 +116,7 @@ class Server:
         """Respond to `GET /static/NAME`: names are looked up in a list, never used as a path."""
         name = request.path_params["name"]
         if name not in self.assets:
-            raise _NotFoundError
+            raise _not_found()
         return Response(self.assets[name].read_bytes(), media_type=_TYPES[PurePath(name).suffix])
 
     def about(self, request: Request) -> Response:
@@ -132,9 +133,9 @@ class Server:
                 "readers": self.store.readers() if reader is None else [reader],
                 "instructions": settings.instructions if settings else "",
                 "is_blinded": bool(settings and settings.labels),
-                "severities": [severity.model_dump() for severity in SEVERITIES],
+                "severities": SEVERITIES,
                 "error_types": self.store.error_types(),
-                "steps": [step.model_dump() for step in STEPS],
+                "steps": STEPS,
                 "verdicts": self.set.verdicts is not None,
             }
         )
@@ -184,7 +185,7 @@ class Server:
         number = self._number(request)
         review = self.store.review(self._reader(request), number)
         if max(review.visited) < REFERENCE_STEP:
-            raise _NotFoundError
+            raise _not_found()
         sentences = review.state.sentences
         reference = [
             (sentence.text, [box.as_tuple() for box in sentence.boxes or ()]) for sentence in self.set.reference(number)
@@ -214,14 +215,14 @@ class Server:
         number, kind = self._number(request), request.path_params["kind"]
         image = self.set.image(number, kind, prefer_original=prefer_original) if kind in IMAGE_COLUMNS else None
         if image is None:
-            raise _NotFoundError
+            raise _not_found()
         return load_pyramid(image.radiograph)
 
     def export(self, request: Request) -> Response:
         """Respond to `GET /export/{name}?reader=R`: the tables of a reader, without the model."""
         name = request.path_params["name"]
         if name not in _EXPORTS or (self.store.campaign and self.store.campaign.settings.labels):
-            raise _NotFoundError
+            raise _not_found()
         reader = self._reader(request)
         if name == "corrections.csv":
             content = corrections_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
@@ -239,7 +240,7 @@ class Server:
         """Respond to `POST /api/readers` with `{"name"}` and return the registered name."""
         name = validate_model(NewReader, body).name
         if request.scope["reader"]:
-            raise _OtherReaderError
+            raise _other_reader()
         self.store.add_reader(name)
         return JSONResponse({"name": self.store.registered_name(name)})
 
@@ -274,14 +275,14 @@ class Server:
     def _checked(self, request: Request, reader: str) -> str:
         """Return a reader's current name: with a reader's link, only that of the reader."""
         if request.scope["reader"] not in ("", self.store.reader_key(reader)):
-            raise _OtherReaderError
+            raise _other_reader()
         return self.store.registered_name(reader)
 
     def _own_key(self, request: Request) -> str | None:
         """Return the registered name of the reader of a link; None if readers choose their name."""
         key: str = request.scope["reader"]
         if key == COORDINATOR:
-            raise _OtherReaderError
+            raise _other_reader()
         return key or None
 
     def _number(self, request: Request) -> int:
@@ -292,7 +293,7 @@ class Server:
         key = request.scope["reader"]
         numbers = range(1, len(self.set.drafts) + 1) if key in ("", COORDINATOR) else self.store.study_list(key)
         if not 1 <= place <= len(numbers):
-            raise _NotFoundError
+            raise _not_found()
         return numbers[place - 1]
 
     def _label(self, number: int) -> dict[str, str | bool]:
@@ -337,91 +338,90 @@ def make_app(
     server = Server(review_set, store)
     current_tokens = dict(tokens)
     # More images at once would delay each other.
-    images = asyncio.Semaphore(os.cpu_count() or 1)
+    places = asyncio.Semaphore(os.cpu_count() or 1)
     routes = [
-        Route(HEALTH_PATH, _get(server.health)),
-        Route("/", _get(server.page)),
-        Route("/static/{name}", _get(server.asset)),
-        Route("/api/set", _get(server.about)),
-        Route("/api/readers", _post(server.add_reader), methods=["POST"]),
-        Route("/api/studies", _get(server.studies)),
-        Route("/api/studies/{number:int}", _get(server.study)),
-        Route("/api/studies/{number:int}/changes", _post(server.change), methods=["POST"]),
-        Route("/api/times", _post(server.times), methods=["POST"]),
-        Route("/api/studies/{number:int}/counterparts", _get(server.counterparts)),
-        Route("/images/{number:int}/{kind}", _get(server.image, images)),
-        Route("/thumbnails/{number:int}/{kind}", _get(server.thumbnail, images)),
+        Route(HEALTH_PATH, server.health),
+        Route("/", server.page),
+        Route("/static/{name}", server.asset),
+        Route("/api/set", server.about),
+        _post("/api/readers", server.add_reader),
+        Route("/api/studies", server.studies),
+        Route("/api/studies/{number:int}", server.study),
+        _post("/api/studies/{number:int}/changes", server.change),
+        _post("/api/times", server.times),
+        Route("/api/studies/{number:int}/counterparts", server.counterparts),
+        Route("/images/{number:int}/{kind}", _in_turn(server.image, places)),
+        Route("/thumbnails/{number:int}/{kind}", _in_turn(server.thumbnail, places)),
     ]
     if campaign is not None:
         coordinator = Coordinator(server, campaign, current_tokens)
         routes += [
-            Route("/api/campaign", _get(_for_coordinator(coordinator.overview))),
-            Route("/api/campaign/studies/{number:int}", _get(_for_coordinator(coordinator.study))),
-            Route("/api/campaign/actions", _post(_for_coordinator(coordinator.apply_action)), methods=["POST"]),
-            Route("/api/campaign/readers", _post(_for_coordinator(coordinator.add_reader)), methods=["POST"]),
-            Route("/api/campaign/studies", _post(_for_coordinator(coordinator.add_studies)), methods=["POST"]),
-            Route("/export/decisions.csv", _get(_for_coordinator(coordinator.decisions))),
+            Route("/api/campaign", _for_coordinator(coordinator.overview)),
+            Route("/api/campaign/studies/{number:int}", _for_coordinator(coordinator.study)),
+            _post("/api/campaign/actions", _for_coordinator(coordinator.apply_action)),
+            _post("/api/campaign/readers", _for_coordinator(coordinator.add_reader)),
+            _post("/api/campaign/studies", _for_coordinator(coordinator.add_studies)),
+            Route("/export/decisions.csv", _for_coordinator(coordinator.decisions)),
         ]
-    routes.append(Route("/export/{name}", _get(server.export)))
-    return Guard(Router(routes), host=host, tokens=current_tokens)
+    routes.append(Route("/export/{name}", server.export))
+    guarded = Guard(Router(routes), host=host, tokens=current_tokens)
+    return add_security_headers(ExceptionMiddleware(guarded, {HTTPException: _refuse, Exception: _refuse}))
 
 
 def _for_coordinator(handler: Callable[..., Response]) -> Callable[..., Response]:
     def guarded(request: Request, *body: Any) -> Response:
         if request.scope["reader"] != COORDINATOR:
-            raise _OtherReaderError
+            raise _other_reader()
         return handler(request, *body)
 
     return guarded
 
 
-_Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-def _get(handler: Callable[[Request], Response], places: asyncio.Semaphore | None = None) -> _Endpoint:
-    """Return an endpoint; with places, it waits for one of them, and skips requests that are canceled until then."""
+def _in_turn(handler: Callable[[Request], Response], places: asyncio.Semaphore) -> Callable[..., Awaitable[Response]]:
+    """Return an endpoint that waits for a place, and skips requests that are canceled until then."""
 
     async def endpoint(request: Request) -> Response:
-        async with places or nullcontext():
-            if places and await request.is_disconnected():
+        async with places:
+            if await request.is_disconnected():
                 return Response(status_code=_CANCELED)
-            return await run_in_threadpool(_respond, partial(handler, request))
+            return await run_in_threadpool(handler, request)
 
     return endpoint
 
 
-def _post(handler: Callable[[Request, Any], Response]) -> _Endpoint:
+def _post(path: str, handler: Callable[[Request, Any], Response]) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             body = json.loads(await request.body())
         except (ValueError, RecursionError):
-            return _error(400, "expected JSON")
-        return await run_in_threadpool(_respond, partial(handler, request, body))
+            raise HTTPException(400, "expected JSON") from None
+        return await run_in_threadpool(handler, request, body)
 
-    return endpoint
-
-
-def _respond(handler: Callable[[], Response]) -> Response:
-    try:
-        return handler()
-    except _NotFoundError:
-        return _error(404, "not found")
-    except SavingBlockedError as error:
-        # The page keeps the change and sends it again: a pause ends, and an excluded reader may be included again.
-        return _error(503, str(error))
-    except _OtherReaderError:
-        return _error(403, "this browser is signed in as another reader")
-    except InputError as error:
-        # Without the file: paths of the server must not reach the page.
-        return _error(422 if isinstance(error, UnfinishedError) else 400, error.message, error.field)
-    except (RunError, sqlite3.Error) as error:
-        # For the person at the terminal. Neither error contains text of a report.
-        _log.error("%s", error)
-        is_locked = is_locked_error(error) or is_locked_error(error.__cause__)
-        return _error(503, "the database is locked by another program" if is_locked else "the database is unavailable")
+    return Route(path, endpoint, methods=["POST"])
 
 
-def _error(status: int, reason: str, field: str | None = None) -> Response:
+def _refuse(_: Request, error: Exception) -> Response:
+    """Return the response to a request that failed."""
+    field = None
+    match error:
+        case HTTPException():
+            status, reason = error.status_code, error.detail
+        case SavingBlockedError():
+            # The page keeps the change and sends it again: a pause ends, and an excluded reader may be included again.
+            status, reason = 503, str(error)
+        case InputError():
+            # Without the file: paths of the server must not reach the page.
+            status, reason, field = 422 if isinstance(error, UnfinishedError) else 400, error.message, error.field
+        case RunError() | sqlite3.Error():
+            # For the person at the terminal. Neither error contains text of a report.
+            _log.error("%s", error)
+            is_locked = is_locked_error(error) or is_locked_error(error.__cause__)
+            status, reason = 503, f"the database is {'locked by another program' if is_locked else 'unavailable'}"
+        case _:
+            # The message may contain text of a report, the location does not.
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            _log.error("%s in %s, line %s", type(error).__name__, PurePath(at.filename).name, at.lineno)
+            status, reason = 500, "internal error; see the log of the server"
     return JSONResponse({"error": reason, "field": field}, status)
 
 

@@ -262,7 +262,10 @@ class Review:
         state = self.after(change).state
         if change.kind != "finish":
             return
-        if skipped := [f"{step.number} ({step.name})" for step in _REQUIRED_STEPS if step.number not in self.visited]:
+        skipped = [
+            f"{step['number']} ({step['name']})" for step in _REQUIRED_STEPS if step["number"] not in self.visited
+        ]
+        if skipped:
             raise UnfinishedError(f"open all steps before finishing; not opened yet: {', '.join(skipped)}")
         if unrated := sum(sentence.assessment.severity is None for sentence in state.corrections):
             raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
@@ -14,13 +14,12 @@ from maira.model.task_examples import UnusedInputWarning, make_example
 from maira.review.campaign import REFERENCE_ARM
 from maira.review.changes import ReviewedSentence, State
 from maira.review.database import Draft
-from maira.review.protocol import SEVERITIES
 from maira.review.store import Store
 from radfact.errors import InputError
 from radfact.pages.meta_page import Table
 from radfact.records import Box, Report, Sentence, narrative
 
-_SIGNIFICANT = SEVERITIES[-1].id
+_SIGNIFICANT: Final = 2
 _COUNTS = ("errors", "significant", "insignificant")
 _END_MARKS = (".", "!", "?", ":")
 

@@ -95,7 +95,7 @@ def describe_reading(sentence: ReviewedSentence) -> str:
         return "no correction"
     edit = "edited" if sentence.is_edited else "boxes changed"
     verb = {"edit": edit, "deletion": "deleted", "addition": f"added “{sentence.text}”"}[sentence.kind]
-    names = [item.name.lower() for item in SEVERITIES if item.id == sentence.assessment.severity]
+    names = [item["name"].lower() for item in SEVERITIES if item["id"] == sentence.assessment.severity]
     return ", ".join([verb, *(names or ["not rated"])])
 
 

@@ -6,15 +6,13 @@ import base64
 import hashlib
 import hmac
 import json
-import logging
 import ssl
-import traceback
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radfact.errors import InputError
@@ -42,8 +40,6 @@ _ENTRANCE = (
 
 COORDINATOR = "coordinator\n"
 """The coordinator's name in `link_tokens`; names of readers have no line breaks."""
-
-_log = logging.getLogger(__name__)
 
 
 def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = False) -> dict[str, str]:
@@ -82,110 +78,66 @@ class Guard:
     """ASGI middleware that accepts only requests of the review page, and adds the reader to their scope."""
 
     def __init__(self, app: ASGIApp, *, host: str, tokens: Mapping[str, str]) -> None:
-        """Guard an application."""
+        """Guard an application; in a campaign, readers are added and merged while the server runs."""
         self.app = app
         self.host = host
         self.tokens = tokens
 
-    @property
-    def accesses(self) -> dict[str, Access]:
-        """Access by reader; in a campaign, readers are added and merged while the server runs."""
-        # A copy: another thread may add a reader meanwhile.
-        return {reader: Access(self.host, token, "maira_review") for reader, token in dict(self.tokens).items()}
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle or refuse a request."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
+        """Handle a request, or raise the reason why it is refused."""
         if scope["type"] != "http":
-            return
-        response = _Response(send)
-        try:
-            await self._handle(scope, _limit_body(receive), response)
-        except _TooLargeError:
-            await response.refuse(scope, receive, 413, f"expected at most {MAX_REQUEST_BYTES} bytes")
-        except Exception as error:
-            # The message may contain text of a report, the location does not.
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            _log.error("%s in %s, line %s", type(error).__name__, Path(at.filename).name, at.lineno)
-            await response.refuse(scope, receive, 500, "internal error; see the log of the server")
-
-    async def _handle(self, scope: Scope, receive: Receive, send: _Response) -> None:
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        cookies = headers.get("cookie", "")
-        reader = next((name for name, access in self.accesses.items() if access.is_admitted(cookies, host)), None)
-        if not Access(self.host, None, "maira_review").is_own_host(host):
-            await send.refuse(scope, receive, 403, "not the address of the review")
-        elif scope["path"] == HEALTH_PATH:
             await self.app(scope, receive, send)
-        elif scope["method"] == "GET" and scope["path"] == "/" and b"token=" in scope["query_string"]:
-            # Also if another reader of this browser is signed in.
-            await self._admit(scope, receive, send)
-        elif reader is None:
-            await send.refuse(scope, receive, 401, "open your link to the review again")
-        elif refusal := _refuse_cross_site(scope, headers):
-            await send.refuse(scope, receive, *refusal)
-        elif int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
-            raise _TooLargeError
-        else:
-            await self.app({**scope, "reader": reader}, receive, send)
-
-    async def _admit(self, scope: Scope, receive: Receive, send: _Response) -> None:
-        query = scope["query_string"].decode("latin-1")
-        access = next((access for access in self.accesses.values() if access.has_token(query)), None)
-        if access is None:
-            await send.refuse(scope, receive, 401, "the link is not valid for this review")
             return
-        cookie = access.set_cookie(Headers(scope=scope).get("host", ""))
-        if scope.get("scheme") == "https":
-            cookie = f"{cookie}; Secure"
-        await HTMLResponse(_ENTRANCE, headers={"set-cookie": cookie})(scope, receive, send)
+        headers, query = Headers(scope=scope), scope["query_string"].decode("latin-1")
+        host = headers.get("host", "")
+        if not Access(self.host, None, "maira_review").is_own_host(host):
+            raise HTTPException(403, "not the address of the review")
+        # A copy: another thread may add a reader meanwhile.
+        accesses = {name: Access(self.host, token, "maira_review") for name, token in dict(self.tokens).items()}
+        app = self.app
+        if scope["method"] == "GET" and scope["path"] == "/" and "token=" in query:
+            # Also if another reader of this browser is signed in.
+            app = _entrance(
+                next((access for access in accesses.values() if access.has_token(query)), None), scope, host
+            )
+        elif scope["path"] != HEALTH_PATH:
+            cookies = headers.get("cookie", "")
+            readers = [name for name, access in accesses.items() if access.is_admitted(cookies, host)]
+            if not readers:
+                raise HTTPException(401, "open your link to the review again")
+            _check_origin(scope, headers)
+            if int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
+                raise _too_large()
+            scope = {**scope, "reader": readers[0]}
+        await app(scope, _limit_body(receive), send)
 
 
-class _TooLargeError(Exception):
-    pass
+def _entrance(access: Access | None, scope: Scope, host: str) -> ASGIApp:
+    """Return the response to a link, which signs a browser in."""
+    if access is None:
+        raise HTTPException(401, "the link is not valid for this review")
+    cookie = access.set_cookie(host) + ("; Secure" if scope.get("scheme") == "https" else "")
+    return HTMLResponse(_ENTRANCE, headers={"set-cookie": cookie})
 
 
-class _Response:
-    """Sends a response with security headers."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._has_begun = False
-
-    async def __call__(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self._has_begun = True
-            message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
-        await self._send(message)
-
-    async def refuse(self, scope: Scope, receive: Receive, status: int, reason: str) -> None:
-        """Send an error as JSON unless a response has started."""
-        if not self._has_begun:
-            await JSONResponse({"error": reason}, status)(scope, receive, self)
-
-
-def _refuse_cross_site(scope: Scope, headers: Headers) -> tuple[int, str] | None:
-    """Return status and reason if a request comes from another site, None otherwise.
+def _check_origin(scope: Scope, headers: Headers) -> None:
+    """Refuse a request that comes from another site.
 
     Only the page itself may be opened from other sites, and a request with changes must be JSON, which other sites
     cannot send without a preflight request.
     """
-    site = headers.get("sec-fetch-site", "same-origin")
-    if site != "same-origin" and not (scope["path"] == "/" and scope["method"] == "GET"):
-        is_typed = site == "none" and scope["method"] == "GET"
-        if not is_typed:
-            return 403, "the request comes from another site"
-    if scope["method"] in ("GET", "HEAD"):
-        return None
-    origin = headers.get("origin")
-    if origin is not None and origin != f"{scope.get('scheme', 'http')}://{headers.get('host', '')}":
-        return 403, "the request comes from another site"
-    if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        return 415, "expected application/json"
-    return None
+    site, is_get = headers.get("sec-fetch-site", "same-origin"), scope["method"] == "GET"
+    is_own = site == "same-origin" or (is_get and (scope["path"] == "/" or site == "none"))
+    is_reading = scope["method"] in ("GET", "HEAD")
+    origin = f"{scope.get('scheme', 'http')}://{headers.get('host', '')}"
+    if not is_own or not (is_reading or headers.get("origin", origin) == origin):
+        raise HTTPException(403, "the request comes from another site")
+    if not is_reading and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "expected application/json")
+
+
+def _too_large() -> HTTPException:
+    return HTTPException(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
 
 
 def _limit_body(receive: Receive) -> Receive:
@@ -197,7 +149,21 @@ def _limit_body(receive: Receive) -> Receive:
         message = await receive()
         remaining -= len(message.get("body", b""))
         if remaining < 0:
-            raise _TooLargeError
+            raise _too_large()
         return message
 
     return limited
+
+
+def add_security_headers(app: ASGIApp) -> ASGIApp:
+    """Return an application whose responses all have the security headers."""
+
+    async def secured(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+            await send(message)
+
+        await app(scope, receive, send_secured)
+
+    return secured
