@@ -65,13 +65,11 @@ def test_options_named_in_prose_exist(page: str) -> None:
     assert named - known <= {"--help"}  # those with an underscore are others'
 
 
-def test_sh_blocks_are_only_on_pages_that_are_run() -> None:
-    assert {page for page in TEXTS if _blocks(page, "sh")} == {*GUIDES, "README.md"}
-
-
-@pytest.mark.parametrize("page", [*GUIDES, "README.md"])
-def test_sh_blocks_contain_only_our_commands(page: str) -> None:
-    for block in _blocks(page, "sh"):
+@pytest.mark.parametrize("page", TEXTS)
+def test_sh_blocks_contain_only_our_commands_and_are_on_pages_that_are_run(page: str) -> None:
+    blocks = _blocks(page, "sh")
+    assert bool(blocks) == (page in (*GUIDES, "README.md"))
+    for block in blocks:
         whole = block.replace("\\\n", "").strip().splitlines()
         assert len(command_lines(block)) == len([line for line in whole if not line.startswith("#")])
 
@@ -219,17 +217,14 @@ def test_records_of_the_files_page_are_readable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "printed"), [("score.md", "1.0 1.0\n"), ("README.md", "0.5 0.5\n")])
-def test_the_example_in_python_runs(page: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_in_python_runs_without_a_file(
+    page: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
     (example,) = _blocks(page, "python")
     exec(compile(example, page, "exec"), {})
     assert capsys.readouterr().out.startswith(printed)
-
-
-def test_the_first_example_of_the_readme_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (example,) = _blocks("README.md", "python")
-    exec(compile(example, "README.md", "exec"), {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("radfact", "maira")
 PUBLIC = re.findall(r"automodule:: (\S+)", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"))
 PROTOCOLS = {"maira.generate.engine": "Engine", "maira.data.archive": "Archive"}
 """Plug-in protocols outside the public packages, which export `Metric`, `Judge`, `Splitter` and `ChatBackend`."""
@@ -87,15 +86,3 @@ def test_public_names_are_documented(module: str) -> None:
 def test_plug_in_protocols_are_documented(module: str) -> None:
     assert _definition(module, PROTOCOLS[module]) is not None
     assert _lacking(module, PROTOCOLS[module]) == []
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_docstrings_name_papers_and_no_numbers_of_papers(package: str) -> None:
-    internal = re.compile(r"\bpaper 00\d|\(00\d[,)]")
-    wrong = [
-        f"{source.relative_to(ROOT)}:{number}"
-        for source in sorted((ROOT / package).rglob("*.py"))
-        for number, line in enumerate(source.read_text(encoding="utf-8").splitlines(), 1)
-        if internal.search(line)
-    ]
-    assert wrong == []

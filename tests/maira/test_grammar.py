@@ -25,7 +25,6 @@ from maira.model.tokens import BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
 from radfact.records import Box, Sentence
 
-UNBOUND = 10_000
 BOX_A, BOX_B = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
 
 

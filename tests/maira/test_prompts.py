@@ -12,7 +12,6 @@ from maira.model.prompts import NEW_TOKENS, Preset, Task, build_messages, render
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"
 SECTIONS: dict[str, str] = {"indication": "Cough.", "technique": "PA view.", "comparison": "None."}
-WRITTEN = " INDICATION: Cough. TECHNIQUE: PA view. COMPARISON: None."
 GROUNDED = (
     " Each finding should be described as a self-contained plain-text sentence."
     " If the finding is groundable, locate the finding in the current frontal chest X-ray image,"

@@ -26,8 +26,6 @@ from maira.train.loss import Losses, MairaLossModel
 from maira.train.report_training import train
 from radfact.errors import InputError, RunError
 
-STATE = "step-" + 6 * "[0-9]"  # a state that is whole; one that is being written has more to its name
-
 
 @pytest.fixture(scope="module")
 def finished(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

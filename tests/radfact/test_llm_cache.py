@@ -22,8 +22,6 @@ from radfact.errors import ErrorCode, RunError
 from radfact.llm import CachedResponse, ChatRequest, PromptPrefix, ResponseCache, cache, load_chat_client
 from radfact.llm.cache import GroupCommit, response_key
 
-MESSAGES = (("system", "Count."), ("user", "x"))
-
 
 def test_a_second_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
     server = serve(lambda body, _: (200, {}, last(body)))
