@@ -205,23 +205,6 @@ def test_masks_are_counted_and_not_scored(study: Study, folder: Path, engine: In
     assert _ground(study, _phrases(masked, LEFT), folder / "out.jsonl").masked == 1
 
 
-def test_a_resumed_run_gives_equal_rows_and_intervals(study: Study, folder: Path, engine: Install) -> None:
-    scripted = engine(lambda _: WHOLE)
-    _ground(study, _phrases(*SIX), folder / "whole.jsonl")
-
-    def stop(done: int, _: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        _ground(study, _phrases(*SIX), folder / "out.jsonl", on_progress=stop)
-    scripted.asked.clear()
-    _ground(study, _phrases(*SIX), folder / "out.jsonl")
-    assert len(scripted.asked) == 4
-    assert read_rows(folder / "out.jsonl") == read_rows(folder / "whole.jsonl")
-    assert _scores(folder / "out.jsonl") == _scores(folder / "whole.jsonl")
-
-
 @pytest.mark.parametrize(
     "changed", [CUT, LEFT.model_copy(update={"boxes": CUT.boxes}), LEFT.model_copy(update={"text": "Right nodule."})]
 )
@@ -289,16 +272,6 @@ def test_completions_are_scored_per_sentence(study: Study, folder: Path, engine:
     assert nodule["iou"] > 0.9
     assert (nodule["is_clipped"], opacity["is_clipped"]) == (False, True)
     assert opacity["reference"] == [box(0.1, 0, 0.5, 1).model_dump()]
-
-
-def test_a_changed_reference_is_completed_again(study: Study, folder: Path, engine: Install) -> None:
-    scripted = engine(lambda request: str(request.example.target))
-    _complete([study], folder / "out.jsonl")
-    scripted.asked.clear()
-    wider = CUT.model_copy(update={"boxes": (box(0.1, 0, 0.6, 1),)})
-    _complete([study.model_copy(update={"grounded_findings": [UNKNOWN, LEFT, HIDDEN, wider]})], folder / "out.jsonl")
-    assert len(scripted.asked) == 1
-    assert read_rows(folder / "out.jsonl")[1]["reference"] == [box(0.1, 0, 0.6, 1).model_dump()]
 
 
 def test_an_unrepresentable_reference_is_listed(study: Study, folder: Path, engine: Install) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from error_checks import raises_code
@@ -57,20 +58,17 @@ def test_a_repeated_finding_matches_once() -> None:
     assert (points["precision"], points["recall"]) == (0.5, 1)
 
 
-def test_studies_without_labels_are_refused() -> None:
-    study = Study(sample_id="a", frontal=Path("frontal.png"))
-    with raises_code(ErrorCode.MISSING_FIELD, field="labels"):
-        evaluate_labels({"a": []}, [study])
-
-
-def test_a_missing_draft_is_named() -> None:
-    with raises_code(ErrorCode.MISMATCH, match="'a'", field="sample_id"):
-        evaluate_labels({}, [_study("a", LEFT)])
-
-
-def test_a_narrative_is_refused() -> None:
-    with raises_code(ErrorCode.INVALID_VALUE, field="report"):
-        evaluate_labels({"a": "Small left pleural effusion."}, [_study("a", LEFT)])
+@pytest.mark.parametrize(
+    ("drafts", "labels", "code", "field"),
+    [
+        ({"a": []}, None, ErrorCode.MISSING_FIELD, "labels"),
+        ({}, [LEFT], ErrorCode.MISMATCH, "sample_id"),
+        ({"a": "Small left pleural effusion."}, [LEFT], ErrorCode.INVALID_VALUE, "report"),
+    ],
+)
+def test_studies_that_cannot_be_compared_are_refused(drafts: Any, labels: Any, code: ErrorCode, field: str) -> None:
+    with raises_code(code, match="'a'", field=field):
+        evaluate_labels(drafts, [Study(sample_id="a", frontal=Path("frontal.png"), labels=labels)])
 
 
 def test_the_most_frequent_report_has_the_most_frequent_findings() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoModelForImageTextToText
 
 from maira.data.images import Gray
 from maira.model.config import MairaConfig
@@ -38,16 +37,6 @@ def logits(model: MairaForConditionalGeneration, inputs: dict[str, Any], **optio
     result = model(**inputs, **options).logits
     assert isinstance(result, Tensor)
     return result
-
-
-@pytest.mark.parametrize("image", range(3))
-def test_every_image_affects_the_logits(
-    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], image: int
-) -> None:
-    changed = alone[2]["pixel_values"].clone()
-    changed[image] = -changed[image]
-    with_it = logits(model, alone[2] | {"pixel_values": changed})
-    assert not torch.allclose(with_it[0, -1], logits(model, alone[2])[0, -1], atol=1e-3)
 
 
 def test_image_features_replace_their_placeholders(
@@ -93,15 +82,6 @@ def test_images_without_placeholders_are_an_error_with_both_numbers(
     words = torch.tensor([[1, 40, 41]])
     with pytest.raises(ValueError, match=r"0 image placeholders .* found 16 \(16 per image\)"):
         model(input_ids=words, pixel_values=alone[0]["pixel_values"])
-
-
-def test_save_and_load_keep_logits(
-    model: MairaForConditionalGeneration, batch: dict[str, Tensor], tmp_path: Path
-) -> None:
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path).eval()
-    assert isinstance(loaded, MairaForConditionalGeneration)
-    assert torch.equal(logits(loaded, batch), logits(model, batch))
 
 
 def test_a_model_with_tied_embeddings_is_saved_with_its_head(config: MairaConfig, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maira.model.prompts import NEW_TOKENS, Preset, Task, build_messages, render
+from maira.model.prompts import Preset, Task, build_messages, render
 
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"
@@ -98,28 +98,6 @@ def test_every_combination_of_images_and_sections(preset: Preset, task: Task) ->
         assert build_prompt(task, preset, has_lateral=lateral, has_prior=prior, **sections) == expected
 
 
-def test_a_complete_prompt_of_the_release() -> None:
-    assert build_prompt("findings", has_prior=True, indication="Cough.", comparison="None.") == (
-        "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
-        "frontal image<image> and the prior frontal image<image> PRIOR_REPORT: N/A Provide a description of the "
-        "findings in the radiology study in comparison to the prior frontal image. INDICATION: Cough. TECHNIQUE: N/A "
-        "COMPARISON: None. ASSISTANT:"
-    )
-
-
-def test_a_complete_prompt_of_the_paper() -> None:
-    requested = {"prior_report": "Lungs were clear.", "technique": "PA and lateral."}
-    assert build_prompt("grounded", "paper", has_lateral=True, has_prior=True, **requested) == (
-        "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: Given the current "
-        "frontal image <image> the current lateral image <image> and the prior frontal image <image> PRIOR_REPORT: "
-        "Lungs were clear. provide a description of the findings in the radiology study. Each finding should be "
-        "described as a self-contained plain-text sentence. If the finding is groundable, locate the finding in the "
-        "current frontal chest X-ray image, with bounding boxes indicating all locations where it can be seen in the "
-        "current frontal image. Otherwise, generate just the ungrounded finding without bounding boxes. INDICATION: "
-        "N/A TECHNIQUE: PA and lateral. COMPARISON: N/A ASSISTANT:"
-    )
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 @pytest.mark.parametrize("missing", [None, "", " \n"])
@@ -138,7 +116,3 @@ def test_sections_are_in_the_prompt_verbatim() -> None:
 def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
     with pytest.raises(ValueError, match="needs a phrase"):
         build_prompt("phrase", phrase=phrase)
-
-
-def test_answers_are_as_long_as_those_of_the_release() -> None:
-    assert NEW_TOKENS == {"findings": 300, "grounded": 450, "phrase": 150}

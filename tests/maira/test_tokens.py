@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from maira.model.parser import parse_report
-from maira.model.tokens import ADDED_TOKENS, IMAGE, SPARE_IMAGE_TOKENS, add_tokens
+from maira.model.tokens import IMAGE, SPARE_IMAGE_TOKENS, add_tokens
 from maira.train.data.tokenizer import train_tokenizer
 
 # The ids of the release for the 32,000 tokens of Llama (specification, "Architecture").
@@ -22,7 +21,6 @@ RELEASE = {
     "</box>": 32203,
     "<image>": 32204,
 }
-REPORT = "<obj>The lungs are clear.</obj><obj>A nodule.<box><x10><y20><x30><y99></box></obj>"
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +38,9 @@ def test_ids_are_those_of_the_release(llama_sized: PreTrainedTokenizerFast) -> N
     assert len(llama_sized) == 32207
 
 
-def test_adding_twice_adds_nothing(llama_sized: PreTrainedTokenizerFast) -> None:
-    add_tokens(llama_sized)
-    assert add_tokens(llama_sized) == 0
-
-
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(["The lungs are clear. A nodule."], 300)
-
-
-def test_every_token_is_one_id(tokenizer: PreTrainedTokenizerFast) -> None:
-    for token in (*ADDED_TOKENS, IMAGE, *SPARE_IMAGE_TOKENS):
-        assert tokenizer(token, add_special_tokens=False)["input_ids"] == [tokenizer.convert_tokens_to_ids(token)]
 
 
 def test_only_image_tokens_are_special(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -60,13 +48,6 @@ def test_only_image_tokens_are_special(tokenizer: PreTrainedTokenizerFast) -> No
         token.content for token in tokenizer.added_tokens_decoder.values() if token.special
     }
     assert special == {"<unk>", "<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS}
-
-
-def test_decoding_without_special_tokens_keeps_grounding_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
-    ids = tokenizer(f"{IMAGE}{REPORT}</s>")["input_ids"]
-    text = tokenizer.decode(ids, skip_special_tokens=True)
-    assert text == REPORT
-    assert [len(sentence.boxes or ()) for sentence in parse_report(text).sentences] == [0, 1]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
