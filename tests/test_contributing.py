@@ -79,7 +79,7 @@ def test_a_new_engine_drafts_reports(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from maira.data.manifest import read_manifest
     from maira.data.phantoms import write_phantoms
     from maira.generate import drafts
-    from maira.generate.options import GenerationOptions
+    from maira.generate.engine import GenerationOptions
     from radfact.io.pairs import read_drafts
 
     example = _run_example("Add a generation engine")

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from maira.cli.options import Checkpoint, ComparisonOptions, Manifest, OutFolder, read_studies
 from maira.cli.show import exit_with_failures, generation_progress, print_line, print_scores, print_unused_inputs
-from maira.generate.options import EngineOptions, GenerationOptions
+from maira.generate.engine import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main, process_count
 from radfact.cli.command import with_options
 from radfact.cli.tables import show_table

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from maira.cli.options import RESUMED_FILE, Checkpoint, Manifest, read_studies
 from maira.cli.show import exit_with_failures, generation_progress, print_box_scores, print_line, print_unused_inputs
-from maira.generate.options import EngineOptions, GenerationOptions
+from maira.generate.engine import EngineOptions, GenerationOptions
 from radfact.cli.command import with_options
 from radfact.io.hub import resolve_model
 from radfact.options import only

@@ -21,7 +21,9 @@ from maira.data.images import CropMap, image_size
 from maira.data.manifest import Failure, read_failures, replace_failures
 from maira.data.study import Study
 from maira.generate.engine import (
+    EngineOptions,
     FailedRequest,
+    GenerationOptions,
     GenerationRequest,
     Response,
     Sampling,
@@ -29,7 +31,6 @@ from maira.generate.engine import (
     report_request,
     start_engine,
 )
-from maira.generate.options import EngineOptions, GenerationOptions
 from maira.model.checkpoint import fingerprint
 from maira.model.parser import Irregularity, ParsedReport, cut_repetitions, parse_report
 from maira.model.prompts import NEW_TOKENS
@@ -111,7 +112,14 @@ class ResponseFile:
         read_failures(self.failures_file)  # an unreadable list must not be found at the end of the run only
         run_file = self.out.with_name(f"{self.out.stem}.run.json")
         files = self._files()
-        known = self._read_hashes(run_file, settings) if files else {}
+        known: dict[str, str] = {}
+        if files:
+            run = read_json(run_file) if run_file.exists() else None
+            if not isinstance(run, dict):
+                raise self._conflict("exists and was not written by this command")
+            if changed_settings := [key for key in settings if run.get(key) != settings[key]]:
+                raise self._conflict(f"holds responses of a run with another {', '.join(changed_settings)}")
+            known = hashes if isinstance(hashes := run.get("requests"), dict) else {}
         rows_by_file = {path: list(_complete_rows(path)) for path in files}
         image_hashes = _hash_images({image for item in self.items for image in item.request.example.images})
         hashes = {item.key: item.content_hash(image_hashes) for item in self.items}
@@ -130,16 +138,6 @@ class ResponseFile:
                 write_jsonl(path, current)
         write_json(run_file, {**settings, "requests": hashes})
         return {key: row for key, row in rows.items() if key not in changed}, len(changed)
-
-    def _read_hashes(self, run_file: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Return the request hashes of the run on disk, by name of the key."""
-        known = read_json(run_file) if run_file.exists() else None
-        if not isinstance(known, dict):
-            raise self._conflict("exists and was not written by this command")
-        if changed := [key for key in settings if known.get(key) != settings[key]]:
-            raise self._conflict(f"holds responses of a run with another {', '.join(changed)}")
-        hashes = known.get("requests")
-        return hashes if isinstance(hashes, dict) else {}
 
     def _files(self) -> list[Path]:
         """Return the files with rows, including those of further processes and of an earlier run with more of them."""

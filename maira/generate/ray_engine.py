@@ -6,8 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, length_key, start_engine
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, length_key, start_engine
 from maira.model.checkpoint import checkpoint_name
 from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine

@@ -17,9 +17,16 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM, LogitsProcessorList, StaticCache
 
 from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
-from maira.generate.engine import NON_FINITE, FailedRequest, Form, GenerationRequest, Response, fit_window
+from maira.generate.engine import (
+    NON_FINITE,
+    EngineOptions,
+    FailedRequest,
+    Form,
+    GenerationRequest,
+    Response,
+    fit_window,
+)
 from maira.generate.features import ENCODER_BATCH, ImageFeatures
-from maira.generate.options import EngineOptions
 from maira.model.checkpoint import checkpoint_name
 from maira.model.config import context_window
 from maira.model.grammar import Grammar
@@ -119,7 +126,10 @@ class TransformersEngine:
         prompts.sort(key=lambda prompt: (prompt.kind, len(prompt.ids)), reverse=True)
         images = [prompt.request.example.images for prompt in prompts]
         with ImageFeatures(
-            self._encode_patches, self.processor.image_processor, images, image_check=self.options.image_check
+            lambda pixels: self.model.encode_patches(pixels.to(self.device)),
+            self.processor.image_processor,
+            images,
+            image_check=self.options.image_check,
         ) as features:
             start = 0
             while start < len(prompts):
@@ -127,24 +137,19 @@ class TransformersEngine:
                 planned = self._batch_size(len(first.ids) + first.request.max_new_tokens)
                 batch = prompts[start : start + max(1, int(planned * self._batch_share))]
                 batch = [prompt for prompt in batch if prompt.kind == first.kind]
-                stop = start + len(batch)
-                responses = self._try_batch(batch, features, start, stop)
+                responses = self._try_batch(batch, features, start)
                 if responses is None:
                     self._free_memory()
                     if len(batch) > 1:
                         self._batch_share = (len(batch) // 2) / planned
                         continue
                     # A request that does not fit even alone says nothing about the others.
-                    responses, self._batch_share = [FailedRequest(_OUT_OF_MEMORY)], 1.0
-                yield from zip((prompt.index for prompt in batch), responses, strict=True)
-                start = stop
+                    responses, self._batch_share = {first.index: FailedRequest(_OUT_OF_MEMORY)}, 1.0
+                yield from responses.items()
+                start += len(batch)
 
     def close(self) -> None:
         """Do nothing: Python frees the model."""
-
-    def _encode_patches(self, pixels: Tensor) -> Tensor:
-        patches: Tensor = self.model.encode_patches(pixels.to(self.device))
-        return patches
 
     def _batch_size(self, length: int) -> int:
         """Return the batch size for sequences of `length` tokens, prompt and response."""
@@ -165,23 +170,25 @@ class TransformersEngine:
             torch.cuda.empty_cache()
 
     def _try_batch(
-        self, prompts: Sequence[_Prompt], features: ImageFeatures, start: int, stop: int
-    ) -> list[Response | FailedRequest] | None:
-        """Return the responses to a batch, or None if there is not enough memory."""
+        self, prompts: Sequence[_Prompt], features: ImageFeatures, start: int
+    ) -> dict[int, Response | FailedRequest] | None:
+        """Return the responses to a batch by index, or None if there is not enough memory."""
         begin = time.perf_counter()
-        results: list[Response | FailedRequest | None] = []
+        responses: dict[int, Response | FailedRequest] = {}
         try:
-            images = features.encode(start, stop)
+            images = features.encode(start, start + len(prompts))
             for prompt in prompts:
                 errors = (images[image] for image in prompt.request.example.images)
-                results.append(next((FailedRequest(str(e)) for e in errors if isinstance(e, InputError)), None))
-            readable = [prompt for prompt, failure in zip(prompts, results, strict=True) if failure is None]
-            responses = iter(self._generate(readable, images) if readable else [])
+                if error := next((error for error in errors if isinstance(error, InputError)), None):
+                    responses[prompt.index] = FailedRequest(str(error))
+            readable = [prompt for prompt in prompts if prompt.index not in responses]
+            generated = self._generate(readable, images) if readable else []
         except torch.OutOfMemoryError:
             return None
         seconds = (time.perf_counter() - begin) / max(1, len(readable))
-        answered = [next(responses) if failure is None else failure for failure in results]
-        return [replace(one, seconds=seconds) if isinstance(one, Response) else one for one in answered]
+        for prompt, one in zip(readable, generated, strict=True):
+            responses[prompt.index] = replace(one, seconds=seconds) if isinstance(one, Response) else one
+        return responses
 
     def _generate(
         self, prompts: Sequence[_Prompt], images: Mapping[Path, Tensor | InputError]

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, length_key
-from maira.generate.options import EngineOptions
+from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response, length_key
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.model.checkpoint import checkpoint_name

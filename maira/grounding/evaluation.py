@@ -20,8 +20,7 @@ from maira.generate.drafts import (
     response_columns,
     to_original_coordinates,
 )
-from maira.generate.engine import GenerationRequest, Response, report_request
-from maira.generate.options import EngineOptions, GenerationOptions
+from maira.generate.engine import EngineOptions, GenerationOptions, GenerationRequest, Response, report_request
 from maira.grounding.boxes import GRID, Overlap, box_overlap, read_completion, summarize_overlaps
 from maira.grounding.phrases import Phrase
 from maira.model.parser import Irregularity, render_report

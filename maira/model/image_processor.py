@@ -42,9 +42,6 @@ class MairaImageProcessor(BaseImageProcessor):
     Args:
         size: side of the square in pixels.
         image_mean, image_std: mean and standard deviation of gray levels on a [0, 1] scale.
-
-    Raises:
-        ValueError: the size is not square, or the channels have different statistics.
     """
 
     model_input_names = ["pixel_values"]  # noqa: RUF012
@@ -62,14 +59,7 @@ class MairaImageProcessor(BaseImageProcessor):
         self.image_std = _single_value("image_std", image_std if isinstance(image_std, Sequence) else [image_std])
 
     def __call__(self, images: Sequence[ImageInput], **_: Any) -> BatchFeature:
-        """Read and prepare images.
-
-        Returns:
-            `pixel_values` (images, 3, size, size).
-
-        Raises:
-            InputError: a file cannot be read as an image, or an image is not a radiograph.
-        """
+        """Read and prepare images as `pixel_values` (images, 3, size, size)."""
         squares = [prepare(_gray_levels(image), self.size) for image in images]
         pixels = (torch.from_numpy(np.stack(squares)) - self.image_mean) / self.image_std
         return BatchFeature({"pixel_values": pixels[:, None].expand(-1, 3, -1, -1)})

@@ -158,15 +158,8 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint with the release's names or those of transformers 5.
 
-        Where transformers initializes missing weights at random and only warns, this raises an error.
-
-        Args:
-            pretrained_model_name_or_path: folder of the checkpoint, or ORG/NAME[@REVISION] on the Hub.
-            *args: further arguments of transformers.
-            **kwargs: the same.
-
-        Raises:
-            InputError: configuration or weights are unfit; the error lists missing and unexpected names.
+        Where transformers initializes missing weights at random and only warns, this raises an InputError that lists
+        missing and unexpected names. See `transformers.PreTrainedModel.from_pretrained`.
         """
         output_loading_info = kwargs.pop("output_loading_info", False)
         folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs)
@@ -181,11 +174,7 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
         return (loaded, info) if output_loading_info else loaded
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        """Save the model in the layout of the release.
-
-        Raises:
-            ValueError: the model is quantized, so that its weights cannot be written under the release's names.
-        """
+        """Save the model in the layout of the release, which has no names for quantized weights."""
         if getattr(self, "_hf_peft_config_loaded", False):
             # Adapters alone are saved, by their names in the model.
             return super().save_pretrained(save_directory, *args, **kwargs)

@@ -60,16 +60,15 @@ def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
-def _check_tokens(tokenizer: Any, folder: Path | str) -> None:
+def _check_tokens(tokenizer: Any, folder: Path) -> None:
     """Raise an InputError unless a folder's tokenizer has MAIRA-2's tokens and valid settings."""
-    file = Path(folder) / "tokenizer_config.json"
+    file, vocabulary = folder / "tokenizer_config.json", tokenizer.get_vocab()
     for name in ("bos_token", "eos_token", "pad_token"):
         if getattr(tokenizer, f"{name}_id") is None:
             raise InputError("expected a token, found none", code=ErrorCode.MISSING_FIELD, file=file, field=name)
     if not isinstance(found := tokenizer.model_max_length, int | float):
         message = f"expected a number, found {type(found).__name__}"
         raise InputError(message, code=ErrorCode.INVALID_VALUE, file=file, field="model_max_length")
-    vocabulary = tokenizer.get_vocab()
     if missing := [token for token in (IMAGE, *ADDED_TOKENS) if token not in vocabulary]:
         message = (
             f"the tokenizer lacks {len(missing)} tokens of MAIRA-2, such as {missing[0]}; use the tokenizer that the "
@@ -88,9 +87,6 @@ class MairaProcessor(ProcessorMixin):
         tokenizer: tokenizer with MAIRA-2's tokens.
         image_seq_length: image tokens per image.
         chat_template: template of the prompts (Jinja); None for `maira.model.prompts.TEMPLATE`.
-
-    Raises:
-        ValueError: the tokenizer has no image token.
     """
 
     def __init__(
@@ -119,9 +115,7 @@ class MairaProcessor(ProcessorMixin):
             kwargs: arguments of `from_pretrained`.
 
         Raises:
-            InputError: the folder lacks files of a processor, one cannot be read, its tokenizer lacks tokens, or its
-                chat template does not render a prompt.
-            OSError: the folder does not exist.
+            InputError: files are missing or unfit, or the chat template does not render a prompt.
         """
         # Passed on by AutoProcessor; code in the folder is never run.
         kwargs.pop("trust_remote_code", None)
@@ -164,9 +158,7 @@ class MairaProcessor(ProcessorMixin):
         That the release names it and `BitImageProcessor` is an assumption. Their pixels are equal only for images that
         span all gray levels.
 
-        Args:
-            save_directory: folder to write to.
-            kwargs: arguments of the tokenizer's `save_pretrained`.
+        See `transformers.ProcessorMixin.save_pretrained`.
         """
         folder = Path(save_directory)
         files = list(self.tokenizer.save_pretrained(folder, **kwargs))
@@ -256,10 +248,6 @@ class MairaProcessor(ProcessorMixin):
 
         Returns:
             `input_ids` and `attention_mask` (batch, length), `pixel_values` (images, 3, size, size).
-
-        Raises:
-            ValueError: placeholders and images of a prompt do not match, prompts and lists of images, or the lengths.
-            InputError: a file cannot be read as an image, or an image is not a radiograph.
         """
         if given := [name for name, value in unknown.items() if value is not None]:
             raise ValueError(f"unknown arguments: {', '.join(given)}")
@@ -305,9 +293,6 @@ class MairaProcessor(ProcessorMixin):
             get_grounding: whether to ask for a report with boxes.
             assistant_text: response that the text ends with; None for a prompt.
             kwargs: further arguments of the processor, such as `return_tensors`.
-
-        Returns:
-            `input_ids`, `attention_mask` (1, length) and `pixel_values` (images, 3, size, size).
         """
         if prior_report is not None and prior_frontal is None:
             warnings.warn(PRIOR_REPORT_UNUSED, UnusedInputWarning, stacklevel=2)
@@ -321,21 +306,21 @@ class MairaProcessor(ProcessorMixin):
             comparison=comparison,
         )
         images = [image for image in (current_frontal, current_lateral, prior_frontal) if image is not None]
-        return self([images], [self.render(_with_response(messages, assistant_text))], **kwargs)
+        return self._encode(messages, images, assistant_text, kwargs)
 
     def format_and_preprocess_phrase_grounding_input(
         self, frontal_image: ImageInput, phrase: str, assistant_text: str | None = None, **kwargs: Any
     ) -> BatchFeature:
         """Prepare an image and a phrase to ground in it for `generate`, as the released processor does.
 
-        Args:
-            frontal_image: frontal image.
-            phrase: finding to locate.
-            assistant_text: response that the text ends with; None for a prompt.
-            kwargs: further arguments of the processor, such as `return_tensors`.
+        See `format_and_preprocess_reporting_input`.
         """
-        messages = build_messages("phrase", phrase=phrase)
-        return self([[frontal_image]], [self.render(_with_response(messages, assistant_text))], **kwargs)
+        return self._encode(build_messages("phrase", phrase=phrase), [frontal_image], assistant_text, kwargs)
+
+    def _encode(self, messages: Messages, images: list[ImageInput], response: str | None, options: Any) -> BatchFeature:
+        if response is not None:
+            messages = (*messages, {"role": "assistant", "content": [{"type": "text", "text": response}]})
+        return self([images], [self.render(messages)], **options)
 
     def convert_output_to_plaintext_or_grounded_sequence(self, text: str) -> str | list[GroundedText]:
         """Return a response without grounding as it is, and a grounded one as its sentences with their boxes.
@@ -369,11 +354,6 @@ class MairaProcessor(ProcessorMixin):
         (x_min, x_max), (y_min, y_max) = sorted(box[::2]), sorted(box[1::2])
         crop_box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
         return CropMap(width, height).to_original(crop_box).as_tuple()
-
-
-def _with_response(messages: Messages, text: str | None) -> Messages:
-    response = {"role": "assistant", "content": [{"type": "text", "text": text}]}
-    return messages if text is None else (*messages, response)
 
 
 def _images_by_prompt(images: Any, prompts: Sequence[str]) -> list[list[ImageInput]]:

@@ -13,7 +13,7 @@ from torch import nn
 from maira.data.image_check import ImageCheck
 from maira.data.shards import PackedSample
 from maira.data.study import Study
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task

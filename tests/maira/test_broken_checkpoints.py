@@ -12,7 +12,7 @@ import torch
 from error_checks import raises_code
 from safetensors.torch import load_file, save_file
 
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions
 from maira.generate.plain_llama import export_plain_llama
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine

@@ -9,8 +9,7 @@ import pytest
 from transformers import LlamaConfig
 
 from maira.data.study import Study
-from maira.generate.engine import FailedRequest, GenerationRequest, Response, fit_window, report_request
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, fit_window, report_request
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig, context_window

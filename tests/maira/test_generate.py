@@ -15,8 +15,7 @@ from maira.data.manifest import read_failures
 from maira.data.study import Study
 from maira.generate import drafts
 from maira.generate.drafts import ResponseFile, generate_drafts, make_draft
-from maira.generate.engine import GenerationRequest, Response
-from maira.generate.options import EngineOptions, GenerationOptions
+from maira.generate.engine import EngineOptions, GenerationOptions, GenerationRequest, Response
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.checkpoint import fingerprint
 from maira.model.task_examples import UnusedInputWarning, make_example

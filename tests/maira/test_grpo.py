@@ -19,8 +19,7 @@ from test_train import Interrupted, interrupt_at, is_same, weights
 from tiny_runs import Command, metrics, quiet, said
 
 from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
-from maira.generate.engine import Sampling, report_request
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions, Sampling, report_request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

@@ -15,8 +15,7 @@ from draft_files import without_time
 from maira.data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import start_engine
-from maira.generate.options import EngineKind, EngineOptions, GenerationOptions
+from maira.generate.engine import EngineKind, EngineOptions, GenerationOptions, start_engine
 from radfact.errors import InputError
 
 pytestmark = pytest.mark.slow

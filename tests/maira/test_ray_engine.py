@@ -13,7 +13,7 @@ from error_checks import raises_code
 
 from maira.data.study import Study
 from maira.generate.drafts import generate_drafts
-from maira.generate.options import EngineOptions, GenerationOptions
+from maira.generate.engine import EngineOptions, GenerationOptions
 from maira.generate.ray_engine import RayEngine
 from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import connect_cluster

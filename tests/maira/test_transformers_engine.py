@@ -17,9 +17,8 @@ from torch import nn
 from maira.data.images import load_gray
 from maira.data.study import Study
 from maira.generate import transformers_engine
-from maira.generate.engine import NON_FINITE, FailedRequest, GenerationRequest, Response, report_request
+from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
-from maira.generate.options import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
 from maira.grounding.evaluation import completion_items
 from maira.model.config import MairaConfig

@@ -14,8 +14,7 @@ from real_servers import require_vllm, run_vllm_script
 
 from maira.data.manifest import read_failures, read_manifest, write_manifest
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import NON_FINITE, FailedRequest, start_engine
-from maira.generate.options import EngineOptions, GenerationOptions
+from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationOptions, start_engine
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import context_window, read_config
 from radfact.errors import ExitCode, InputError

@@ -14,7 +14,7 @@ import yaml
 from real_servers import HERE, ROOT, VLLM_ENVIRONMENT, VLLM_PYTHON, require_vllm, run, run_vllm_script
 
 from maira.data.manifest import read_manifest
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.processor import MairaProcessor
 from maira.train.config.run_config import TrainConfig

@@ -20,7 +20,7 @@ import torchvision_operators  # noqa: F401
 
 from maira.data.manifest import read_manifest
 from maira.generate import vllm_engine
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions
 from radfact.errors import InputError, RunError
 
 WINDOW_BYTES = 500_000

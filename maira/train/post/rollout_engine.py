@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions
 from maira.generate.plain_llama import plain_llama_name, write_settings, write_weights
 from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.vllm_engine import VLLMEngine, check_colocated_arguments

@@ -29,8 +29,7 @@ from gpu_stages.results import Measurement, Setup
 from maira.data.study import Study
 from maira.generate import transformers_engine
 from maira.generate.drafts import make_draft
-from maira.generate.engine import Response, report_request
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions, Response, report_request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

@@ -34,8 +34,7 @@ from gpu_stages.models import (
     synchronized_time,
 )
 from gpu_stages.results import Measurement, Setup, parse_case
-from maira.generate.engine import GenerationRequest, Response
-from maira.generate.options import EngineOptions
+from maira.generate.engine import EngineOptions, GenerationRequest, Response
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
