@@ -10,19 +10,13 @@ from maira.review.store import Store
 
 @dataclass(frozen=True, slots=True)
 class AdjudicationItem:
-    """A sentence of the draft, or one that a reader added, as its readers left it.
-
-    Attributes:
-        id: id of the drafted sentence; for an added one, the name of its reader's registration and its id.
-        readings: sentence by reader; of an added sentence only its reader's.
-    """
+    """A sentence of the draft, or one that a reader added, as its readers left it."""
 
     id: str
     readings: dict[str, ReviewedSentence]
 
     @property
     def draft_text(self) -> str | None:
-        """Text of the draft; None for an added sentence."""
         return next(iter(self.readings.values())).draft_text
 
     @property
@@ -34,15 +28,11 @@ class AdjudicationItem:
 
 
 def correction_severity(sentence: ReviewedSentence) -> int | None:
-    """Return the severity of a correction; None if the sentence needs none."""
     return sentence.assessment.severity if sentence.is_correction else None
 
 
 def collect_adjudication_items(store: Store) -> dict[int, list[AdjudicationItem]]:
-    """Return the items of each study that at least two counted readers finished, by its number.
-
-    An added sentence cannot be matched with those of other readers, and is an item of its own.
-    """
+    """Return the items of each study that at least two counted readers finished, by its number."""
     finished: dict[int, dict[str, State]] = {}
     for reader in store.counted_readers():
         for number, review in enumerate(store.reviews(reader), 1):

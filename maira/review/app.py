@@ -15,9 +15,9 @@ from dataclasses import asdict
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import PurePath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -27,7 +27,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from maira.data.study import IMAGE_COLUMNS
-from maira.review.changes import Change, Review, UnfinishedError, change_adapter
+from maira.review.changes import Review, UnfinishedError, change_adapter, validate
 from maira.review.coordinator import CampaignFile, Coordinator, NewReader
 from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
@@ -38,11 +38,11 @@ from maira.review.security import COORDINATOR, HEALTH_PATH, Guard, add_security_
 from maira.review.store import ConflictError, SavingBlockedError, Store
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
-from maira.review.times import EventBatch
+from maira.review.times import EventBatch, Id
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import dumps
 from radfact.pages.markup import STATIC
-from radfact.records import Record, Sentence, as_input_error, validate_model
+from radfact.records import Row, Sentence, validate_model
 
 _OWN = resources.files("maira.review") / "static"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -55,23 +55,13 @@ _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
 _log = logging.getLogger(__name__)
 
-Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 
-
-class _Envelope(Record):
+class _Envelope(Row):
     """Fields of a request in addition to the change."""
 
     reader: str
     id: Id
     version: Annotated[int, Field(ge=0)]
-
-
-class _TimesEnvelope(Record):
-    """Fields of a request in addition to the events."""
-
-    reader: str
-    drafts: str
-    session: Id
 
 
 def _not_found() -> HTTPException:
@@ -86,7 +76,6 @@ class Server:
     """Handlers of requests about a set of studies; each runs in a thread."""
 
     def __init__(self, review_set: ReviewSet, store: Store) -> None:
-        """Serve the studies of a set and their database."""
         self.set = review_set
         self.store = store
         shared = {name: STATIC / name for name in _SHARED}
@@ -99,12 +88,10 @@ class Server:
         self.drafts_id = hashlib.sha256(digests.encode()).hexdigest()[:16]
 
     def health(self, _: Request) -> Response:
-        """Respond to `GET /health` without a token: an error unless the database can be read."""
         self.store.readers()
         return JSONResponse({"status": "ok"})
 
     def page(self, request: Request) -> Response:
-        """Respond to `GET /`: the page of a reader, or of the coordinator."""
         page = (_OWN / "index.html").read_text(encoding="utf-8")
         if request.scope["reader"] == COORDINATOR:
             # Both pages show images in the same way.
@@ -141,7 +128,6 @@ class Server:
         )
 
     def studies(self, request: Request) -> Response:
-        """Respond to `GET /api/studies?reader=R`."""
         reader = self._reader(request)
         reviews = self.store.reviews(reader)
         rows = []
@@ -160,7 +146,6 @@ class Server:
         return JSONResponse(rows)
 
     def study(self, request: Request) -> Response:
-        """Respond to `GET /api/studies/{number}?reader=R`."""
         number = self._number(request)
         review = self.store.review(self._reader(request), number)
         study = self.set.studies[number - 1]
@@ -181,7 +166,6 @@ class Server:
         )
 
     def counterparts(self, request: Request) -> Response:
-        """Respond to `GET /api/studies/{number}/counterparts?reader=R`: reference sentences by draft sentence."""
         number = self._number(request)
         review = self.store.review(self._reader(request), number)
         if max(review.visited) < REFERENCE_STEP:
@@ -195,10 +179,7 @@ class Server:
         return JSONResponse({"version": review.version, "counterparts": by_sentence})
 
     def image(self, request: Request) -> Response:
-        """Respond to `GET /images/{number}/{kind}?longest=N`: a level whose longest side has at least N pixels.
-
-        The body has little-endian numbers of 16 bits; the header `image-info` describes them, see `Pyramid`.
-        """
+        """Respond to `GET /images/{number}/{kind}?longest=N`: a level whose longest side has at least N pixels."""
         pyramid = self._pyramid(request)
         longest = request.query_params.get("longest", "")
         values, step = pyramid.level(int(longest) if longest.isascii() and longest.isdigit() else 1)
@@ -237,7 +218,6 @@ class Server:
         return Response(content, media_type=_EXPORTS[name], headers=headers)
 
     def add_reader(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/readers` with `{"name"}` and return the registered name."""
         name = validate_model(NewReader, body).name
         if request.scope["reader"]:
             raise _other_reader()
@@ -245,9 +225,8 @@ class Server:
         return JSONResponse({"name": self.store.registered_name(name)})
 
     def change(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/studies/{number}/changes` once the change is on disk."""
-        number = self._number(request)
-        envelope, change = _parse_change(body)
+        number, envelope = self._number(request), validate_model(_Envelope, body)
+        change = validate(change_adapter, {k: v for k, v in body.items() if k not in _Envelope.model_fields})
         reader = self._checked(request, envelope.reader)
         try:
             review = self.store.add_change(reader, number, envelope.id, envelope.version, change)
@@ -257,16 +236,17 @@ class Server:
         return JSONResponse({"state": state_json(review)})
 
     def times(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/times` once events of a page are on disk; those that are already there stay."""
-        envelope, batch = (_parse_part(body, _TimesEnvelope), _parse_part(body, EventBatch))
-        if envelope.drafts != self.drafts_id:
-            message = f"expected events of review {self.drafts_id}, found {envelope.drafts:.64}; reload the page"
+        """Respond once events of a page are on disk; those that are already there stay."""
+        batch = validate_model(EventBatch, body)
+        if batch.drafts != self.drafts_id:
+            message = f"expected events of review {self.drafts_id}, found {batch.drafts:.64}; reload the page"
             raise InputError(message, code=ErrorCode.MISMATCH, field="drafts")
-        reader = self._checked(request, envelope.reader)
+        reader = self._checked(request, batch.reader)
+        numbers = [self._study(request, event.number) for event in batch.events]
         events = tuple(
-            event.model_copy(update={"number": self._study(request, event.number)}) for event in batch.events
+            event.model_copy(update={"number": number}) for event, number in zip(batch.events, numbers, strict=True)
         )
-        self.store.add_events(reader, envelope.session, batch.model_copy(update={"events": events}))
+        self.store.add_events(batch.model_copy(update={"reader": reader, "events": events}))
         return JSONResponse({})
 
     def _reader(self, request: Request) -> str:
@@ -311,7 +291,6 @@ class Server:
 
 
 def state_json(review: Review) -> dict[str, Any]:
-    """Return the state of a review as JSON for the page."""
     state = review.state
     return {
         "version": review.version,
@@ -334,7 +313,6 @@ def make_app(
     host: str = "127.0.0.1",
     campaign: CampaignFile | None = None,
 ) -> ASGIApp:
-    """Return the application with its access checks."""
     server = Server(review_set, store)
     current_tokens = dict(tokens)
     # More images at once would delay each other.
@@ -401,7 +379,6 @@ def _post(path: str, handler: Callable[[Request, Any], Response]) -> Route:
 
 
 def _refuse(_: Request, error: Exception) -> Response:
-    """Return the response to a request that failed."""
     field = None
     match error:
         case HTTPException():
@@ -427,22 +404,3 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 def _sentence(sentence: Sentence) -> dict[str, Any]:
     return {"text": sentence.text, "boxes": [box.as_tuple() for box in sentence.boxes or ()]}
-
-
-_Part = TypeVar("_Part", bound=Record)
-
-
-def _parse_part(body: Any, model: type[_Part]) -> _Part:
-    """Validate the fields of a request that belong to a model."""
-    if not isinstance(body, dict):
-        raise InputError("expected an object")
-    return validate_model(model, {name: body[name] for name in model.model_fields if name in body})
-
-
-def _parse_change(body: Any) -> tuple[_Envelope, Change]:
-    envelope = _parse_part(body, _Envelope)
-    try:
-        change = change_adapter.validate_python({k: v for k, v in body.items() if k not in _Envelope.model_fields})
-    except ValidationError as error:
-        raise as_input_error(error) from None
-    return envelope, change

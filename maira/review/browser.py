@@ -8,7 +8,6 @@ import webbrowser
 
 
 def has_screen() -> bool:
-    """Return whether a window can be opened."""
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 

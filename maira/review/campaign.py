@@ -81,7 +81,6 @@ class CampaignConfig(Record):
 
     @property
     def shared_fraction(self) -> float:
-        """Fraction of the studies that all readers read."""
         return {"all": 1.0, "split": 0.0}.get(self.assignment, self.overlap or 0.0)
 
     def has_one_reader_per_report(self, readers: int) -> bool:
@@ -108,7 +107,6 @@ class CampaignConfig(Record):
         return REFERENCE_ARM not in self.arms.values()
 
     def check_same(self, other: CampaignConfig, file: Path) -> None:
-        """Check that a campaign may resume with other settings."""
         before, now = (settings.model_dump(mode="json", exclude=_CHANGEABLE) for settings in (self, other))
         before["arms"], now["arms"] = list(self.arms), list(other.arms)
         for name, value in before.items():
@@ -124,7 +122,6 @@ def name_key(name: str) -> str:
 
 
 def is_campaign_file(path: Path) -> bool:
-    """Return whether a path names a campaign and not drafts."""
     return path.suffix.lower() in (".yaml", ".yml")
 
 
@@ -139,8 +136,6 @@ def read_campaign(path: Path) -> CampaignConfig:
 
 
 class Configure(Record):
-    """Begin the campaign, or change its settings."""
-
     kind: Literal["configure"]
     settings: CampaignConfig
 
@@ -154,8 +149,6 @@ class Assign(Record):
 
 
 class Rename(Record):
-    """Rename a reader."""
-
     kind: Literal["rename"]
     reader: str
     name: Name
@@ -170,8 +163,6 @@ class Merge(Record):
 
 
 class Exclude(Record):
-    """Exclude a reader from statistics."""
-
     kind: Literal["exclude"]
     reader: str
     reason: Annotated[Text, Field(min_length=1, max_length=1000)]
@@ -185,11 +176,7 @@ class SetReaderStatus(Record):
 
 
 class Decide(Record):
-    """Decide a study in which readers disagree.
-
-    Attributes:
-        severities: severity by item, or None if the item needs no correction.
-    """
+    """Decide a study in which readers disagree."""
 
     kind: Literal["decide"]
     study: int
@@ -225,7 +212,6 @@ class Campaign:
     history: list[tuple[str, Action]] = field(default_factory=list)
 
     def name(self, reader: str) -> str:
-        """Return the current name of a reader."""
         return self.names.get(reader, reader)
 
     def merged_readers(self, reader: str) -> list[str]:
@@ -234,7 +220,6 @@ class Campaign:
         return [*direct, *(each for source in direct for each in self.merged_readers(source))]
 
     def save_blocked_reason(self, reader: str) -> str | None:
-        """Return why a reader cannot save; None if they can."""
         if reader in self.excluded:
             return "the coordinator has ended your part in this campaign"
         if {None, reader} & self.paused:
@@ -242,7 +227,6 @@ class Campaign:
         return None
 
     def check(self, action: Action, readers: Sequence[str], studies: int) -> None:
-        """Check whether an action is possible."""
         active = [name for name in readers if name not in self.merged]
         concerned = [getattr(action, name, None) for name in ("reader", "into")]
         for reader in filter(None, concerned):
@@ -266,7 +250,6 @@ class Campaign:
                     raise InputError(f"expected a study from 1 to {studies}, found {action.study}", field="study")
 
     def apply(self, action: Action, made: str) -> None:
-        """Apply an action."""
         self.history.append((made, action))
         match action:
             case Configure():
@@ -339,7 +322,6 @@ class Campaign:
     def _ordered(
         self, places: Sequence[tuple[int, str]], seed: str, numbers: Mapping[str, Mapping[str, int]]
     ) -> list[int]:
-        """Return the studies of a reader's samples in the order of reading."""
         settings, arms = self.settings, self.settings.arm_names
         places = list(places)
         if settings.order == "random":

@@ -6,13 +6,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError
 
 from maira.review.protocol import REFERENCE_STEP, STEPS, SeverityId
 from radfact.errors import ErrorCode, InputError
-from radfact.records import Record, Share
+from radfact.records import Record, Share, as_input_error
 
 LONGEST_SENTENCE = 4000
 """Maximum characters of a sentence, unless the draft's is longer."""
@@ -68,8 +68,6 @@ Boxes = Annotated[tuple[Annotated[Corners, AfterValidator(_are_in_order)], ...],
 
 
 class Edit(Record):
-    """Change the text of a sentence."""
-
     kind: Literal["edit"]
     sentence: str
     text: Text
@@ -83,16 +81,12 @@ class Delete(Record):
 
 
 class Add(Record):
-    """Add a missing finding."""
-
     kind: Literal["add"]
     text: Text
     boxes: Boxes = ()
 
 
 class MoveBoxes(Record):
-    """Set all boxes of a sentence, in shares of the original frontal image."""
-
     kind: Literal["boxes"]
     sentence: str
     boxes: Boxes
@@ -109,15 +103,11 @@ class Assess(Record):
 
 
 class Remark(Record):
-    """Set the comment on the study."""
-
     kind: Literal["comment"]
     text: Text
 
 
 class GoTo(Record):
-    """Go to a step."""
-
     kind: Literal["step"]
     step: Annotated[int, Field(ge=1, le=4)]
 
@@ -130,6 +120,15 @@ class Mark(Record):
 
 Change = Annotated[Edit | Delete | Add | MoveBoxes | Assess | Remark | GoTo | Mark, Field(discriminator="kind")]
 change_adapter: TypeAdapter[Change] = TypeAdapter(Change)
+
+_Value = TypeVar("_Value")
+
+
+def validate(adapter: TypeAdapter[_Value], value: object, *, field: str = "") -> _Value:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise as_input_error(error, field=field) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +159,14 @@ class ReviewedSentence:
 
     @property
     def is_added(self) -> bool:
-        """Whether the reader added the sentence."""
         return self.draft_text is None
 
     @property
     def is_edited(self) -> bool:
-        """Whether the text differs from the draft."""
         return not self.is_added and self.text != self.draft_text
 
     @property
     def has_moved_boxes(self) -> bool:
-        """Whether the boxes differ from the draft."""
         return not self.is_added and self.boxes != self.draft_boxes
 
     @property
@@ -186,8 +182,6 @@ class ReviewedSentence:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """State of a review of a draft."""
-
     sentences: tuple[ReviewedSentence, ...]
     step: int = 1
     done: bool = False
@@ -195,12 +189,10 @@ class State:
 
     @property
     def corrections(self) -> tuple[ReviewedSentence, ...]:
-        """The corrections, in order."""
         return tuple(sentence for sentence in self.sentences if sentence.is_correction)
 
     @property
     def drafted(self) -> list[ReviewedSentence]:
-        """The sentences of the draft."""
         return [sentence for sentence in self.sentences if not sentence.is_added]
 
     @property
@@ -213,7 +205,6 @@ class State:
 
 
 def initial_state(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
-    """Return the initial state of a review."""
     return State(
         tuple(
             ReviewedSentence(f"d{index}", text, tuple(boxes), draft_text=text, draft_boxes=tuple(boxes))
@@ -244,21 +235,17 @@ class Review:
 
     @property
     def state(self) -> State:
-        """The current state."""
         return self.states[-1]
 
     @property
     def can_undo(self) -> bool:
-        """Whether there is a change to undo."""
         return len(self.states) > 1
 
     @property
     def status(self) -> Literal["done", "started", "open"]:
-        """How far the review is."""
         return "done" if self.state.done else "started" if self.version else "open"
 
     def check(self, change: Change) -> None:
-        """Check whether a change is possible."""
         state = self.after(change).state
         if change.kind != "finish":
             return
@@ -271,7 +258,6 @@ class Review:
             raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")
 
     def after(self, change: Change) -> Review:
-        """Return the review after a change."""
         states, undone = self.states, self.undone
         if change.kind == "undo":
             if not self.can_undo:
@@ -295,30 +281,30 @@ def _apply_change(state: State, change: Change, version: int) -> State:
         return replace(state, done=is_done)
     if state.done:
         raise InputError("the review is finished; reopen it to make changes")
-    if isinstance(change, Remark):
-        _check_length(change.text, "comment", LONGEST_COMMENT)
-        return replace(state, comment=change.text)
-    if isinstance(change, GoTo):
-        return replace(state, step=change.step)
-    if isinstance(change, Add):
-        _check_sentence(change.text)
-        return replace(state, sentences=(*state.sentences, ReviewedSentence(f"a{version}", change.text, change.boxes)))
-    indices = [index for index, sentence in enumerate(state.sentences) if sentence.id == change.sentence]
-    if not indices:
+    match change:
+        case Remark():
+            _check_length(change.text, "comment", LONGEST_COMMENT)
+            return replace(state, comment=change.text)
+        case GoTo():
+            return replace(state, step=change.step)
+        case Add():
+            _check_sentence(change.text)
+            added = ReviewedSentence(f"a{version}", change.text, change.boxes)
+            return replace(state, sentences=(*state.sentences, added))
+    sentences = {sentence.id: sentence for sentence in state.sentences}
+    if change.sentence not in sentences:
         raise InputError("unknown sentence", code=ErrorCode.UNKNOWN_NAME, field="sentence")
-    sentences = list(state.sentences)
-    sentences[indices[0]] = _correct(sentences[indices[0]], change)
-    return replace(state, sentences=tuple(sentences))
+    corrected = _correct(sentences[change.sentence], change)
+    return replace(state, sentences=tuple({**sentences, corrected.id: corrected}.values()))
 
 
 def _correct(sentence: ReviewedSentence, change: Edit | Delete | MoveBoxes | Assess) -> ReviewedSentence:
-    match change:
-        case Delete():
-            return replace(sentence, deleted=change.kind == "delete")
-        case Assess():
-            _check_length(change.comment, "comment", LONGEST_COMMENT)
-            fields = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
-            return replace(sentence, assessment=replace(sentence.assessment, **fields))
+    if isinstance(change, Delete):
+        return replace(sentence, deleted=change.kind == "delete")
+    if isinstance(change, Assess):
+        _check_length(change.comment, "comment", LONGEST_COMMENT)
+        fields = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
+        return replace(sentence, assessment=replace(sentence.assessment, **fields))
     if sentence.deleted:
         raise InputError("the sentence is deleted; restore it to change it", field="sentence")
     if isinstance(change, Edit):
@@ -328,10 +314,9 @@ def _correct(sentence: ReviewedSentence, change: Edit | Delete | MoveBoxes | Ass
             return replace(sentence, text=sentence.draft_text)
         return replace(sentence, text=change.text)
     # The page once saved all boxes of a sentence rounded, also those that were not moved.
-    is_draft = len(change.boxes) == len(sentence.draft_boxes) and all(
-        abs(share - drafted) < _PRECISION
-        for box, draft_box in zip(change.boxes, sentence.draft_boxes, strict=True)
-        for share, drafted in zip(box, draft_box, strict=True)
+    shares, drafted = ([share for box in boxes for share in box] for boxes in (change.boxes, sentence.draft_boxes))
+    is_draft = len(shares) == len(drafted) and all(
+        abs(share - other) < _PRECISION for share, other in zip(shares, drafted, strict=True)
     )
     return replace(sentence, boxes=sentence.draft_boxes if is_draft else change.boxes)
 

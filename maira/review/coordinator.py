@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -23,25 +22,19 @@ from maira.review.campaign import (
     action_adapter,
     read_campaign,
 )
-from maira.review.changes import Review
+from maira.review.changes import Review, validate
 from maira.review.export import decisions_csv, describe_reading
 from maira.review.images import describe_images
 from maira.review.security import link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, read_campaign_set
 from radfact.errors import InputError
-from radfact.records import Record, as_input_error, validate_model
+from radfact.records import Record, validate_model
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
-    """The campaign file of a running server.
-
-    Attributes:
-        path: the file.
-        image_folders: folders that may contain images, in addition to the manifest's.
-        secret: secret that signs links.
-    """
+    """The campaign file of a running server."""
 
     path: Path
     image_folders: tuple[Path, ...]
@@ -54,8 +47,6 @@ class _ReviewServer(Protocol):
 
 
 class NewReader(Record):
-    """Body of a request to register a reader."""
-
     name: str
 
 
@@ -63,7 +54,6 @@ class Coordinator:
     """Handlers of the coordinator's requests; each runs in a thread."""
 
     def __init__(self, server: _ReviewServer, file: CampaignFile, tokens: MutableMapping[str, str]) -> None:
-        """Coordinate the campaign of a server."""
         self.server = server
         self.store = server.store
         self.file = file
@@ -71,13 +61,11 @@ class Coordinator:
 
     @property
     def campaign(self) -> Campaign:
-        """The state of the campaign."""
         if self.store.campaign is None:
             raise InputError("the review is not a campaign")
         return self.store.campaign
 
     def overview(self, _: Request) -> Response:
-        """Respond to `GET /api/campaign` with progress and history."""
         campaign, keys = self.campaign, self.store.reader_keys()
         reviews = {key: self.store.reviews(key) for key in keys}
         items = collect_adjudication_items(self.store)
@@ -110,7 +98,6 @@ class Coordinator:
         )
 
     def study(self, request: Request) -> Response:
-        """Respond to `GET /api/campaign/studies/{number}` with all readings of a study."""
         number = request.path_params["number"]
         if not 1 <= number <= len(self.store.drafts):
             raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
@@ -137,11 +124,7 @@ class Coordinator:
         )
 
     def apply_action(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/campaign/actions` once the action is on disk."""
-        try:
-            action = action_adapter.validate_python(body)
-        except ValidationError as error:
-            raise as_input_error(error) from None
+        action = validate(action_adapter, body)
         if isinstance(action, Configure | Assign):
             raise InputError("settings and assignment are changed in the campaign file", field="kind")
         if isinstance(action, Decide):
@@ -150,7 +133,6 @@ class Coordinator:
         return self._updated(request)
 
     def add_reader(self, request: Request, body: Any) -> Response:
-        """Respond to `POST /api/campaign/readers` with `{"name"}`."""
         self.store.add_reader(validate_model(NewReader, body).name)
         return self._updated(request)
 
@@ -168,7 +150,6 @@ class Coordinator:
         return self._updated(request)
 
     def decisions(self, _: Request) -> Response:
-        """Respond to `GET /export/decisions.csv`."""
         headers = {"content-disposition": 'attachment; filename="decisions.csv"'}
         return Response(decisions_csv(self.store).encode("utf-8-sig"), headers=headers, media_type="text/csv")
 
@@ -206,7 +187,6 @@ class Coordinator:
             raise InputError(message, field="severities")
 
     def _describe(self, action: Action) -> str:
-        """Return an action in words."""
         name = self.campaign.name
         match action:
             case Configure():

@@ -28,8 +28,6 @@ def find_counterparts(draft: Sequence[Located], reference: Sequence[Located]) ->
 
 
 class _Subject:
-    """What a sentence is about."""
-
     def __init__(self, text: str, boxes: Sequence[Corners]) -> None:
         parsed = parse_sentence(text)
         self.findings = frozenset(fact.concept for fact in parsed.facts)

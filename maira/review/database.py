@@ -37,7 +37,6 @@ _DRAFT_COLUMNS = """(
 
 
 def _append_only(table: str, columns: str) -> list[str]:
-    """Return the statements that create a table whose rows stay."""
     guard = f"ON {table} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
     return [
         f"CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY AUTOINCREMENT, {columns}) STRICT",
@@ -87,13 +86,7 @@ _UPGRADE = [
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft to review.
-
-    Attributes:
-        sentences: sentences of the report; those of a narrative have no boxes.
-        record: further fields for corrected drafts: `model`.
-        is_training: whether the draft is a training case, which is not part of statistics.
-    """
+    """A draft to review."""
 
     sample_id: str
     sentences: tuple[Sentence, ...]
@@ -115,7 +108,6 @@ class Draft:
         )
 
     def as_json(self) -> str:
-        """Return the draft as stored in the database."""
         return dumps({"report": self._report, "is_narrative": self.is_narrative, "record": self.record})
 
     @property
@@ -129,13 +121,11 @@ class Draft:
 
 
 def is_locked_error(error: BaseException | None) -> bool:
-    """Return whether another program holds the lock of the database."""
     # Extended codes repeat the primary code in their lowest byte.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing database."""
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=10, isolation_level=None, check_same_thread=False
     )
@@ -180,7 +170,6 @@ def create(path: Path, drafts: Sequence[Draft]) -> None:
 
 
 def insert_drafts(connection: sqlite3.Connection, drafts: Sequence[Draft]) -> None:
-    """Add drafts to a database."""
     connection.executemany(
         "INSERT INTO drafts (sample_id, arm, is_training, digest, draft) VALUES (?,?,?,?,?)",
         [(draft.sample_id, draft.arm, int(draft.is_training), draft.digest, draft.as_json()) for draft in drafts],
@@ -255,7 +244,6 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def read_drafts(connection: sqlite3.Connection, path: Path) -> list[Draft]:
-    """Return the drafts of a review, in order."""
     drafts = []
     with sqlite_errors(path):
         rows = connection.execute("SELECT sample_id, arm, is_training, draft FROM drafts ORDER BY number").fetchall()
@@ -284,5 +272,4 @@ def check_same_drafts(expected: Sequence[Draft], drafts: Sequence[Draft], path: 
 
 
 def timestamp() -> str:
-    """Return the current time as stored in the database."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -79,12 +79,7 @@ def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, a
 
 @dataclass(frozen=True, slots=True)
 class PreferenceRows:
-    """Preferences of corrected reports to their drafts, see `find_preferences`.
-
-    Attributes:
-        rows: lines of `preferences.jsonl`.
-        skipped: number of corrected drafts without a preference, by reason.
-    """
+    """Preferences of corrected reports to their drafts, see `find_preferences`."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)

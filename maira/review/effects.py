@@ -125,11 +125,7 @@ def _intervals(
 
 
 def fit_mixed_model(ratings: Sequence[Rating], arms: Sequence[str]) -> tuple[list[str], _Values, _Values] | str:
-    """Fit a linear mixed model by restricted maximum likelihood to readings without missing values.
-
-    Returns:
-        The names of the random effects, the means of the arms, and their covariance; or why there is no model.
-    """
+    """Fit a linear mixed model by restricted maximum likelihood to readings without missing values."""
     if len(ratings) > MAX_READINGS:
         return f"more than {MAX_READINGS:,} readings"
     groups = _random_effects(ratings, len(arms))

@@ -75,7 +75,6 @@ def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = 
 
 
 def decisions_csv(store: Store) -> str:
-    """Return the table of the coordinator's decisions, one row per sentence."""
     rows = []
     studies = collect_adjudication_items(store)
     for number, (made, decision) in sorted(store.campaign.decisions.items() if store.campaign else ()):
@@ -90,7 +89,6 @@ def decisions_csv(store: Store) -> str:
 
 
 def describe_reading(sentence: ReviewedSentence) -> str:
-    """Return what a reader did with a sentence, and its severity."""
     if not sentence.is_correction:
         return "no correction"
     edit = "edited" if sentence.is_edited else "boxes changed"
@@ -100,10 +98,7 @@ def describe_reading(sentence: ReviewedSentence) -> str:
 
 
 def readings_csv(readings: Sequence[Reading]) -> str:
-    """Return the table of readings, one row per reader and opened study.
-
-    Times that are not known are empty, and `time_reason` says why, or that the active time is a lower bound.
-    """
+    """Return the table of readings, one row per reader and opened study."""
     rows = []
     for reading in readings:
         state, time, worst = reading.state, reading.time, reading.state.worst_severity
@@ -168,13 +163,7 @@ def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was written.
-
-    Attributes:
-        corrections: number of rows in the table.
-        drafts: by reader and arm the drafts file and its number of drafts.
-        ratings: number of rated drafts; None without studies.
-    """
+    """What was written."""
 
     corrections: int
     drafts: dict[tuple[str, str], tuple[Path, int]]
@@ -232,13 +221,11 @@ def _as_file_name(name: str) -> str:
 
 
 def guard(cell: str) -> str:
-    """Return a cell that no spreadsheet interprets as a formula."""
     is_dangerous = cell.lstrip().startswith(_FORMULA) or cell.startswith((*_BREAKS, _GUARD))
     return f"{_GUARD}{cell}" if is_dangerous else cell
 
 
 def unguard(cell: str) -> str:
-    """Return the original text of a guard cell."""
     return cell.removeprefix(_GUARD)
 
 

@@ -53,12 +53,7 @@ class Pyramid:
 def describe_images(
     review_set: ReviewSet, number: int, place: int | None = None
 ) -> dict[str, dict[str, str | bool] | None]:
-    """Return the URLs of a study's images.
-
-    Returns:
-        By kind: `url`, `thumbnail` and `is_original`, or a `message` if the image cannot be shown, or None if there is
-        none.
-    """
+    """Return the URLs of a study's images."""
     return {kind: _describe(review_set, number, place or number, kind) for kind in IMAGE_COLUMNS}
 
 
@@ -74,7 +69,6 @@ def _describe(review_set: ReviewSet, number: int, place: int, kind: str) -> dict
 
 
 def load_pyramid(radiograph: Radiograph) -> Pyramid:
-    """Read an image, or return the cached one."""
     try:
         modified = radiograph.path.stat().st_mtime_ns
     except OSError:
@@ -109,7 +103,6 @@ def _load_pyramid(radiograph: Radiograph, _: int) -> Pyramid:
 
 
 def thumbnail(pyramid: Pyramid) -> bytes:
-    """Return a small image in its first window as PNG."""
     from PIL import Image
 
     info = pyramid.info
@@ -140,7 +133,6 @@ def _as_values(frame: Frame, source: Path) -> tuple[Values, float, float]:
 
 
 def _halved(values: Values) -> Values:
-    """Return the mean of each 2 x 2 pixels."""
     height, width = (side // 2 * 2 for side in values.shape)
     rows = values[:height:2, :width].astype(np.uint32) + values[1:height:2, :width]
     return ((rows[:, ::2] + rows[:, 1::2] + 2) >> 2).astype(np.uint16)

@@ -59,7 +59,6 @@ _LABELS = {
 
 
 def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
-    """Plot panel A: number of reports by number of corrections and worst implication."""
     labels = [*map(str, range(_MAX_BARS)), f"{_MAX_BARS}+"]
     counts: Counter[tuple[str, str]] = Counter()
     for count, worst in summary["reports_by_corrections"].items():
@@ -76,7 +75,6 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
 
 
 def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str) -> None:
-    """Plot panel B or C: number of corrections by name and kind."""
     names = list(counts)[::-1]
     series = {kind: [counts[name].get(kind, 0) for name in names] for kind in KINDS}
     _stack(panel.barh, names, series, _KIND_COLORS, along="left")

@@ -27,8 +27,6 @@ USES = ("counted", "unfinished", "training", "excluded")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reader's review of one study, which is a sample in an arm, and its time."""
-
     reader: str
     is_excluded: bool
     draft: Draft
@@ -37,7 +35,6 @@ class Reading:
 
     @property
     def use(self) -> str:
-        """Whether the reading is part of statistics, and why not; one of `USES`."""
         if self.draft.is_training:
             return "training"
         if self.is_excluded:
@@ -65,13 +62,7 @@ def collect_readings(store: Store, readers: Sequence[str], *, idle_after: float 
 
 
 class Outcome(NamedTuple):
-    """A value of a reading.
-
-    Attributes:
-        label: name on the page, with the unit.
-        value: of a finished reading, NaN = missing.
-        is_ratio: whether means are geometric and arms are compared by a ratio.
-    """
+    """A value of a reading."""
 
     label: str
     direction: Direction
@@ -104,13 +95,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """A non-inferiority margin.
-
-    Attributes:
-        value: largest difference from the baseline that is acceptable, in the unit of the outcome; for a ratio the
-            largest ratio.
-        origin: when it was given.
-    """
+    """A non-inferiority margin."""
 
     outcome: str
     value: float
@@ -162,7 +147,6 @@ def analyze(
 
 
 def _exponentiated(effect: Estimate) -> Estimate:
-    """Return the effect of a logarithm as that of its argument: a geometric mean, or a ratio."""
     value, low, high = (None if each is None else math.exp(each) for each in (effect.value, effect.low, effect.high))
     return replace(effect, value=value, low=low, high=high)
 
@@ -241,7 +225,6 @@ _EFFECT = {
 
 
 def make_tables(readings: Sequence[Reading], result: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of a summary by name, from the readings and the content of `summary.json`."""
     used = [reading for reading in readings if reading.use == "counted"]
     by_arm = {arm: [reading for reading in used if reading.draft.arm == arm] for arm in result["arms"]}
     means, differences = [], []
@@ -330,7 +313,6 @@ def _time_table(readings: Sequence[Reading], by_arm: Mapping[str, Sequence[Readi
 
 
 def _implication_table(by_arm: Mapping[str, Sequence[Reading]]) -> Table:
-    """Return the number of reports by arm and worst implication, and of corrections by severity."""
     worst = {arm: Counter(reading.state.worst_severity for reading in readings) for arm, readings in by_arm.items()}
     present = [key for key in WORST_NAMES if any(key in counts for counts in worst.values())]
     rated = [key for key in SEVERITY_NAMES if key is not None]

@@ -43,12 +43,7 @@ COORDINATOR = "coordinator\n"
 
 
 def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = False) -> dict[str, str]:
-    """Return the tokens of the links to a review.
-
-    Returns:
-        Tokens by reader, none of which reveals another one; without readers only the secret itself, under "", for
-        people who choose their name.
-    """
+    """Return the tokens of the links to a review."""
     if not (readers or has_coordinator):
         return {"": token}
     messages = {name: json.dumps(["reader", name]).encode() for name in readers}
@@ -61,7 +56,6 @@ def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = F
 
 
 def check_certificate(certificate: Path, key: Path | None) -> None:
-    """Check the files of a TLS certificate."""
     for file in (certificate, key):
         if file is not None:
             read_text(file)
@@ -75,16 +69,12 @@ def check_certificate(certificate: Path, key: Path | None) -> None:
 
 
 class Guard:
-    """ASGI middleware that accepts only requests of the review page, and adds the reader to their scope."""
-
     def __init__(self, app: ASGIApp, *, host: str, tokens: Mapping[str, str]) -> None:
-        """Guard an application; in a campaign, readers are added and merged while the server runs."""
         self.app = app
         self.host = host
         self.tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or raise the reason why it is refused."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -141,7 +131,6 @@ def _too_large() -> HTTPException:
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """Limit the size of a request body, whatever its header says."""
     remaining = MAX_REQUEST_BYTES
 
     async def limited() -> Message:
@@ -156,8 +145,6 @@ def _limit_body(receive: Receive) -> Receive:
 
 
 def add_security_headers(app: ASGIApp) -> ASGIApp:
-    """Return an application whose responses all have the security headers."""
-
     async def secured(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -33,7 +33,6 @@ def serve(
     on_ready: Callable[[dict[str, str]], None],
     campaign: CampaignFile | None = None,
 ) -> None:
-    """Serve a review until it is interrupted."""
     port = listener.getsockname()[1]
     links = {reader: page_url(host, port, token) for reader, token in tokens.items()}
     if certificate is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from maira.review import database
 from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, action_adapter, name_key
@@ -20,13 +20,13 @@ from maira.review.changes import (
     Name,
     Review,
     change_adapter,
+    validate,
 )
 from maira.review.database import Draft
 from maira.review.protocol import ERROR_TYPES
 from maira.review.times import ChangeTimes, EventBatch, StoredEvent
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import dumps
-from radfact.records import as_input_error
 
 _name = TypeAdapter(Name)
 
@@ -79,7 +79,6 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._connection.close()
 
@@ -92,7 +91,6 @@ class Store:
         return str(row[0])
 
     def readers(self) -> list[str]:
-        """Return the names of readers in the order of their registration, without those merged into others."""
         return [self._current_name(key) for key in self.reader_keys()]
 
     def counted_readers(self) -> list[str]:
@@ -109,7 +107,7 @@ class Store:
 
     def add_reader(self, name: str) -> list[str]:
         """Register a reader unless the name exists (ignoring case), and return all names."""
-        name = self._parse_name(name)
+        name = validate(_name, name, field="name")
         with self._lock:
             if self._find_reader(name) is None:
                 with self._exclusive_transaction():
@@ -132,7 +130,6 @@ class Store:
         return key
 
     def study_list(self, reader: str) -> list[int]:
-        """Return the numbers of a reader's studies in the order of reading."""
         with self._lock:
             key = self.reader_key(reader)
             if self.campaign is None:
@@ -140,14 +137,12 @@ class Store:
             return list(self.campaign.lists.get(key, ()))
 
     def check_drafts(self, drafts: Sequence[Draft], *, allows_more: bool = True) -> None:
-        """Check that drafts are those of the review, or begin with them."""
         with self._lock:
             # Of the file: another server may have added some.
             known = database.read_drafts(self._connection, self.path)
         database.check_same_drafts(known, drafts[: len(known)] if allows_more else drafts, self.path)
 
     def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
-        """Begin or resume a campaign; readers and drafts that are new are added and assigned."""
         with self._lock:
             self.check_drafts(drafts)
             if self.campaign is not None:
@@ -176,7 +171,6 @@ class Store:
             self._load_actions()
 
     def apply_action(self, action: Action) -> None:
-        """Apply an action of the coordinator and write it to disk."""
         with self._lock:
             with self._exclusive_transaction():
                 self._load_actions()
@@ -187,18 +181,15 @@ class Store:
             self._load_actions()
 
     def error_types(self) -> list[str]:
-        """Return the error types of the protocol, then those that readers added."""
         return [*ERROR_TYPES, *self._names("error_types")]
 
     def review(self, reader: str, number: int) -> Review:
-        """Return a reader's review of a study."""
         with self._lock:
             reader = self._check_reader_and_study(reader, number)
             self._load_changes()
             return self._review(self._owner(reader, number), number)
 
     def reviews(self, reader: str) -> list[Review]:
-        """Return a reader's reviews of all studies in order."""
         with self._lock:
             key = self.reader_key(reader)
             self._load_changes()
@@ -242,7 +233,6 @@ class Store:
         return self.review(reader, number)
 
     def change_times(self, reader: str) -> dict[int, ChangeTimes]:
-        """Return the times of a reader's changes by number of the study."""
         with self._lock:
             key = self.reader_key(reader)
             self._load_changes()
@@ -253,17 +243,27 @@ class Store:
                 if name in names and name == self._owner(key, number)
             }
 
-    def add_events(self, reader: str, session: str, batch: EventBatch) -> None:
+    def add_events(self, batch: EventBatch) -> None:
         """Write events of a page to disk; those that are already there stay."""
+        key = self.reader_key(batch.reader)
         for event in batch.events:
-            reader = self._check_reader_and_study(reader, event.number)
+            self._check_reader_and_study(key, event.number)
         rows = [
-            (session, event.sequence, reader, event.number, event.kind, event.clock, batch.sent, database.timestamp())
+            (
+                batch.session,
+                event.sequence,
+                key,
+                event.number,
+                event.kind,
+                event.clock,
+                batch.sent,
+                database.timestamp(),
+            )
             for event in batch.events
         ]
         with self._lock, self._exclusive_transaction():
             others = "SELECT 1 FROM reading_events WHERE session = ? AND reader != ?"
-            if self._connection.execute(others, (session, reader)).fetchone():
+            if self._connection.execute(others, (batch.session, key)).fetchone():
                 raise InputError("another reader's session has this id", code=ErrorCode.DUPLICATE, field="session")
             self._connection.executemany(
                 "INSERT OR IGNORE INTO reading_events (session, sequence, reader, study, kind, clock, sent, received)"
@@ -339,7 +339,6 @@ class Store:
         self._change_times[reader, number] = ChangeTimes(first, finished)
 
     def _load(self, table: str, columns: str, load: Callable[..., None]) -> None:
-        """Load the rows written since the last call, also by other servers."""
         query = f"SELECT number, {columns} FROM {table} WHERE number > ? ORDER BY number"
         for number, *cells in self._connection.execute(query, (self._last[table],)).fetchall():
             try:
@@ -380,13 +379,6 @@ class Store:
     def _names(self, table: str) -> list[str]:
         with self._lock:
             return [name for (name,) in self._connection.execute(f"SELECT name FROM {table} ORDER BY number")]
-
-    @staticmethod
-    def _parse_name(name: str) -> str:
-        try:
-            return _name.validate_python(name)
-        except ValidationError as error:
-            raise as_input_error(error, field="name") from None
 
     def _add_name(self, table: str, name: str) -> None:
         self._connection.execute(

@@ -37,20 +37,13 @@ class Verdict(Row):
 
 @dataclass(frozen=True, slots=True)
 class ReviewImage:
-    """The file of an image, and whether it is the original or the model's input."""
-
     radiograph: Radiograph
     is_original: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewSet:
-    """The studies of a review in the order of their drafts; number 1 is the first.
-
-    Attributes:
-        folders: folders that may contain images, links resolved.
-        verdicts: one verdict per sentence of the draft by `sample_id`; None without results.
-    """
+    """The studies of a review in the order of their drafts; number 1 is the first."""
 
     drafts: tuple[Draft, ...]
     studies: tuple[Study, ...]
@@ -85,7 +78,6 @@ class ReviewSet:
         return path
 
     def images_outside(self) -> int:
-        """Return the number of existing images and originals outside the folders."""
         paths = {getattr(study, kind) for study in self.studies for kind in IMAGE_COLUMNS} - {None}
         paths |= {original.path for study in self.studies for original in (study.originals or {}).values()}
         return sum(path.exists() and not self._is_inside(path.resolve()) for path in paths)
@@ -104,7 +96,6 @@ class ReviewSet:
 def read_review_set(
     drafts: Path, manifest: Path, *, results: Path | None = None, image_folders: Sequence[Path] = ()
 ) -> ReviewSet:
-    """Read drafts, studies and verdicts of a review."""
     review_drafts = read_review_drafts(drafts)
     studies = read_studies(manifest, [draft.sample_id for draft in review_drafts], drafts)
     if not review_drafts:
@@ -166,7 +157,6 @@ def read_campaign_set(settings: CampaignConfig, image_folders: Sequence[Path] = 
 
 
 def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dict[str, Study]:
-    """Return the studies of drafts by `sample_id`."""
     wanted = set(sample_ids)
     skipped: list[Failure] = []
     studies = {study.sample_id: study for study in iter_manifest(manifest, skipped) if study.sample_id in wanted}

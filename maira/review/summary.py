@@ -36,13 +36,7 @@ _LEVELS: dict[str, Level] = {
 
 
 def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
-    """Return statistics of each reader and their agreement, as JSON values.
-
-    Statistics are over finished studies; comments on studies include unfinished ones.
-
-    Returns:
-        `studies`, `readers` (by name, see `_summarize_reader`) and `agreement` (see `_kappas`).
-    """
+    """Return statistics of each reader and their agreement, as JSON values."""
     names = [store.registered_name(reader) for reader in readers]
     return {
         "studies": len(store.drafts),
@@ -103,15 +97,7 @@ _Rated = tuple[str, Sequence[float]]
 
 
 def _kappas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the agreement of each pair of readers on the studies that both finished.
-
-    Returns:
-        For each pair `readers`, `studies` (a sample counts once in each arm that both read), and Cohen's `kappa` (None
-        if undefined) with its 95% interval (`low`, `high`, from a bootstrap of samples) and its `n` of
-        `needs_correction` per draft sentence; `severity` (weighted) per sentence that both corrected and rated;
-        `worst_severity` (weighted) per study, where no correction is the lowest; `error_types` per study, which
-        includes additions.
-    """
+    """Return the agreement of each pair of readers on the studies that both finished."""
     reviews = {name: store.counted_reviews(name) for name in readers}
     results = []
     for pair in combinations(reviews, 2):
@@ -143,13 +129,7 @@ def _kappas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def krippendorff_alphas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return Krippendorff's alpha of all readers on the studies that they finished, over all arms and for each arm.
-
-    Returns:
-        For each arm (None = all) and measure `arm`, `measure`, `level`, `alpha` (None if undefined) with its 95%
-        interval (`low`, `high`, from a bootstrap of samples), and `n`, the number of items that two readers rated. The
-        measures are those of `summarize`, and the number of `corrections` of a study.
-    """
+    """Return Krippendorff's alpha of all readers on the studies that they finished, over all arms and for each arm."""
     if len(readers) < 2:
         return []
     reviews = [store.counted_reviews(name) for name in readers]
@@ -200,7 +180,6 @@ def _coefficient(
     count: Callable[..., Any],
     coefficient: Callable[[Sequence[float]], CountsFunction],
 ) -> dict[str, Any]:
-    """Return a coefficient over the items with at least two ratings."""
     rated = [(sample, ratings) for sample, ratings in items if len(ratings) > 1]
     categories = sorted({rating for _, ratings in rated for rating in ratings})
     counts = count([ratings for _, ratings in rated], categories)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from radfact.records import Record
+from radfact.records import Record, Row
 
 IDLE_AFTER = 60.0
 """Seconds without activity after which a reader is idle, unless another threshold is chosen."""
@@ -21,6 +21,7 @@ MIN_IDLE_AFTER = 10.0
 """Shortest threshold in seconds: the page records continuing activity every 5 seconds."""
 
 EventKind = Literal["open", "active", "hide", "show", "blur", "focus", "finish", "close"]
+Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _MOST_EVENTS = 500
@@ -37,13 +38,7 @@ UNFINISHED = "not finished"
 
 
 class PageEvent(Record):
-    """An event of the page.
-
-    Attributes:
-        sequence: number of the event in its session, from 0.
-        kind: what happened; `open` also ends the study that was open before.
-        clock: time of the event on the clock of the session in milliseconds.
-    """
+    """An event of the page."""
 
     sequence: Annotated[int, Field(ge=0)]
     number: Annotated[int, Field(ge=1)]
@@ -51,9 +46,15 @@ class PageEvent(Record):
     clock: Milliseconds
 
 
-class EventBatch(Record):
-    """Events of one session, and the time of sending them on its clock in milliseconds."""
+class EventBatch(Row):
+    """Events of one session of a reader, and the time of sending them on its clock in milliseconds.
 
+    `drafts` names the drafts that the page shows.
+    """
+
+    reader: str
+    drafts: str
+    session: Id
     sent: Milliseconds
     events: Annotated[tuple[PageEvent, ...], Field(max_length=_MOST_EVENTS)]
 
@@ -105,14 +106,7 @@ class StudyTime:
 def study_times(
     events: Iterable[StoredEvent], changes: Mapping[int, ChangeTimes], *, idle_after: float = IDLE_AFTER
 ) -> dict[int, StudyTime]:
-    """Compute the times of one reader by study.
-
-    Time after an activity counts until the next one, or for `idle_after` seconds. Of studies that are open at the same
-    time, in several windows or on several machines, only the one with the latest activity counts.
-
-    Returns:
-        Times of each study that was opened or changed.
-    """
+    """Compute the times of one reader by study."""
     sessions = [_place(list(group)) for _, group in groupby(sorted(events), key=lambda event: event.session)]
     opened: dict[int, float] = {}
     finished: dict[int, list[float]] = {}

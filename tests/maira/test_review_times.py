@@ -21,7 +21,6 @@ from maira.review.times import (
     UNFINISHED,
     ChangeTimes,
     EventBatch,
-    PageEvent,
     StoredEvent,
     study_times,
 )
@@ -127,14 +126,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def batch(*events: tuple[int, str, float], number: int = 1) -> EventBatch:
-    made = [PageEvent(sequence=order, number=number, kind=kind, clock=clock) for order, kind, clock in events]  # type: ignore[arg-type]
-    return EventBatch(sent=60_000, events=tuple(made))
+def add(store: Store, reader: str, session: str, *events: tuple[int, str, float], number: int = 1) -> None:
+    rows = [{"sequence": order, "number": number, "kind": kind, "clock": clock} for order, kind, clock in events]
+    batch = {"reader": reader, "drafts": "", "session": session, "sent": 60_000, "events": rows}
+    store.add_events(EventBatch.model_validate(batch))
 
 
 def test_events_stay_and_are_stored_once(store: Store) -> None:
-    store.add_events("ada", "session-1", batch((0, "open", 0), (1, "active", 30_000)))
-    store.add_events("Ada", "session-1", batch((1, "active", 30_000), (2, "finish", 40_000)))
+    add(store, "ada", "session-1", (0, "open", 0), (1, "active", 30_000))
+    add(store, "Ada", "session-1", (1, "active", 30_000), (2, "finish", 40_000))
     assert [(event.sequence, event.kind) for event in store.events("Ada")] == [
         (0, "open"),
         (1, "active"),
@@ -142,9 +142,9 @@ def test_events_stay_and_are_stored_once(store: Store) -> None:
     ]
     assert store.events("Ben") == []
     with raises("session: duplicate"):
-        store.add_events("Ben", "session-1", batch((3, "open", 50_000)))
+        add(store, "Ben", "session-1", (3, "open", 50_000))
     with raises("number: unknown-name"):
-        store.add_events("Ada", "session-2", batch((0, "open", 0), number=3))
+        add(store, "Ada", "session-2", (0, "open", 0), number=3)
     with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError):
         connection.execute("DELETE FROM reading_events")
 
