@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
+from inspect import signature, unwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from command_tree import COMMANDS, ROOTS, maira, radfact
+from command_tree import COMMANDS, maira, radfact
 from typer.testing import CliRunner
 
 from radfact.errors import ErrorCode, InputError
+from radfact.io.outputs import Output
 
 APPS = {"radfact": radfact, "maira": maira}
-INPUTS: dict[str, list[str]] = {
-    "radfact score": ["IN", "--judge", "offline"],
-    "radfact evaluate": ["IN", "--metrics", "rouge_l"],
-    "radfact compare": ["FOLDER", "FOLDER"],
-    "radfact judge-check": ["IN", "--judge", "offline"],
-    "radfact split": ["IN", "--judge", "offline"],
-    "radfact export": ["FOLDER"],
-    "radfact meta agreement": ["IN", "--metrics", "rouge_l"],
-    "radfact meta examples": [],
-    "radfact meta pairs": ["IN"],
-    "radfact meta corrections": ["IN", "--judge", "openai:m"],
-    "radfact meta inject": ["IN"],
-    "radfact meta detect": ["IN", "--metrics", "rouge_l"],
-    "radfact meta rexamine": ["IN", "--styler", "openai:m", "--metrics", "rouge_l"],
-    "radfact meta ensemble fit": ["IN", "--judges", "a=FOLDER", "--better", "lower"],
-    "radfact meta ensemble apply": ["IN", "--judges", "a=FOLDER"],
-    "maira stats": ["IN"],
-    "maira show": ["IN"],
-    "maira pack": ["IN"],
-    "maira sentences": ["IN", "--judge", "offline"],
-    "maira ablate": ["IN", "--test", "IN", "--judge", "offline"],
-    "maira generate": ["--checkpoint", "FOLDER", "--manifest", "IN"],
-    "maira ground": ["--checkpoint", "FOLDER", "--manifest", "IN"],
-    "maira boxes": ["--checkpoint", "FOLDER", "--manifest", "IN"],
-    "maira assemble": ["--encoder", "FOLDER", "--language-model", "FOLDER"],
-    "maira judge-data": ["IN", "--task", "entailment", "--teacher", "offline"],
-    "maira prepare dicom": ["IN"],
-    "maira prepare phantom": [],
-    "maira prepare mimic-cxr": ["--root", "FOLDER"],
-    "maira prepare mimic-cxr-jpg": ["--root", "FOLDER"],
-    "maira prepare ms-cxr": ["--root", "FOLDER", "--images", "FOLDER"],
-    "maira prepare padchest": ["--root", "FOLDER", "--reports", "IN"],
-    "maira prepare padchest-gr": ["--root", "FOLDER"],
-    "maira prepare iu-xray": ["--root", "FOLDER"],
-    "maira prepare chexpert-plus": ["--root", "FOLDER"],
-    "maira prepare rexgradient": ["--root", "FOLDER"],
-    "maira prepare interpret-cxr": ["--root", "FOLDER"],
-    "maira prepare coco": ["--root", "IN"],
-    "maira prepare table": ["--root", "IN"],
-    "maira preferences": ["IN", "IN", "--manifest", "IN"],
-    "maira annotate export": ["IN"],
-    "maira annotate import": ["IN", "--manifest", "IN"],
-    "maira evaluate labels": ["IN", "--manifest", "IN"],
-    "maira evaluate baseline": ["--manifest", "IN"],
-    "maira evaluate inputs": ["--checkpoint", "FOLDER", "--manifest", "IN", "--drop", "prior", "--judge", "offline"],
-    "maira review export": ["IN"],
-    "maira review summary": ["IN"],
+OPTIONAL = {"radfact score", "radfact evaluate", "radfact judge-check", "maira judge-data"}
+"""Commands whose input, a file, is not required."""
+FOLDERS = {"checkpoint", "encoder", "folder", "folders", "images", "language_model", "root"}
+"""Parameters that take a folder."""
+VALUES = {"judges": "a=FOLDER", "task": "entailment"}
+"""Values of required options that take no path."""
+
+
+def _inputs(words: str) -> list[str]:
+    """Return the required arguments of a command but `--out`; IN is a file and FOLDER a folder with a file."""
+    given = ["IN"] if words in OPTIONAL else []
+    for parameter in COMMANDS[words].params:
+        if parameter.required and parameter.name != "out":
+            value = VALUES.get(parameter.name, "FOLDER" if parameter.name in FOLDERS else "IN")
+            given += [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
+    return given
+
+
+def _output(command: Any) -> Output | None:
+    annotation = signature(unwrap(command.callback), eval_str=True).parameters["out"].annotation
+    return next((item for item in get_args(annotation) if isinstance(item, Output)), None)
+
+
+OUTPUTS = {
+    words: _output(command)
+    for words, command in COMMANDS.items()
+    if any(parameter.name == "out" for parameter in command.params)
 }
-"""Arguments of each command with an output but `--out`; IN is a file and FOLDER a folder with a file."""
-FILES = {words for words in INPUTS if words.split(maxsplit=1)[1] in (
-    *("judge-check", "split", "export", "meta pairs", "meta inject", "meta ensemble fit", "stats", "show", "sentences"),
-    *("generate", "ground", "boxes", "preferences", "annotate import", "evaluate labels", "evaluate baseline"),
-)}  # fmt: skip
+INPUTS = {words: _inputs(words) for words in OUTPUTS}
+FILES = {words for words, output in OUTPUTS.items() if output and output.kind == "file"}
 """Commands whose output is a file."""
-RESUMED = {words for words in INPUTS if words.startswith("maira prepare")} | {
-    *("maira generate", "maira ground", "maira boxes", "maira pack", "maira assemble")
-}
+RESUMED = {words for words, output in OUTPUTS.items() if output and (output.resumes or output.kind == "new folder")}
 """Commands that recognize their own output and have no --overwrite."""
 MODELS = {"maira generate", "maira ground", "maira boxes", "maira evaluate inputs"}
 """Commands that read a checkpoint before they look at the content of their output."""
@@ -98,12 +75,9 @@ def run(words: str, *arguments: str) -> Any:
     return result.exception
 
 
-def test_the_table_has_every_command_with_an_output() -> None:
-    with_output = {
-        words for words, command in COMMANDS.items() if any(parameter.name == "out" for parameter in command.params)
-    }
-    assert with_output == INPUTS.keys()
-    assert set(ROOTS) == set(APPS)
+def test_every_output_is_locked() -> None:
+    assert len(OUTPUTS) > 40
+    assert [words for words, output in OUTPUTS.items() if output is None] == []
 
 
 @pytest.mark.parametrize("kind", ["same", "dots", "symlink", "hard link"])

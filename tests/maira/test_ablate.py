@@ -47,17 +47,13 @@ def test_each_ablation_config_differs_from_its_base_by_one_component(folder: str
     assert changed == ROWS[row]
 
 
-def test_shipped_configs_are_valid_and_have_unique_folders() -> None:
-    folders = [read_train_config(path).out for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
-    assert len(folders) == 10 + 2 * len(ROWS)
-    assert len(set(folders)) == len(folders)
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("**/*.yaml")), ids=lambda path: path.stem)
-def test_configs_of_the_paper_train_with_its_prompts(path: Path) -> None:
-    if path.parent.name != "judges":
-        is_phantom = path.stem.startswith("phantom") or path.parent.name == "phantom"
-        assert read_train_config(path).preset == ("release" if is_phantom else "paper")
+def test_shipped_configs_have_unique_folders_and_the_prompts_of_the_paper() -> None:
+    paths = [path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
+    configs = [read_train_config(path) for path in paths]
+    assert len({config.out for config in configs}) == len(configs) == 10 + 2 * len(ROWS)
+    with_release = {path for path, config in zip(paths, configs, strict=True) if config.preset == "release"}
+    assert with_release == {path for path in paths if path.stem.startswith("phantom") or path.parent.name == "phantom"}
+    assert {config.preset for config in configs} == {"paper", "release"}
 
 
 def write_recipe(folder: Path, name: str, **values: object) -> Path:
@@ -80,26 +76,22 @@ def recipes(tmp_path: Path) -> list[Path]:
 
 
 def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path) -> None:
-    trials = plan_trials(read_configs(recipes, []), tmp_path, infer=True)
-    trial_rows = [(trial.name, trial.config.name, trial.dropped) for trial in trials]
-    assert trial_rows == [
+    def rows(paths: list[Path]) -> list[tuple[str, str, tuple[str, ...]]]:
+        trials = plan_trials(read_configs(paths, []), tmp_path, infer=True)
+        return [(trial.name, trial.config.name, trial.dropped) for trial in trials]
+
+    assert rows(recipes) == [
         ("base", "base", ()),
         ("infer-no-prior+comparison", "base", ("prior", "comparison")),
         ("blind", "blind", ("prior", "comparison")),
         ("mute", "mute", ()),
     ]
-
-
-def test_inputs_dropped_by_the_base_config_are_dropped_at_inference(tmp_path: Path) -> None:
-    paths = [
-        write_recipe(tmp_path, "base", drop=["technique"]),
-        write_recipe(tmp_path, "less", drop=["technique", "lateral"]),
-    ]
-    trials = plan_trials(read_configs(paths, []), tmp_path, infer=True)
-    assert [trial.dropped for trial in trials] == [
-        ("technique",),
-        ("lateral", "technique"),
-        ("technique", "lateral"),
+    # What the baseline drops is dropped at inference, too.
+    base, less = ["technique"], ["technique", "lateral"]
+    assert rows([write_recipe(tmp_path, "base", drop=base), write_recipe(tmp_path, "less", drop=less)]) == [
+        ("base", "base", ("technique",)),
+        ("infer-no-lateral", "base", ("lateral", "technique")),
+        ("less", "less", ("technique", "lateral")),
     ]
 
 

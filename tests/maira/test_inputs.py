@@ -59,7 +59,10 @@ some_inputs = st.lists(st.sampled_from(INPUTS), unique=True)
 
 @given(dropped=some_inputs)
 def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> None:
-    prompt = render(make_example(drop_inputs(FULL, dropped), "findings").messages)
+    example = make_example(drop_inputs(FULL, dropped), "findings")
+    prompt = render(example.messages)
+    images = {"f.png": True, "l.png": "lateral" not in dropped, "p.png": "prior" not in dropped}
+    assert sorted(map(str, example.images)) == [name for name, is_shown in images.items() if is_shown]
     for name, texts in SHOWN.items():
         for text in texts:
             assert (text in prompt) == (name not in dropped)
@@ -71,10 +74,6 @@ def test_a_study_loses_its_dropped_inputs(dropped: list[Input]) -> None:
     assert [name for name in INPUTS if not has_inputs(remaining, [name])] == [
         name for name in INPUTS if name in dropped
     ]
-
-
-def test_the_image_of_a_dropped_prior_is_not_shown() -> None:
-    assert make_example(drop_inputs(FULL, ["prior"]), "findings").images == (Path("f.png"), Path("l.png"))
 
 
 def test_a_prior_report_without_an_image_is_no_prior() -> None:
@@ -169,9 +168,6 @@ def test_a_row_is_over_the_same_samples(tmp_path: Path) -> None:
     rows[0]["lateral_mentions"] = None
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     contrast = _contrast(compare(experiments, experiments[0]), LATERAL_MENTIONS)
-    assert contrast.baseline is not None
-    assert contrast.paired is not None
-    assert contrast.difference is not None
     # Without the first sample, which mentions a view in both, the base has 1 of 4 and not 2 of 5.
     assert (contrast.baseline.point, contrast.paired.point) == (0.25, 0.0)
     assert contrast.difference.point == -0.25
@@ -201,49 +197,35 @@ def test_box_completions_are_compared_by_sentence(tmp_path: Path) -> None:
         ]
         experiment.boxes.write_text("".join(json.dumps(row) + "\n" for row in rows))
     contrast = _contrast(compare(experiments, experiments[0]), f"{COMPLETION}iou")
-    assert contrast.difference is not None
     assert (contrast.difference.point, contrast.difference.n) == (pytest.approx(-0.1), 2)
     assert contrast.p is not None
-
-
-def test_scores_without_values_are_omitted(tmp_path: Path) -> None:
-    names = set(_table(tmp_path).scores)
-    assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= names
-    assert not any(name.startswith(("grounding_", "spatial_", COMPLETION)) or "_reference" in name for name in names)
-
-
-def test_a_pooled_difference_comes_from_the_counts(tmp_path: Path) -> None:
-    contrast = _contrast(_table(tmp_path), "bleu_1")
-    assert contrast.baseline is not None
-    assert contrast.paired is not None
-    assert contrast.difference is not None
-    assert contrast.difference.point == pytest.approx((contrast.paired.point or 0) - (contrast.baseline.point or 0))
-    assert contrast.difference.point != 0
-    assert contrast.difference.low is not None
-
-
-def test_mention_rates_are_compared_with_the_references(tmp_path: Path) -> None:
-    table = _table(tmp_path)
-    base, without = table.scores[LATERAL_MENTIONS]
-    assert base.summary.point == pytest.approx(0.4)
-    assert without.difference is not None
-    assert without.difference.point == pytest.approx(-0.2)
-    assert without.summary.direction == without.difference.direction == "neutral"
-    assert reference_scores(Experiment(tmp_path / "all-inputs"))[LATERAL_MENTIONS] == 0
 
 
 def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None:
     table = _table(tmp_path, mock_client(find_comparison, name="reader"))
     contrast = _contrast(table, COMPARISON_MENTIONS)
     assert contrast.summary.point == pytest.approx(0.2)
-    assert contrast.difference is not None
     assert contrast.difference.point == 0
     assert reference_scores(Experiment(tmp_path / "all-inputs"))[COMPARISON_MENTIONS] == 0
     assert any(note.startswith(f"{COMPARISON_MENTIONS}: share of reports") for note in table.notes)
 
 
-def test_unavailable_metrics_are_explained_below_the_table(tmp_path: Path) -> None:
-    output = "\n".join(_table(tmp_path).notes)
+def test_scores_are_compared_where_they_have_values(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    assert {"logical_f1", LATERAL_MENTIONS, "bleu_1"} <= table.scores.keys()
+    omitted = ("grounding_", "spatial_", COMPLETION)
+    assert not any(name.startswith(omitted) or "_reference" in name for name in table.scores)
+    # A pooled score comes from the counts, a rate from the samples.
+    for name, own, difference in (("bleu_1", None, None), (LATERAL_MENTIONS, 0.4, -0.2)):
+        base, without = table.scores[name]
+        assert own is None or base.summary.point == pytest.approx(own)
+        assert without.difference.point == pytest.approx(without.paired.point - without.baseline.point)
+        assert difference is None or without.difference.point == pytest.approx(difference)
+        assert without.difference.point != 0
+        assert without.difference.low is not None
+    assert without.summary.direction == without.difference.direction == "neutral"
+    assert reference_scores(Experiment(tmp_path / "all-inputs"))[LATERAL_MENTIONS] == 0
+    output = "\n".join(table.notes)
     assert "Not in the table: radgraph (needs weights: radfact weights fetch radgraph, or" in output
     assert "Not in the table: comparison_mentions (needs a language model" in output
 
@@ -309,10 +291,14 @@ def _command(arguments: Sequence[str]) -> str:
     return result.output
 
 
-def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: Path) -> None:
-    output = _command([*arguments, "--judge", "offline"])
+def test_the_command_drafts_scores_and_compares(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    output = _command([*arguments, "--drop", "lateral", "--judge", "offline"])
     assert "3 studies; skipped: 1 without a reference report." in output
-    for run in ("all-inputs", "no-prior"):
+    for run in ("all-inputs", "no-prior", "no-lateral"):
+        assert output.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
         assert len((tmp_path / "out" / run / "drafts.jsonl").read_text().splitlines()) == 3
         assert (tmp_path / "out" / run / "results" / "report.html").is_file()
     settings = json.loads((tmp_path / "out" / "no-prior" / "drafts.run.json").read_text())
@@ -322,16 +308,6 @@ def test_the_command_drafts_scores_and_compares(arguments: list[str], tmp_path: 
     assert all(scores[name]["difference"]["n"] for name in ("logical_f1", "rouge_l", "bleu_4"))
     for name in ("meteor", "chexbert", "radgraph", "radcliq"):
         assert output.count(f"Not in the table: {name} (needs weights: ") == 1
-
-
-def test_the_command_prints_a_line_per_run_and_narrow_tables(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    output = _command([*arguments, "--drop", "lateral", "--judge", "offline"])
-    for run in ("all-inputs", "no-prior", "no-lateral"):
-        assert output.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
-    assert "RadFact, judge" not in output
     assert max(len(line) for line in output.splitlines() if "│" in line) <= 80
     assert len(re.findall(r"logical_f1\b", output)) == 3
 
