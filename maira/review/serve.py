@@ -6,8 +6,8 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from html import escape
 from pathlib import Path
 
@@ -37,10 +37,15 @@ def serve(
     links = {reader: page_url(host, port, token) for reader, token in tokens.items()}
     if certificate is not None:
         links = {reader: f"https{link.removeprefix('http')}" for reader, link in links.items()}
-    with listener, suppress(KeyboardInterrupt), _entrance(links.get("")) as entrance:
+    with listener, suppress(KeyboardInterrupt), ExitStack() as stack:
         on_ready(links)
-        if open_browser and entrance is not None and has_screen():
-            threading.Thread(target=webbrowser.open, args=(entrance,), daemon=True).start()
+        if open_browser and "" in links and has_screen():
+            # Other users of the machine could read the token from the command line of a browser.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="maira-review-"))
+            page = Path(folder) / "review.html"
+            content = f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(links[""])}">'
+            page.write_text(content, encoding="utf-8")
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
         # No access log: requests contain patient data.
         config = uvicorn.Config(
             make_app(review_set, store, tokens, host=host, campaign=campaign),
@@ -55,18 +60,3 @@ def serve(
             timeout_graceful_shutdown=2,
         )
         uvicorn.Server(config).run(sockets=[listener])
-
-
-@contextmanager
-def _entrance(link: str | None) -> Iterator[str | None]:
-    """Yield the address of a page, readable by its owner only, that leads to a link.
-
-    Other users of the machine could read the token from the command line of a browser.
-    """
-    if link is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="maira-review-") as folder:
-        page = Path(folder) / "review.html"
-        page.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={escape(link)}">', encoding="utf-8")
-        yield page.as_uri()

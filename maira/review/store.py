@@ -248,17 +248,9 @@ class Store:
         key = self.reader_key(batch.reader)
         for event in batch.events:
             self._check_reader_and_study(key, event.number)
+        now = database.timestamp()
         rows = [
-            (
-                batch.session,
-                event.sequence,
-                key,
-                event.number,
-                event.kind,
-                event.clock,
-                batch.sent,
-                database.timestamp(),
-            )
+            (batch.session, event.sequence, key, event.number, event.kind, event.clock, batch.sent, now)
             for event in batch.events
         ]
         with self._lock, self._exclusive_transaction():
@@ -272,12 +264,9 @@ class Store:
             )
 
     def events(self, reader: str) -> list[StoredEvent]:
-        """Return the events of a reader's pages; none in a review from before times were recorded."""
         with self._lock:
             key = self.reader_key(reader)
             names = self._with_merged(key)
-            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
-                return []
             rows = self._connection.execute(
                 "SELECT reader, session, sequence, study, kind, clock, sent, received FROM reading_events"
                 f" WHERE reader IN ({','.join('?' * len(names))}) ORDER BY number",
