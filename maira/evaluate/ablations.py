@@ -33,7 +33,6 @@ class Config:
 
     @property
     def name(self) -> str:
-        """Name of the experiment."""
         return self.path.stem
 
 

@@ -53,12 +53,10 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """Name of the folder and of the row in tables."""
         return self.folder.name
 
     @property
     def drafts(self) -> Path:
-        """The drafts file."""
         return self.folder / "drafts.jsonl"
 
     @property
@@ -68,7 +66,6 @@ class Experiment:
 
     @property
     def results(self) -> Path:
-        """The results folder."""
         return self.folder / "results"
 
 

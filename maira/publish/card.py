@@ -30,8 +30,9 @@ from radfact.statistics.proportions import wilson_interval
 PHANTOM = "phantom"
 """`source` of synthetic studies in a manifest."""
 UNKNOWN = "unknown"
-_PATHS = ("manifest", "shards", "file")
-_UNPUBLISHED = ("out", "trackers", "workers", "model", "keep", "save_every", "log_every")
+_UNPUBLISHED = {
+    *("manifest", "shards", "file", "preferences", "out", "trackers", "workers", "keep", "save_every", "log_every"),
+}
 """Fields of a run config that are paths or do not change the model."""
 
 
@@ -204,7 +205,11 @@ def make_card(
         model_name=name,
         eval_results=[result for test in tests for result in _eval_results(task, test)] or None,
     )
-    settings = _published(training.config) if training else None
+    settings = {}
+    if training:
+        model = training.config.get("model")  # the architecture of random weights, or else a path
+        own = {key: item for key, item in training.config.items() if key != "model"}
+        settings = _published({"model": model, **own} if isinstance(model, dict) else own)
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -239,19 +244,18 @@ def _eval_results(task: str, test: TestScores) -> Iterator[EvalResult]:
         )
 
 
-def _published(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a run config without the paths of the machine."""
-    values = {key: value for key, value in config.items() if key not in _UNPUBLISHED}
-    if isinstance(model := config.get("model"), dict):
-        values = {"model": model, **values}
-    values["train"] = _numbered(config.get("train") or [])
-    if isinstance(validation := config.get("validation"), dict):
-        values["validation"] = {**validation, "sources": _numbered(validation.get("sources") or [])}
-    return values
+def _published(value: Any) -> Any:
+    """Return settings without the paths of the machine; sources have numbers instead."""
+    if isinstance(value, list):
+        return [
+            {"source": number, **_published(item)} if isinstance(item, dict) else item
+            for number, item in enumerate(value, start=1)
+        ]
+    if not isinstance(value, dict):
+        return value
+    return {key: _published(item) for key, item in value.items() if key not in _UNPUBLISHED and not _has_path(item)}
 
 
-def _numbered(sources: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {"source": number, **{key: value for key, value in source.items() if key not in _PATHS}}
-        for number, source in enumerate(sources, start=1)
-    ]
+def _has_path(value: Any) -> bool:
+    """Whether a value names a place on this machine, such as vllm:/home/me/judge."""
+    return isinstance(value, str) and Path(value.rpartition(":")[2]).is_absolute()

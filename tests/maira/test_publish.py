@@ -270,10 +270,13 @@ def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: P
     assert "learning_rate" in text
     assert record["data"][0]["sha256"][:16] in text
     assert not any(word in text for word in ("private-name", str(tmp_path), str(Path.home()), str(phantoms.parent)))
-    (tmp_path / "moved.jsonl").write_text("")
-    changed = {**record, "config": {**record["config"], "train": [{"manifest": str(tmp_path / "moved.jsonl")}]}}
-    write_json(folder / RECORD_FILE, changed)
-    assert read_checkpoint(folder).sources == [Counter()]
+    moved = str(tmp_path / "moved.jsonl")
+    Path(moved).write_text("")
+    record["config"] |= {"train": [{"manifest": moved, "preferences": moved}], "grpo": {"judge": f"vllm:{tmp_path}"}}
+    write_json(folder / RECORD_FILE, record)
+    facts = read_checkpoint(folder)
+    assert facts.sources == [Counter()]
+    assert str(tmp_path) not in str(make_card(REPOSITORY, facts))
 
 
 def test_a_run_from_a_model_of_the_hub_names_it(cached: Path, phantoms: Path, tmp_path: Path) -> None:
