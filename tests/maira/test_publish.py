@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from error_checks import raises_code
+from error_checks import raises, raises_code
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
 from tiny_runs import quiet, train_config
 from typer.testing import CliRunner
@@ -32,7 +33,7 @@ from maira.publish.card import CheckpointFacts, make_card, read_checkpoint, read
 from maira.publish.push import push, select_files
 from maira.train.record import RECORD_FILE
 from maira.train.report_training import train
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode
 from radfact.io.hub import resolve_model
 from radfact.io.jsonl import read_json, write_json
 
@@ -149,13 +150,11 @@ def test_the_command_pushes_model_processor_and_card(hub: LocalHub, checkpoint: 
     assert (card.data.license, card.data.library_name) == ("mit", "maira-radfact")
 
 
-def test_a_dry_run_prints_the_card_and_contacts_nobody(hub: LocalHub, checkpoint: Path) -> None:
-    result = maira("push", checkpoint, REPOSITORY, "--dry-run")
-    assert ModelCard(result.stdout).data.license == "unknown"
+def test_a_dry_run_contacts_nobody_and_an_edited_card_is_pushed(
+    hub: LocalHub, checkpoint: Path, tmp_path: Path
+) -> None:
+    assert ModelCard(maira("push", checkpoint, REPOSITORY, "--dry-run").stdout).data.license == "unknown"
     assert hub.files is None
-
-
-def test_an_edited_card_is_pushed(hub: LocalHub, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "card.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
     assert maira("push", checkpoint, REPOSITORY, "--card", tmp_path / "card.md").exit_code == 0
     assert (hub.files or {})["README.md"].endswith(b"# Mine\n")
@@ -194,45 +193,43 @@ def test_a_model_of_the_cache_is_loaded_and_drafts_by_name(
         resolve_model("me/none", field="checkpoint")
 
 
+LOAD = partial(resolve_model, REPOSITORY, field="checkpoint")
+PUSH = partial(push, REPOSITORY, {}, "card")
+
+
 @pytest.mark.parametrize(
-    ("status", "answer", "code"),
+    ("call", "status", "answer", "error"),
     [
-        (404, "RepoNotFound", ErrorCode.UNKNOWN_NAME),
-        (404, "RevisionNotFound", ErrorCode.UNKNOWN_NAME),
-        (401, "RepoNotFound", ErrorCode.UNKNOWN_NAME),
-        (401, "InvalidToken", ErrorCode.MISSING_REQUIREMENT),
-        (403, "GatedRepo", ErrorCode.MISSING_REQUIREMENT),
+        (LOAD, 404, "RepoNotFound", "checkpoint: unknown-name"),
+        (LOAD, 404, "RevisionNotFound", "checkpoint: unknown-name"),
+        (LOAD, 401, "RepoNotFound", "checkpoint: unknown-name"),
+        (LOAD, 401, "InvalidToken", "checkpoint: missing-requirement"),
+        (LOAD, 403, "GatedRepo", "checkpoint: missing-requirement"),
+        (PUSH, 401, "NoToken", "repository: missing-requirement"),
+        (PUSH, 500, "NoToken", "server-unavailable"),
+        (LOAD, None, "", "server-unavailable"),
     ],
 )
-def test_a_model_that_cannot_be_had_is_one_error(
-    refuse: Callable[[int, str], None], status: int, answer: str, code: ErrorCode
+def test_an_answer_of_the_hub_is_one_error(
+    refuse: Callable[[int, str], None],
+    call: Callable[[], Any],
+    status: int | None,
+    answer: str,
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refuse(status, answer)
+    if status is None:
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    else:
+        refuse(status, answer)
+    with raises(error):
+        call()
+
+
+def test_the_command_names_the_option_of_a_model_that_is_unknown(refuse: Callable[[int, str], None]) -> None:
+    refuse(404, "RepoNotFound")
     error = maira("generate", "--checkpoint", REPOSITORY, "--manifest", "none.jsonl", "--out", "out.jsonl").exception
-    assert isinstance(error, InputError)
-    assert (error.code, error.field) == (code, "--checkpoint")
-    assert "\n" not in str(error)
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "code"),
-    [(401, InputError, ErrorCode.MISSING_REQUIREMENT), (500, RunError, ErrorCode.SERVER_UNAVAILABLE)],
-)
-def test_a_push_that_the_hub_refuses_is_one_error(
-    refuse: Callable[[int, str], None], status: int, kind: type[InputError], code: ErrorCode
-) -> None:
-    refuse(status, "NoToken")
-    with pytest.raises(kind) as caught:
-        push(REPOSITORY, {}, "card")
-    assert caught.value.code == code
-
-
-def test_a_model_that_is_not_cached_needs_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(RunError) as caught:
-        resolve_model(REPOSITORY)
-    assert caught.value.code == ErrorCode.SERVER_UNAVAILABLE
+    assert (error.code, error.field) == (ErrorCode.UNKNOWN_NAME, "--checkpoint")
 
 
 def test_settings_with_a_path_of_the_machine_are_refused(checkpoint: Path, tmp_path: Path) -> None:
