@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -120,8 +120,15 @@ class ResponseFile:
             if changed_settings := [key for key in settings if run.get(key) != settings[key]]:
                 raise self._conflict(f"holds responses of a run with another {', '.join(changed_settings)}")
             known = hashes if isinstance(hashes := run.get("requests"), dict) else {}
-        rows_by_file = {path: list(_complete_rows(path)) for path in files}
-        image_hashes = _hash_images({image for item in self.items for image in item.request.example.images})
+        rows_by_file: dict[Path, list[Row]] = {}
+        for path in files:
+            text = read_text(path)
+            # A killed run may leave a partial last line, which is generated again.
+            complete = text[: text.rfind("\n") + 1]
+            rows_by_file[path] = [row for _, row in parse_rows(complete.split("\n"), path)]
+        images = {image for item in self.items for image in item.request.example.images}
+        with ThreadPoolExecutor(thread_name_prefix="maira-hashes") as readers:
+            image_hashes = dict(zip(images, readers.map(_hash_image, images), strict=True))
         hashes = {item.key: item.content_hash(image_hashes) for item in self.items}
         unreadable = {failure.sample_id for failure in self.failures}
         rows = {self._key_of(row): row for rows in rows_by_file.values() for row in rows}
@@ -170,27 +177,16 @@ class ResponseFile:
                     path.unlink()
 
 
-def _hash_images(images: Iterable[Path]) -> dict[Path, str]:
-    """Return the hashes of the files' content; "" for an unreadable one, which the engine reports."""
-
-    def hash_image(path: Path) -> tuple[Path, str]:
-        try:
-            return path, file_sha256(path)
-        except OSError:
-            return path, ""
-
-    with ThreadPoolExecutor(thread_name_prefix="maira-hashes") as readers:
-        return dict(readers.map(hash_image, images))
+def _hash_image(path: Path) -> str:
+    """Return the hash of the file's content; "" for an unreadable one, which the engine reports."""
+    try:
+        return file_sha256(path)
+    except OSError:
+        return ""
 
 
 def _key(sample_id: str, index: int | None) -> str:
     return sample_id if index is None else f"{sample_id} {index}"
-
-
-def _complete_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of complete lines; a killed run may leave a partial last line, which is generated again."""
-    text = read_text(path)
-    return (row for _, row in parse_rows(text[: text.rfind("\n") + 1].split("\n"), path))
 
 
 def generate_rows(

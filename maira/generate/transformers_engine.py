@@ -139,7 +139,10 @@ class TransformersEngine:
                 batch = [prompt for prompt in batch if prompt.kind == first.kind]
                 responses = self._try_batch(batch, features, start)
                 if responses is None:
-                    self._free_memory()
+                    self._static_cache = None
+                    gc.collect()
+                    if self.device.type == "cuda":
+                        torch.cuda.empty_cache()
                     if len(batch) > 1:
                         self._batch_share = (len(batch) // 2) / planned
                         continue
@@ -162,12 +165,6 @@ class TransformersEngine:
         if self._static_cache is not None:
             free += sum(layer.keys.nbytes + layer.values.nbytes for layer in self._static_cache.layers)
         return largest_batch_size(free, length, self.model.config.text_config, self.model.dtype.itemsize)
-
-    def _free_memory(self) -> None:
-        self._static_cache = None
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def _try_batch(
         self, prompts: Sequence[_Prompt], features: ImageFeatures, start: int

@@ -20,8 +20,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response, length_key
-from maira.generate.plain_llama import export_plain_llama
-from maira.generate.prompt_embedder import PromptEmbedder
+from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import checkpoint_name
 from maira.model.tokens import OBJECT_END
 from radfact.errors import ErrorCode, InputError, RunError
@@ -46,7 +45,7 @@ class VLLMEngine:
     """An engine that runs vLLM's continuous batching.
 
     Encoder and adapter run in this process, on the first GPU or on the CPU; vLLM reads the language model from a plain
-    Llama folder that is made once (`maira.generate.plain_llama`) and takes embedded prompts.
+    Llama folder that is made once (`maira.generate.vllm_parts`) and takes embedded prompts.
     """
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:

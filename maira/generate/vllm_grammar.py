@@ -35,7 +35,7 @@ BROKEN = 2.0**40
 
 
 class MairaLogitsProcessor(LogitsProcessor):
-    """Constrains the logits of running requests; the model is a folder of `maira.generate.plain_llama`."""
+    """Constrains the logits of running requests; the model is a folder of `maira.generate.vllm_parts`."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002
         folder = Path(vllm_config.model_config.model)

@@ -71,7 +71,7 @@ class Grammar:
         self.decode, self.max_boxes, self.max_copies = tokenizer.decode, max_boxes, max_copies
         known = tokenizer.get_vocab()
         self.ids = ids = {token: known[token] for token in ADDED_TOKENS}
-        self.ends = frozenset({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or ())})
+        self.ends = end_ids(tokenizer, ends)
         silent = self.ends.union(ids.values(), tokenizer.all_special_ids)
         silent |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         # After another token, since a tokenizer may drop the space before a text's first token.
@@ -110,6 +110,11 @@ class Grammar:
         for first, axis in zip((Allow.X, Allow.Y), self.axes, strict=True):
             for minimum in range(BINS):
                 self.allowed[first + minimum, axis[minimum:]] = True
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase, ends: int | Iterable[int] | None) -> frozenset[int]:
+    """Return the ids that end a response: the tokenizer's end token, and those of a generation config."""
+    return frozenset({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or ())})
 
 
 class ReportState:

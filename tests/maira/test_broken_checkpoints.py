@@ -13,9 +13,8 @@ from error_checks import raises_code
 from safetensors.torch import load_file, save_file
 
 from maira.generate.engine import EngineOptions
-from maira.generate.plain_llama import export_plain_llama
-from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
+from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import WEIGHTS
 from maira.model.processor import MairaProcessor
 from maira.train.data.tokenizer import train_tokenizer

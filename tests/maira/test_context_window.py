@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 
 from maira.data.study import Study
 from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, fit_window, report_request
-from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.transformers_engine import TransformersEngine
+from maira.generate.vllm_parts import PromptEmbedder
 from maira.model.config import MairaConfig, context_window
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor

@@ -16,10 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from maira.data.manifest import read_manifest
 from maira.data.study import Study
-from maira.generate import plain_llama as module
+from maira.generate import vllm_parts as module
 from maira.generate.engine import FailedRequest, report_request
-from maira.generate.plain_llama import export_plain_llama
-from maira.generate.prompt_embedder import PromptEmbedder
+from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import fingerprint
 from maira.model.task_examples import make_example
 from maira.model.tokens import OBJECT

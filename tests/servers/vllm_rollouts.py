@@ -62,9 +62,7 @@ if __name__ == "__main__":
     )
     wrapped = MairaLossModel(model, 0, 0.0)
     context = DistributedContext(0, 1, torch.device("cpu"))
-    engine = RolloutEngine(
-        config, ParallelModel(wrapped, wrapped, context), processor, [model.generation_config.eos_token_id]
-    )
+    engine = RolloutEngine(config, ParallelModel(wrapped, wrapped, context), processor)
     greedy, sampled = tiny_maira.report_requests(studies), tiny_maira.report_requests(studies, temperature=1.0)
     subset = dict(reversed(list(sampled.items())[::5]))
     arguments = {"tensor_parallel_size": 2, "max_model_len": 99, "nonsense": 1}

@@ -232,7 +232,7 @@ class RolloutSampler:
             return
         from maira.train.post.rollout_engine import RolloutEngine
 
-        with closing(RolloutEngine(self._config, self._model, self._processor, self._grammar.ends)) as engine:
+        with closing(RolloutEngine(self._config, self._model, self._processor)) as engine:
             yield engine.sync_weights
 
     def _draw(self, step: int, open_engine: Callable[[], AbstractContextManager[Engine]]) -> StepBatches:

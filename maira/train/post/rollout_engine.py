@@ -7,7 +7,7 @@ GPU, but that cannot be tested without one.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from maira.generate.engine import EngineOptions
-from maira.generate.plain_llama import plain_llama_name, write_settings, write_weights
-from maira.generate.prompt_embedder import PromptEmbedder
 from maira.generate.vllm_engine import VLLMEngine, check_colocated_arguments
+from maira.generate.vllm_parts import PromptEmbedder, plain_llama_name, write_settings, write_weights
 from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
 from maira.train import lora
@@ -33,12 +32,10 @@ _FIELD = "grpo.engine_args"
 class RolloutEngine:
     """A vLLM engine on the device of this process; the processes of a machine share the files of the weights.
 
-    Encoder, adapter and token embeddings are those of the model in training; `ends` are the tokens that end a response.
+    Encoder, adapter and token embeddings are those of the model in training.
     """
 
-    def __init__(
-        self, config: TrainConfig, model: ParallelModel, processor: MairaProcessor, ends: Iterable[int]
-    ) -> None:
+    def __init__(self, config: TrainConfig, model: ParallelModel, processor: MairaProcessor) -> None:
         self._config, self._model, self._context = config, model, model.context
         maira: Any = model.training.model
         dtype = self._dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
@@ -46,6 +43,7 @@ class RolloutEngine:
         options = _engine_options(config, self._context)
         embedder = PromptEmbedder(maira, processor, options.image_check, dtype, autocast=model.autocast)
         if self._is_writer:
+            ends = maira.generation_config.eos_token_id
             write_settings(self._folder, maira.config.text_config, processor.tokenizer, ends, dtype)
         self._context.wait()
         if self._context.device.type == "cuda":

@@ -1,0 +1,210 @@
+"""The parts of a checkpoint for vLLM: a folder with its language model as a plain Llama, and prompts as embeddings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import GenerationConfig, PretrainedConfig
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from maira.data.image_check import ImageCheck
+from maira.generate.engine import FailedRequest, GenerationRequest, fit_window
+from maira.generate.features import ImageFeatures
+from maira.model.checkpoint import INDEX, check_json, checkpoint_folder, fingerprint, read_headers
+from maira.model.config import read_config
+from maira.model.grammar import end_ids
+from maira.model.modeling import MODULES, CheckpointWeights, MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from radfact.cache_folders import user_cache
+from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_json, write_json
+from radfact.io.outputs import Output, lock_output
+
+_ORIGIN = "maira.json"
+"""File of an export with the fingerprint of its checkpoint and its type."""
+_SHARD_SIZE = "2GB"
+"""Size of a file, which is in memory while it is written."""
+_BATCH_SIZE = 8
+"""Requests whose images are encoded together."""
+
+
+def export_plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None) -> Path:
+    """Return a folder with the checkpoint's language model as Hugging Face's Llama, exported unless it exists.
+
+    It holds configuration, sharded weights, tokenizer and generation settings, and is renamed into place when complete.
+    Processes that need the same export wait for the first. Without `folder`, it is `maira/NAME@FINGERPRINT-DTYPE` in
+    the user's cache (XDG_CACHE_HOME, or `~/.cache`).
+    """
+    origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
+    if folder is None:
+        folder = user_cache() / "maira" / f"{checkpoint.resolve().name}@{origin['checkpoint']}-{origin['dtype']}"
+    with lock_output(folder, Output("new folder", resumes=True, is_private=False), waits=True):
+        if folder.is_dir() and any(folder.iterdir()):
+            _check(folder, origin)
+        else:
+            _export(checkpoint, dtype, folder, origin)
+    return folder
+
+
+def _check(folder: Path, origin: dict[str, str]) -> None:
+    """Raise an InputError unless the folder is a complete export of this origin."""
+    marker = folder / _ORIGIN
+    if not marker.is_file() or read_json(marker) != origin:
+        message = f"is not the language model of this checkpoint in {origin['dtype']}; choose another or remove it"
+        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=folder)
+    index = folder / INDEX
+    expected = read_json(index)["weight_map"].keys() if index.is_file() else set()
+    if not expected <= {tensor.name for tensor in read_headers(folder)}:
+        message = "lacks weights that its index names; remove it to export it again"
+        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder)
+
+
+def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str, str]) -> None:
+    config = read_config(checkpoint)
+    weights = CheckpointWeights(checkpoint, config)
+    names = {plain_llama_name(name): name for name in weights.shapes if name.startswith(MODULES["language_model"])}
+
+    def read(plain: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in weights.read((names[other] for other in plain), dtype):
+            yield plain_llama_name(name), tensor
+
+    check_json(checkpoint, GENERATION_CONFIG_NAME)
+    if (checkpoint / GENERATION_CONFIG_NAME).is_file():
+        ends = GenerationConfig.from_pretrained(checkpoint).eos_token_id
+    else:
+        ends = GenerationConfig.from_model_config(config).eos_token_id
+    with checkpoint_folder(folder) as made:
+        write_weights(made, {plain: weights.shapes[name] for plain, name in names.items()}, read, dtype)
+        tokenizer = MairaProcessor.from_pretrained(checkpoint).tokenizer
+        write_settings(made, config.text_config, tokenizer, ends, dtype)
+        write_json(made / _ORIGIN, origin)
+
+
+def write_weights(
+    folder: Path,
+    shapes: Mapping[str, Sequence[int]],
+    read: Callable[[Sequence[str]], Iterable[tuple[str, Tensor]]],
+    dtype: torch.dtype,
+) -> None:
+    """Write the weights of a plain Llama folder, file by file; files of the same names are replaced.
+
+    `shapes` has the shapes of all weights by their names in Llama, and `read` yields names and weights for names.
+    """
+    meta = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+    shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
+    for file, members in shards.filename_to_tensors.items():
+        tensors = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in read(members)}
+        (folder / file).unlink(missing_ok=True)  # vLLM may still have the old file mapped
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+    if shards.is_sharded:
+        write_json(folder / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
+
+
+def write_settings(folder: Path, text_config: PretrainedConfig, tokenizer: Any, ends: Any, dtype: torch.dtype) -> None:
+    """Write configuration, tokenizer and generation config, with its end tokens, of a plain Llama folder."""
+    text = copy.deepcopy(text_config)
+    text.architectures, text.dtype = ["LlamaForCausalLM"], dtype
+    text.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=sorted(end_ids(tokenizer, ends)),
+    ).save_pretrained(folder)
+
+
+def plain_llama_name(name: str) -> str:
+    """Return the name in a Llama of a parameter of the model's language model."""
+    return name.replace("model.language_model.", "model.", 1)
+
+
+class PromptEmbedder:
+    """Embeds prompts by encoder, adapter and token embeddings of a model in evaluation mode, on its device.
+
+    `dtype` is the type of the embeddings, that of the language model; `autocast` is to bfloat16.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        image_check: ImageCheck = "off",
+        dtype: torch.dtype = torch.float32,
+        *,
+        autocast: bool = False,
+    ) -> None:
+        self._model, self.processor, self._image_check = model, processor, image_check
+        self._dtype, self._autocast = dtype, autocast
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Path, image_check: ImageCheck = "off") -> PromptEmbedder:
+        """Load what embeds the prompts of a checkpoint, without the rest of its language model."""
+        processor = MairaProcessor.from_pretrained(checkpoint)
+        config = read_config(checkpoint)
+        weights = CheckpointWeights(checkpoint, config)
+        without_layers = copy.deepcopy(config)
+        without_layers.text_config.num_hidden_layers = 0
+        with torch.device("meta"):
+            model: Any = MairaForConditionalGeneration(without_layers).eval()
+        prefixes = (*MODULES["encoder"], *MODULES["adapter"], "model.language_model.embed_tokens.")
+        names = [name for name in weights.shapes if name.startswith(prefixes)]
+        model.load_state_dict(dict(weights.read(names, torch.float32)), assign=True, strict=False)
+        return cls(model, processor, image_check)
+
+    def to(self, device: str, dtype: torch.dtype) -> None:
+        """Move the model to a device, where encoder and adapter run in bfloat16 if it is a GPU."""
+        self._dtype = dtype
+        for module in (self._model.model.vision_tower, self._model.model.multi_modal_projector):
+            module.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
+        self._model.get_input_embeddings().to(device, dtype)
+
+    def embed(
+        self, requests: Sequence[GenerationRequest], window: int
+    ) -> Iterator[tuple[GenerationRequest, Tensor] | FailedRequest]:
+        """Yield each request and its prompt as embeddings (length, width) on the CPU, or the reason for a failure.
+
+        The limit of new tokens is what the prompt leaves of `window` tokens.
+        """
+        images = [request.example.images for request in requests]
+        with ImageFeatures(
+            self._encode_patches, self.processor.image_processor, images, image_check=self._image_check
+        ) as features:
+            patches: Mapping[Path, Tensor | InputError] = {}
+            for index, request in enumerate(requests):
+                if index % _BATCH_SIZE == 0:
+                    patches = features.encode(index, index + _BATCH_SIZE)
+                yield self._embed_prompt(request, [patches[image] for image in images[index]], window)
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Context of a forward pass; entered for each one, since inference mode and autocast are per thread."""
+        with torch.inference_mode(), torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._autocast):
+            yield
+
+    def _encode_patches(self, pixels: Tensor) -> Tensor:
+        with self._inference():
+            patches: Tensor = self._model.encode_patches(pixels.to(self._model.device))
+        return patches
+
+    def _embed_prompt(
+        self, request: GenerationRequest, encoded: Sequence[Tensor | InputError], window: int
+    ) -> tuple[GenerationRequest, Tensor] | FailedRequest:
+        ids = self.processor.encode_example(request.example)
+        fitting = fit_window(request, len(ids), window)
+        if isinstance(fitting, FailedRequest):
+            return fitting
+        if error := next((image for image in encoded if isinstance(image, InputError)), None):
+            return FailedRequest(str(error))
+        with self._inference():
+            patches: Any = encoded
+            image_tokens = self._model.project(torch.stack(patches).to(self._model.device)) if encoded else None
+            embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._model.device), image_tokens)[0]
+            return fitting, embeddings.to("cpu", self._dtype)
