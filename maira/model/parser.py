@@ -76,11 +76,44 @@ def parse_report(text: str, *, cut_off: bool = False) -> ParsedReport:
     # No record or file can hold a lone surrogate (bytes of a token that was cut apart).
     text = text.encode("utf-8", "replace").decode()
     fragment = _FRAGMENT.search(text)
-    parser = _Parser()
-    for piece in FORMAT_TOKEN.split(text[: fragment.start()] if fragment else text):
-        if piece.strip() and piece not in _PADDING:
-            parser.feed(piece.strip())
-    return parser.finish(in_token=fragment is not None, reached_limit=cut_off)
+    spans = _read_spans(text[: fragment.start()] if fragment else text)
+    last = spans[-1]
+    is_open = fragment is not None or last.is_object or last.corners is not None
+    if last.corners is not None and len(last.corners) < 4:
+        last.corners = None
+    last.end_box()
+    if is_open or (cut_off and last.pieces):
+        last.kinds.append("cut_off")
+    sentences: list[Sentence] = []
+    notes: _Notes = []
+    for span in spans:
+        if span is last and cut_off and "cut_off" not in span.kinds:
+            notes.append((len(sentences) - 1 if sentences else None, "cut_off"))
+        joined = " ".join(span.pieces)
+        texts = [part for part in ([joined] if span.is_object else split_sentences(joined)) if WORD.search(part)]
+        if not texts:
+            notes += [(None, kind) for kind in (*span.kinds, *span.kind_without_words())]
+            continue
+        if not span.is_object:
+            notes += [(len(sentences) + index, "outside_object") for index in range(len(texts))]
+        sentences += [Sentence(text=part) for part in texts]
+        boxes = tuple(
+            Box(x_min=corners[0], y_min=corners[1], x_max=corners[2], y_max=corners[3])
+            for corners in ([(value + 0.5) / BINS for value in box] for box in span.boxes)
+        )
+        sentences[-1] = Sentence(text=texts[-1], boxes=boxes or None)
+        notes += [(len(sentences) - 1, kind) for kind in span.kinds]
+    is_narrative = not any(span.is_object for span in spans) and all(sentence.boxes is None for sentence in sentences)
+    if is_narrative:
+        notes = [note for note in notes if note[1] != "outside_object"]
+    seen: set[str] = set()
+    for index, sentence in enumerate(sentences):
+        words = " ".join(sentence.text.casefold().split())
+        if words in seen:
+            notes.append((index, "repeated_sentence"))
+        seen.add(words)
+    prose = " ".join(piece for span in spans for piece in span.pieces)
+    return ParsedReport(sentences, _in_order(notes, len(sentences)), prose, is_narrative)
 
 
 def split_sentences(text: str) -> list[str]:
@@ -148,18 +181,12 @@ _PADDING = frozenset({"<s>", "</s>", "<unk>", "<pad>"})
 # The period of an abbreviation or of a list's number is mostly followed by a lowercase letter or a digit.
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?![a-z0-9])|\n\s*\n")
 
-_Bins = tuple[int, ...]
 _Notes = list[tuple[int | None, IrregularityKind]]
 
 
 def _bin(coordinate: float) -> int:
     # In floating point, 100 * 0.29 is slightly less than 29.
     return min(BINS - 1, int(round(BINS * coordinate, 9)))
-
-
-def _decode(bins: _Bins) -> Box:
-    x_min, y_min, x_max, y_max = ((value + 0.5) / BINS for value in bins)
-    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
 
 def _in_order(notes: _Notes, count: int) -> list[Irregularity]:
@@ -170,118 +197,73 @@ def _in_order(notes: _Notes, count: int) -> list[Irregularity]:
 
 @dataclass(slots=True)
 class _Span:
-    """A span of text that is being parsed: an object, or the text between two objects."""
+    """A span of text: an object, or the text between two objects up to words that follow a box."""
 
     is_object: bool = False
     pieces: list[str] = field(default_factory=list)
-    boxes: list[_Bins] = field(default_factory=list)
+    boxes: list[tuple[int, ...]] = field(default_factory=list)
     kinds: list[IrregularityKind] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Parser:
-    sentences: list[Sentence] = field(default_factory=list)
-    notes: _Notes = field(default_factory=list)
-    prose: list[str] = field(default_factory=list)
-    has_objects: bool = False
-    span: _Span = field(default_factory=_Span)
     corners: list[tuple[str, int]] | None = None  # of the box being parsed
 
-    def feed(self, piece: str) -> None:
-        """Parse one token, or the text between two tokens."""
-        coordinate = _COORDINATE.fullmatch(piece)
-        if coordinate and self.corners is not None:
-            # int() refuses a number of thousands of digits, which a looping model writes.
-            self.corners.append((coordinate[1], int(coordinate[2]) if len(coordinate[2]) < 3 else BINS))
-        elif piece == "</box>" and self.corners is not None:
-            self.end_box(closed=True)
-        elif piece == "<box>":
-            self.end_box()
-            self.corners = []
-        elif piece == "<obj>":
-            self.has_objects = True
-            self.end_box()
-            if self.span.is_object:
-                self.span.kinds.append("nested")
-            self.end_span(_Span(is_object=True))
-        elif piece == "</obj>":
-            self.end_box()
-            if self.span.is_object:
-                self.end_span(_Span())
-            else:
-                self.span.kinds.append("stray_token")
-        elif FORMAT_TOKEN.fullmatch(piece):
-            self.span.kinds.append("stray_token")
-        else:
-            self.add_text(piece)
-
-    def finish(self, *, in_token: bool, reached_limit: bool) -> ParsedReport:
-        cut_off = in_token or self.span.is_object or self.corners is not None
-        if self.corners is not None and len(self.corners) < 4:
-            self.corners = None
-        self.end_box()
-        if cut_off or (reached_limit and self.span.pieces):
-            self.span.kinds.append("cut_off")
-        elif reached_limit:
-            self.notes.append((len(self.sentences) - 1 if self.sentences else None, "cut_off"))
-        self.end_span(_Span())
-        is_narrative = not self.has_objects and all(sentence.boxes is None for sentence in self.sentences)
-        if is_narrative:
-            self.notes = [note for note in self.notes if note[1] != "outside_object"]
-        seen: set[str] = set()
-        for index, sentence in enumerate(self.sentences):
-            words = " ".join(sentence.text.casefold().split())
-            if words in seen:
-                self.notes.append((index, "repeated_sentence"))
-            seen.add(words)
-        irregularities = _in_order(self.notes, len(self.sentences))
-        return ParsedReport(self.sentences, irregularities, " ".join(self.prose), is_narrative)
-
-    def add_text(self, text: str) -> None:
-        self.end_box()
-        self.prose.append(text)
-        if self.span.boxes and self.span.is_object:
-            self.span.kinds.append("text_after_box")
-        elif self.span.boxes and WORD.search(text):
-            self.end_span(_Span())
-        self.span.pieces.append(text)
-
     def end_box(self, *, closed: bool = False) -> None:
-        """Add the box that is being parsed, if any, to the span."""
+        """Add the box that is being parsed, if any."""
         if self.corners is None:
             return
         axes, values = [axis for axis, _ in self.corners], [value for _, value in self.corners]
         self.corners = None
         if axes != ["x", "y", "x", "y"] or max(values) >= BINS:
-            self.span.kinds.append("malformed_box")
+            self.kinds.append("malformed_box")
             return
         x, y = sorted(values[::2]), sorted(values[1::2])
         box = (x[0], y[0], x[1], y[1])
         if not closed:
-            self.span.kinds.append("unclosed_box")
+            self.kinds.append("unclosed_box")
         if list(box) != values:
-            self.span.kinds.append("swapped_corners")
-        if box in self.span.boxes:
-            self.span.kinds.append("repeated_box")
+            self.kinds.append("swapped_corners")
+        if box in self.boxes:
+            self.kinds.append("repeated_box")
         else:
-            self.span.boxes.append(box)
+            self.boxes.append(box)
 
-    def end_span(self, following: _Span) -> None:
-        """Convert the span to sentences and continue with the next one."""
-        ended, self.span = self.span, following
-        text = " ".join(ended.pieces)
-        texts = [part for part in ([text] if ended.is_object else split_sentences(text)) if WORD.search(part)]
-        if not texts:
-            if ended.is_object and "cut_off" not in ended.kinds:
-                ended.kinds.append("empty_object")
-            elif ended.boxes:
-                ended.kinds.append("stray_token")
-            elif ended.pieces and not ended.is_object:
-                ended.kinds.append("outside_object")
-            self.notes += [(None, kind) for kind in ended.kinds]
-            return
-        if not ended.is_object:
-            self.notes += [(len(self.sentences) + index, "outside_object") for index in range(len(texts))]
-        self.sentences += [Sentence(text=part) for part in texts[:-1]]
-        self.sentences.append(Sentence(text=texts[-1], boxes=tuple(map(_decode, ended.boxes)) or None))
-        self.notes += [(len(self.sentences) - 1, kind) for kind in ended.kinds]
+    def kind_without_words(self) -> list[IrregularityKind]:
+        """Return what a span without words is, if it is an irregularity."""
+        if self.is_object and "cut_off" not in self.kinds:
+            return ["empty_object"]
+        if self.boxes:
+            return ["stray_token"]
+        return ["outside_object"] if self.pieces and not self.is_object else []
+
+
+def _read_spans(text: str) -> list[_Span]:
+    spans = [_Span()]
+    for piece in map(str.strip, FORMAT_TOKEN.split(text)):
+        span, coordinate = spans[-1], _COORDINATE.fullmatch(piece)
+        if not piece or piece in _PADDING:
+            continue
+        if coordinate and span.corners is not None:
+            # int() refuses a number of thousands of digits, which a looping model writes.
+            span.corners.append((coordinate[1], int(coordinate[2]) if len(coordinate[2]) < 3 else BINS))
+            continue
+        if piece == "</box>" and span.corners is not None:
+            span.end_box(closed=True)
+            continue
+        is_token = FORMAT_TOKEN.fullmatch(piece) is not None
+        if not is_token or piece in ("<box>", "<obj>", "</obj>"):
+            span.end_box()
+        if piece == "<box>":
+            span.corners = []
+        elif piece == "<obj>":
+            if span.is_object:
+                span.kinds.append("nested")
+            spans.append(_Span(is_object=True))
+        elif piece == "</obj>" and span.is_object:
+            spans.append(_Span())
+        elif is_token:
+            span.kinds.append("stray_token")
+        else:
+            if span.boxes and span.is_object:
+                span.kinds.append("text_after_box")
+            elif span.boxes and WORD.search(piece):
+                spans.append(span := _Span())
+            span.pieces.append(piece)
+    return spans
