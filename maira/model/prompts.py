@@ -70,29 +70,23 @@ def build_messages(
         section if section and section.strip() else MISSING
         for section in (prior_report, indication, technique, comparison)
     )
-    prior_report = f"PRIOR_REPORT: {prior_report}"
-    sections = f"INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
-    if task == "phrase":
-        image, instruction = (IMAGE, RELEASE_PHRASE) if preset == "release" else (f" {IMAGE}", PAPER_PHRASE)
-        text = f"Given the current frontal image{image} {instruction}{phrase}"
-    elif preset == "release":
-        images = {
-            (False, False): f"Given the current frontal image only{IMAGE}",
-            (True, False): f"Given the current frontal image{IMAGE} and the current lateral image{IMAGE}",
-            (False, True): f"Given the current frontal image{IMAGE} and the prior frontal image{IMAGE} {prior_report}",
-            (True, True): (
-                f"Given the current frontal image{IMAGE} the current lateral image{IMAGE} "
-                f"and the prior frontal image{IMAGE} {prior_report}"
-            ),
-        }[has_lateral, has_prior]
-        text = " ".join([images, RELEASE_FINDINGS, *([GROUNDING] if task == "grounded" else []), sections])
+    is_release, is_phrase = preset == "release", task == "phrase"
+    blank = "" if is_release else " "
+    names = ["current frontal", *["current lateral"] * has_lateral, *["prior frontal"] * has_prior]
+    images = [f"the {name} image{blank}{IMAGE}" for name in (names[:1] if is_phrase else names)]
+    if is_phrase:
+        instruction = RELEASE_PHRASE if is_release else PAPER_PHRASE
+        text = f"Given {images[0]} {instruction}{phrase}"
     else:
-        lateral = [f"the current lateral image {IMAGE}"] if has_lateral else []
-        prior = [f"and the prior frontal image {IMAGE}", prior_report] if has_prior else []
+        if is_release and len(images) == 1:
+            images = [f"the current frontal image only{IMAGE}"]
+        elif is_release or has_prior:
+            images[-1] = f"and {images[-1]}"
+        prior = [f"PRIOR_REPORT: {prior_report}"] if has_prior else []
+        instruction = RELEASE_FINDINGS if is_release else PAPER_FINDINGS
         grounding = [GROUNDING] if task == "grounded" else []
-        text = " ".join(
-            [f"Given the current frontal image {IMAGE}", *lateral, *prior, PAPER_FINDINGS, *grounding, sections]
-        )
+        sections = f"INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
+        text = " ".join(["Given", *images, *prior, instruction, *grounding, sections])
     items = [
         {"type": "image"} if part == IMAGE else {"type": "text", "text": part}
         for part in re.split(f"({IMAGE})", text)

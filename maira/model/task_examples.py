@@ -98,10 +98,12 @@ def make_example(
         images = tuple(p for p in (study.frontal, study.lateral, study.prior_frontal) if p is not None)
         if has_unused_prior_report(study):
             notes.append(PRIOR_REPORT_UNUSED)
-        sentences = study.grounded_findings
-        target = (
-            _narrative_target(study) if task == "findings" else _grounded_target(study, sentences, frontal_size, notes)
-        )
+        if task == "grounded":
+            target = _grounded_target(study, study.grounded_findings, frontal_size, notes)
+        elif token := next((token for token in NO_TEXT if token in (study.findings or "")), None):
+            raise InputError(f"sample '{study.sample_id}': the findings contain the control token {token}")
+        else:
+            target = None if study.findings is None else build_target(study.findings)
     if sum(item["type"] == "image" for item in messages[-1]["content"]) != len(images):
         raise InputError(f"sample '{study.sample_id}': a section contains the image placeholder {IMAGE}")
     for note in notes:
@@ -144,14 +146,6 @@ def drop_inputs(study: Study, names: Sequence[Input]) -> Study:
 def has_inputs(study: Study, names: Sequence[Input]) -> bool:
     """Return whether a study has all of these inputs; a prior counts if its image exists."""
     return all(getattr(study, _FIELDS[name][0]) is not None for name in names)
-
-
-def _narrative_target(study: Study) -> str | None:
-    if study.findings is None:
-        return None
-    if token := next((token for token in NO_TEXT if token in study.findings), None):
-        raise InputError(f"sample '{study.sample_id}': the findings contain the control token {token}")
-    return build_target(study.findings)
 
 
 def _grounded_target(
