@@ -108,7 +108,9 @@ class Server:
 
     def about(self, request: Request) -> Response:
         """Respond to `GET /api/set`, without file names: they may reveal the model."""
-        key = self._own_key(request)
+        if request.scope["reader"] == COORDINATOR:
+            raise _other_reader()
+        key = request.scope["reader"] or None
         reader = key and self.store.registered_name(key)
         settings = self.store.campaign.settings if self.store.campaign else None
         return JSONResponse(
@@ -257,13 +259,6 @@ class Server:
         if request.scope["reader"] not in ("", self.store.reader_key(reader)):
             raise _other_reader()
         return self.store.registered_name(reader)
-
-    def _own_key(self, request: Request) -> str | None:
-        """Return the registered name of the reader of a link; None if readers choose their name."""
-        key: str = request.scope["reader"]
-        if key == COORDINATOR:
-            raise _other_reader()
-        return key or None
 
     def _number(self, request: Request) -> int:
         return self._study(request, request.path_params["number"])

@@ -43,18 +43,7 @@ class Analysis(Record):
 
 
 class CampaignConfig(Record):
-    """Settings of a campaign.
-
-    Attributes:
-        arms: drafts file by arm, or `REFERENCE_ARM`.
-        assignment: whether readers read all studies, or split them; "overlap" splits them apart from a share.
-        overlap: share of the studies that all readers read, with the assignment "overlap".
-        arms_per_reader: whether a reader reads a study in one arm or in all arms.
-        order: random by reader, or that of the drafts.
-        seed: seed of the assignment, the order and the labels of arms.
-        training_cases: samples that all readers read first, and that are not part of statistics.
-        instructions: text that readers see before they start.
-    """
+    """Settings of a campaign, explained in docs/review.md."""
 
     manifest: Path
     arms: Annotated[dict[Name, Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=26)]

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError
@@ -226,12 +227,15 @@ class Review:
         undone: states to redo, the last one first.
         version: number of changes, including undo and redo.
         visited: steps that the reader visited, also undone ones.
+        began, finished: times of the first change, and of finishing; None if it is not finished.
     """
 
     states: tuple[State, ...]
     undone: tuple[State, ...] = ()
     version: int = 0
     visited: frozenset[int] = frozenset({1})
+    began: datetime | None = None
+    finished: datetime | None = None
 
     @property
     def state(self) -> State:
@@ -257,7 +261,8 @@ class Review:
         if unrated := sum(sentence.assessment.severity is None for sentence in state.corrections):
             raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")
 
-    def after(self, change: Change) -> Review:
+    def after(self, change: Change, at: datetime | None = None) -> Review:
+        """Return the review after a change at some time."""
         states, undone = self.states, self.undone
         if change.kind == "undo":
             if not self.can_undo:
@@ -269,7 +274,9 @@ class Review:
             states, undone = (*states, undone[-1]), undone[:-1]
         else:
             states, undone = (*states, _apply_change(self.state, change, self.version)), ()
-        return Review(states, undone, self.version + 1, self.visited | {states[-1].step})
+        state = states[-1]
+        finished = (self.finished if self.state.done else at) if state.done else None
+        return Review(states, undone, self.version + 1, self.visited | {state.step}, self.began or at, finished)
 
 
 def _apply_change(state: State, change: Change, version: int) -> State:

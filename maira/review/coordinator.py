@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from maira.review.adjudication import AdjudicationItem, collect_adjudication_items, correction_severity
 from maira.review.campaign import (
     Action,
     Assign,
@@ -23,7 +22,13 @@ from maira.review.campaign import (
     read_campaign,
 )
 from maira.review.changes import Review, validate
-from maira.review.export import decisions_csv, describe_reading
+from maira.review.export import (
+    AdjudicationItem,
+    collect_adjudication_items,
+    correction_severity,
+    decisions_csv,
+    describe_reading,
+)
 from maira.review.images import describe_images
 from maira.review.security import link_tokens
 from maira.review.store import Store

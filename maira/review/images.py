@@ -54,18 +54,17 @@ def describe_images(
     review_set: ReviewSet, number: int, place: int | None = None
 ) -> dict[str, dict[str, str | bool] | None]:
     """Return the URLs of a study's images."""
-    return {kind: _describe(review_set, number, place or number, kind) for kind in IMAGE_COLUMNS}
-
-
-def _describe(review_set: ReviewSet, number: int, place: int, kind: str) -> dict[str, str | bool] | None:
-    try:
-        source = review_set.image(number, kind)
-    except InputError as error:
-        return {"message": error.message}
-    if source is None:
-        return None
-    urls = {name: f"/{folder}/{place}/{kind}" for name, folder in (("url", "images"), ("thumbnail", "thumbnails"))}
-    return {**urls, "is_original": source.is_original}
+    result: dict[str, dict[str, str | bool] | None] = {}
+    for kind in IMAGE_COLUMNS:
+        try:
+            source = review_set.image(number, kind)
+        except InputError as error:
+            result[kind] = {"message": error.message}
+            continue
+        path = f"{place or number}/{kind}"
+        urls = {"url": f"/images/{path}", "thumbnail": f"/thumbnails/{path}"}
+        result[kind] = None if source is None else {**urls, "is_original": source.is_original}
+    return result
 
 
 def load_pyramid(radiograph: Radiograph) -> Pyramid:

@@ -52,8 +52,9 @@ def collect_readings(store: Store, readers: Sequence[str], *, idle_after: float 
     counted = store.counted_readers()
     readings = []
     for reader in map(store.registered_name, readers):
-        times = study_times(store.events(reader), store.change_times(reader), idle_after=idle_after)
         reviews = store.reviews(reader)
+        changed = {number: (each.began, each.finished) for number, each in enumerate(reviews, 1) if each.began}
+        times = study_times(store.events(reader), changed, idle_after=idle_after)
         for number, (draft, review) in enumerate(zip(store.drafts, reviews, strict=True), 1):
             if number in times or review.version:
                 time = times.get(number, StudyTime())

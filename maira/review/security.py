@@ -96,8 +96,6 @@ class Guard:
             if not readers:
                 raise HTTPException(401, "open your link to the review again")
             _check_origin(scope, headers)
-            if int(headers.get("content-length") or 0) > MAX_REQUEST_BYTES:
-                raise _too_large()
             scope = {**scope, "reader": readers[0]}
         await app(scope, _limit_body(receive), send)
 
@@ -126,10 +124,6 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
         raise HTTPException(415, "expected application/json")
 
 
-def _too_large() -> HTTPException:
-    return HTTPException(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
-
-
 def _limit_body(receive: Receive) -> Receive:
     remaining = MAX_REQUEST_BYTES
 
@@ -138,7 +132,7 @@ def _limit_body(receive: Receive) -> Receive:
         message = await receive()
         remaining -= len(message.get("body", b""))
         if remaining < 0:
-            raise _too_large()
+            raise HTTPException(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
         return message
 
     return limited

@@ -24,7 +24,7 @@ from maira.review.changes import (
 )
 from maira.review.database import Draft
 from maira.review.protocol import ERROR_TYPES
-from maira.review.times import ChangeTimes, EventBatch, StoredEvent
+from maira.review.times import EventBatch, StoredEvent
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import dumps
 
@@ -58,7 +58,6 @@ class Store:
         self.campaign: Campaign | None = None
         self._lock = threading.RLock()
         self._reviews: dict[tuple[str, int], Review] = {}
-        self._change_times: dict[tuple[str, int], ChangeTimes] = {}
         self._last = {"actions": 0, "changes": 0}
         self._connection = database.open_database(path, "" if drafts is None else "; choose another --db")
         try:
@@ -232,17 +231,6 @@ class Store:
             )
         return self.review(reader, number)
 
-    def change_times(self, reader: str) -> dict[int, ChangeTimes]:
-        with self._lock:
-            key = self.reader_key(reader)
-            self._load_changes()
-            names = self._with_merged(key)
-            return {
-                number: times
-                for (name, number), times in self._change_times.items()
-                if name in names and name == self._owner(key, number)
-            }
-
     def add_events(self, batch: EventBatch) -> None:
         """Write events of a page to disk; those that are already there stay."""
         key = self.reader_key(batch.reader)
@@ -320,12 +308,8 @@ class Store:
         self._load("changes", "reader, study, made, change", self._load_change)
 
     def _load_change(self, reader: str, number: int, made: str, text: str) -> None:
-        at, before = datetime.fromisoformat(made), self._review(reader, number)
-        after = self._reviews[reader, number] = before.after(change_adapter.validate_json(text))
-        first, finished = self._change_times.get((reader, number), (at, None))
-        if not (before.state.done and after.state.done):
-            finished = at if after.state.done else None
-        self._change_times[reader, number] = ChangeTimes(first, finished)
+        change, at = change_adapter.validate_json(text), datetime.fromisoformat(made)
+        self._reviews[reader, number] = self._review(reader, number).after(change, at)
 
     def _load(self, table: str, columns: str, load: Callable[..., None]) -> None:
         query = f"SELECT number, {columns} FROM {table} WHERE number > ? ORDER BY number"

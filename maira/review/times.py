@@ -60,14 +60,7 @@ class EventBatch(Row):
 
 
 class StoredEvent(NamedTuple):
-    """An event in the database.
-
-    Attributes:
-        session: opening of the page.
-        sequence, study, kind, clock: as in `PageEvent`, where `study` is the number.
-        sent: as in `EventBatch`.
-        received: time of the server in seconds since 1970.
-    """
+    """A `PageEvent` in the database; `study` is its number, and `received` the server's time in seconds since 1970."""
 
     session: str
     sequence: int
@@ -78,11 +71,8 @@ class StoredEvent(NamedTuple):
     received: float
 
 
-class ChangeTimes(NamedTuple):
-    """Times of the server at which a reader changed a study first, and finished it; None if it is not finished."""
-
-    first: datetime
-    finished: datetime | None
+ChangeTimes = tuple[datetime, datetime | None]
+"""Times of the server at which a reader changed a study first, and finished it; None if it is not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +106,7 @@ def study_times(
         if event.kind == "finish":
             finished.setdefault(event.study, []).append(at)
     ends = {
-        study: _end(finished.get(study, ()), times.finished.timestamp())
-        for study, times in changes.items()
-        if times.finished is not None
+        study: _end(finished.get(study, ()), end.timestamp()) for study, (_, end) in changes.items() if end is not None
     }
     pieces = [piece for session in sessions for piece in _active_pieces(session, idle_after)]
     active: dict[int, float] = {}
@@ -139,7 +127,7 @@ def _study_time(
     start, finished = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (opened, end))
     if opened is None:
         return StudyTime(None, finished, reason=NOT_RECORDED)
-    if changes is not None and changes.first.timestamp() < opened - _TOLERANCE:
+    if changes is not None and changes[0].timestamp() < opened - _TOLERANCE:
         return StudyTime(None, finished, reason=PARTLY_RECORDED)
     if end is None:
         return StudyTime(start, None, active, reason=fault or UNFINISHED)

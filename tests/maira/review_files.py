@@ -16,6 +16,7 @@ from PIL import Image
 from maira.review.changes import Review, change_adapter
 from maira.review.store import Store
 from maira.review.studies import read_review_drafts
+from maira.review.times import ChangeTimes
 from radfact.io.jsonl import write_jsonl
 
 
@@ -117,6 +118,11 @@ def finish(store: Store, number: int = 1, reader: str = "Ada", severity: int = 0
         if correction.assessment.severity is None:
             change(store, "assess", number, reader, sentence=correction.id, severity=severity)
     return change(store, "finish", number, reader)
+
+
+def change_times(store: Store, reader: str = "Ada") -> dict[int, ChangeTimes]:
+    reviews = enumerate(store.reviews(reader), 1)
+    return {number: (review.began, review.finished) for number, review in reviews if review.began}
 
 
 def start_server(folder: Path, port: int = 0) -> tuple[subprocess.Popen[str], int]:

@@ -31,7 +31,7 @@ from review_desk import (
     visiting,
     watching,
 )
-from review_files import SENTENCES, change, finish, start_server, write_review_set
+from review_files import SENTENCES, change, change_times, finish, start_server, write_review_set
 
 from maira.review.app import make_app
 from maira.review.campaign import read_campaign
@@ -596,7 +596,7 @@ def recorded(running: Running, kind: str, count: int = 1) -> list[StoredEvent]:
 
 def times(running: Running) -> dict[int, StudyTime]:
     with closing(Store(running.folder / "review.sqlite")) as store:
-        return study_times(store.events("Ada"), store.change_times("Ada"))
+        return study_times(store.events("Ada"), change_times(store))
 
 
 @pytest.mark.slow
