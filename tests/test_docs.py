@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -48,21 +48,15 @@ def _blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_command_lines_are_valid(page: str) -> None:
-    for _, block in FENCE.findall(TEXTS[page]):
-        for line in command_lines(block):
-            assert read(line)
-
-
-@pytest.mark.parametrize("page", TEXTS)
-def test_options_named_in_prose_exist(page: str) -> None:
+def test_commands_and_options_named_on_a_page_exist(page: str) -> None:
+    lines = [line for _, block in FENCE.findall(TEXTS[page]) for line in command_lines(block)]
+    assert all(map(read, lines))
     known = {
         option for one in COMMANDS.values() for each in one.params for option in (*each.opts, *each.secondary_opts)
     }
-    named = {
-        option for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", FENCE.sub("", TEXTS[page])) if "_" not in option
-    }
-    assert named - known <= {"--help"}  # those with an underscore are others'
+    named = re.findall(r"(?<![\w-])--[a-z][\w-]+", FENCE.sub("", TEXTS[page]))
+    # Options with an underscore are others'.
+    assert {option for option in named if "_" not in option} - known <= {"--help"}
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -188,18 +182,10 @@ def test_readme_links_are_valid() -> None:
             assert part in {heading.lower().replace(" ", "-") for heading in headings}
 
 
-def _named_paths(text: str) -> Iterator[str]:
-    match = re.findall(r"`((?:configs|checkpoints|radfact|maira|data|tests|encoders)/[\w./*-]+)`", text)
-    yield from (named for named in match if named not in PUBLISHED)
-
-
 @pytest.mark.parametrize("page", TEXTS)
-def test_repository_files_named_on_pages_exist(page: str) -> None:
-    assert [named for named in _named_paths(TEXTS[page]) if not list(ROOT.glob(named))] == []
-
-
-@pytest.mark.parametrize("page", TEXTS)
-def test_external_links_are_complete_urls(page: str) -> None:
+def test_files_and_addresses_named_on_a_page_exist(page: str) -> None:
+    named = re.findall(r"`((?:configs|checkpoints|radfact|maira|data|tests|encoders)/[\w./*-]+)`", TEXTS[page])
+    assert [path for path in named if path not in PUBLISHED and not list(ROOT.glob(path))] == []
     links = re.findall(r"\]\(([a-z]+:[^)]*)\)", FENCE.sub("", TEXTS[page]))
     assert [link for link in links if not re.fullmatch(r"https://[\w.-]+\.[a-z]{2,}(?:/[^\s]*)?", link)] == []
 
