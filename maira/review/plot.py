@@ -32,30 +32,9 @@ def draw_figure(summary: Mapping[str, Any], path: Path) -> None:
             _draw_reports(reports, statistics, f"A  {name}: " if len(rows) > 1 else "A  ")
             _draw_kinds(types, _most_frequent(statistics["error_types"]), "B  Error types")
             # All severities, and unrated corrections if there are any.
-            rated = {
-                name: statistics["severities"].get(name, {}) for key, name in SEVERITY_NAMES.items() if key is not None
-            }
+            rated: dict[str, dict[str, int]] = {SEVERITY_NAMES[key]: {} for key in (0, 1, 2)}
             _draw_kinds(severities, rated | statistics["severities"], "C  Clinical implications")
-        _add_legend(figure, grid[:, 0], _WORST_COLORS, "A: worst of the report", "left")
-        _add_legend(figure, grid[:1, 2], _KIND_COLORS, "B and C", "right")
         save(figure, path)
-
-
-def _add_legend(figure: Any, panels: Sequence[Any], names: Mapping[str, str], title: str, side: str) -> None:
-    """Explain colors below the panels, since a legend may not fit next to the bars."""
-    bars = {name: bar for panel in panels for bar, name in zip(*panel.get_legend_handles_labels(), strict=True)}
-    shown = [name for name in names if name in bars]
-    style = {"ncols": len(shown), "title": title, "fontsize": 8, "title_fontsize": 8}
-    figure.legend(
-        [bars[name] for name in shown], [_LABELS[name] for name in shown], loc=f"outside lower {side}", **style
-    )
-
-
-_LABELS = {
-    **{name: f"{name} implications" for name in ("no", "minor", "significant")},
-    **{name: name for name in ("no correction", "not rated")},
-    **{kind: f"{kind}s" for kind in KINDS},
-}
 
 
 def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
@@ -65,10 +44,9 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
         for name, reports in worst.items():
             counts[labels[min(int(count), _MAX_BARS)], name] += reports
     series = {name: [counts[label, name] for label in labels] for name in _WORST_COLORS}
-    _stack(panel.bar, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLORS)
-    panel.set_xlabel("corrections in a report")
+    _stack(panel, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLORS)
+    panel.set_xlabel("corrections in a report, and its worst implications")
     panel.set_ylabel("reports")
-    panel.yaxis.get_major_locator().set_params(integer=True)
     corrections = f"{_count(summary['corrections'], 'correction')} in {_count(summary['finished'], 'report')}"
     unchanged = f"{summary['unchanged_sentences']} of {_count(summary['sentences'], 'sentence')} unchanged"
     panel.set_title(f"{mark}{corrections};\n{unchanged}", loc="left", fontsize=11)
@@ -77,27 +55,31 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
 def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str) -> None:
     names = list(counts)[::-1]
     series = {kind: [counts[name].get(kind, 0) for name in names] for kind in KINDS}
-    _stack(panel.barh, names, series, _KIND_COLORS, along="left")
+    _stack(panel, names, series, _KIND_COLORS, is_horizontal=True)
     totals = [sum(counts[name].values()) for name in names]
     for index, total in enumerate(totals):
         panel.text(total, index, f" {total}", va="center", fontsize=9)
     panel.set_xlim(0, max([*totals, 1]) * 1.12)
     panel.set_title(title, loc="left", fontsize=11)
     panel.set_xlabel("corrections")
-    panel.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _stack(
-    draw: Any,
+    panel: Any,
     labels: Sequence[str],
     series: Mapping[str, Sequence[int]],
     colors: Mapping[str, str],
-    along: str = "bottom",
+    *,
+    is_horizontal: bool = False,
 ) -> None:
+    draw, start = (panel.barh, "left") if is_horizontal else (panel.bar, "bottom")
     at = [0] * len(labels)
     for name, values in series.items():
-        draw(labels, values, **{along: at}, color=colors[name], label=name, edgecolor="white", linewidth=0.5)
+        draw(labels, values, **{start: at}, color=colors[name], label=name, edgecolor="white", linewidth=0.5)
         at = [below + value for below, value in zip(at, values, strict=True)]
+    (panel.xaxis if is_horizontal else panel.yaxis).get_major_locator().set_params(integer=True)
+    # Below the panel, since it may not fit next to the bars.
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(series), fontsize=8)
 
 
 def _most_frequent(types: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,63 +96,52 @@ class ReviewSet:
 def read_review_set(
     drafts: Path, manifest: Path, *, results: Path | None = None, image_folders: Sequence[Path] = ()
 ) -> ReviewSet:
-    review_drafts = read_review_drafts(drafts)
-    studies = read_studies(manifest, [draft.sample_id for draft in review_drafts], drafts)
-    if not review_drafts:
-        raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=drafts)
-    verdicts, unjudged = (None, 0) if results is None else _read_verdicts(results / "sentences.jsonl", review_drafts)
-    return ReviewSet(
-        drafts=tuple(review_drafts),
-        studies=tuple(studies[draft.sample_id] for draft in review_drafts),
-        folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
-        verdicts=verdicts,
-        unjudged=unjudged,
-    )
+    review_set = _read_arms({"": str(drafts)}, manifest, image_folders)
+    if results is None:
+        return review_set
+    verdicts, unjudged = _read_verdicts(results / "sentences.jsonl", review_set.drafts)
+    return replace(review_set, verdicts=verdicts, unjudged=unjudged)
 
 
 def read_campaign_set(settings: CampaignConfig, image_folders: Sequence[Path] = ()) -> ReviewSet:
-    """Read the drafts and studies of a campaign: each sample of the first arm in all arms."""
-    manifest = settings.manifest
+    files = dict(zip(settings.arm_names, settings.arms.values(), strict=True))
+    review_set = _read_arms(files, settings.manifest, image_folders)
+    training = settings.training_cases
+    drafts = tuple(replace(draft, is_training=draft.sample_id in training) for draft in review_set.drafts)
+    return replace(review_set, drafts=drafts, shows_reference=settings.shows_reference)
+
+
+def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence[Path]) -> ReviewSet:
+    """Read drafts and studies: each sample of the first arm that has a file, or of the manifest, in all arms."""
     arms = {
-        arm: None if file == REFERENCE_ARM else {draft.sample_id: draft for draft in read_review_drafts(Path(file))}
-        for arm, file in zip(settings.arm_names, settings.arms.values(), strict=True)
+        arm: {draft.sample_id: draft for draft in read_review_drafts(Path(file))}
+        for arm, file in files.items()
+        if file != REFERENCE_ARM
     }
-    sample_ids, source = next(
-        (
-            (list(drafts), Path(file))
-            for drafts, file in zip(arms.values(), settings.arms.values(), strict=True)
-            if drafts
-        ),
-        ([study.sample_id for study in iter_manifest(manifest)], manifest),
-    )
+    if arms:
+        first = next(iter(arms))
+        source, sample_ids = Path(files[first]), list(arms[first])
+    else:
+        source, sample_ids = manifest, [study.sample_id for study in iter_manifest(manifest)]
     if not sample_ids:
         raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=source)
     studies = read_studies(manifest, sample_ids, source)
-    for arm, drafts in arms.items():
-        if drafts is None:
-            arms[arm] = drafts = {
-                key: Draft(key, tuple(_sentences(report)), isinstance(report, str), {"model": None})
-                for key, study in studies.items()
-                if (report := study.grounded_findings or study.findings)
-            }
-        if missing := [key for key in sample_ids if key not in drafts]:
-            message = (
-                f"expected a report of all {len(sample_ids)} samples in {source}, found none of {list_some(missing)}"
-            )
-            raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
-        if settings.arms.get(arm) != REFERENCE_ARM and (extra := [key for key in drafts if key not in studies]):
+    for arm in files:
+        drafts = arms.setdefault(arm, {})
+        if files[arm] == REFERENCE_ARM:
+            reports = {key: study.grounded_findings or study.findings for key, study in studies.items()}
+            drafts |= {key: _draft(key, report, None) for key, report in reports.items() if report}
+        missing, extra = [key for key in sample_ids if key not in drafts], [key for key in drafts if key not in studies]
+        if missing or extra:
             message = f"expected the samples of {source}, found also {list_some(extra)}"
+            if missing:
+                everything = f"a report of all {len(sample_ids)} samples in {source}"
+                message = f"expected {everything}, found none of {list_some(missing)}"
             raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
     return ReviewSet(
-        drafts=tuple(
-            replace(drafts[key], arm=arm, is_training=key in settings.training_cases)
-            for key in sample_ids
-            for arm, drafts in arms.items()
-            if drafts is not None
-        ),
-        studies=tuple(studies[key] for key in sample_ids for _ in arms),
+        drafts=tuple(replace(arms[arm][key], arm=arm) for key in sample_ids for arm in files),
+        studies=tuple(studies[key] for key in sample_ids for _ in files),
         folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
-        shows_reference=settings.shows_reference,
     )
 
 
@@ -172,10 +161,11 @@ def read_review_drafts(path: Path) -> list[Draft]:
     """Read drafts for a review, with narratives split into sentences."""
     reports = read_drafts(path)
     models = {str(row["sample_id"]): row.get("model") for _, row in read_jsonl(path)}
-    return [
-        Draft(sample_id, tuple(_sentences(report)), isinstance(report, str), {"model": models[sample_id]})
-        for sample_id, report in reports.items()
-    ]
+    return [_draft(sample_id, report, models[sample_id]) for sample_id, report in reports.items()]
+
+
+def _draft(sample_id: str, report: Report, model: object) -> Draft:
+    return Draft(sample_id, tuple(_sentences(report)), isinstance(report, str), {"model": model})
 
 
 def _sentences(report: Report) -> list[Sentence]:
