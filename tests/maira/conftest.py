@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from maira.data.images import Gray
 from maira.data.manifest import read_manifest
 from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
+from maira.generate.engine import GenerationRequest
+from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
@@ -104,6 +106,20 @@ def checkpoint(
 def studies(phantoms: Path) -> list[Study]:
     """Five phantoms."""
     return read_manifest(phantoms)[:5]
+
+
+@pytest.fixture
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the studies that any engine receives."""
+    ids: list[str] = []
+    answers = TransformersEngine.generate
+
+    def spy(self: TransformersEngine, requests: Sequence[GenerationRequest]) -> Any:
+        ids.extend(request.example.sample_id for request in requests)
+        return answers(self, requests)
+
+    monkeypatch.setattr(TransformersEngine, "generate", spy)
+    return ids
 
 
 @pytest.fixture

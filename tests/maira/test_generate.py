@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from maira.data.manifest import read_failures
 from maira.data.study import Study
 from maira.generate import drafts
 from maira.generate.drafts import ResponseFile, generate_drafts, make_draft
-from maira.generate.engine import EngineOptions, GenerationOptions, GenerationRequest, Response
-from maira.generate.transformers_engine import TransformersEngine
+from maira.generate.engine import EngineOptions, GenerationOptions, Response
 from maira.model.checkpoint import fingerprint
 from maira.model.task_examples import UnusedInputWarning, make_example
 from radfact.errors import ErrorCode, InputError
@@ -26,20 +24,6 @@ from radfact.records import Box, Sentence
 def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
     settings: dict[str, Any] = {"options": GenerationOptions(max_new_tokens=12), "engine": EngineOptions(batch_size=2)}
     return generate_drafts(studies, checkpoint, out, **settings | options)
-
-
-@pytest.fixture
-def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the studies that any engine receives."""
-    ids: list[str] = []
-    answers = TransformersEngine.generate
-
-    def spy(self: TransformersEngine, requests: Sequence[GenerationRequest]) -> Any:
-        ids.extend(request.example.sample_id for request in requests)
-        return answers(self, requests)
-
-    monkeypatch.setattr(TransformersEngine, "generate", spy)
-    return ids
 
 
 def test_drafts_follow_manifest_order_for_any_batch_size(

@@ -113,24 +113,21 @@ def test_non_finite_logits_fail_their_request_alone(
     assert [responses[index].text for index in kept] == [expected[index].text for index in kept]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("size", [None, 3])
-def test_responses_do_not_depend_on_the_batch(
-    checkpoint: Path, requests: Requests, expected: Texts, size: int | None
+@pytest.mark.parametrize(
+    ("options", "prefilled"), [({}, 16_384), ({"batch_size": 3}, 50), ({"batch_size": 2, "cache": "static"}, 16_384)]
+)
+def test_responses_do_not_depend_on_batch_cache_and_chunks(
+    checkpoint: Path,
+    requests: Requests,
+    expected: Texts,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    prefilled: int,
 ) -> None:
-    assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=size)), requests)) == expected
-
-
-def test_responses_do_not_depend_on_a_static_cache(checkpoint: Path, requests: Requests, expected: Texts) -> None:
-    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=2, cache="static"))
-    assert _texts(_run(engine, requests)) == expected
-    assert _texts(_run(engine, requests)) == expected
-
-
-def test_responses_do_not_depend_on_chunked_prefill(
-    checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", 50)
-    assert _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=3)), requests)) == expected
+    monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", prefilled)
+    engine = TransformersEngine(checkpoint, EngineOptions(**options))
+    for _ in range(1 + engine._is_static):
+        assert _texts(_run(engine, requests)) == expected
 
 
 def test_an_unreadable_image_fails_its_own_request_only(
@@ -202,24 +199,27 @@ def test_a_request_too_large_for_memory_fails_alone(
     assert max(rows) == 4
 
 
-@pytest.mark.parametrize("free", [False, True])
-def test_boxes_end_where_the_model_ends_them(
-    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, free: bool
+@pytest.mark.parametrize(
+    ("text", "limit", "free", "cut_off"),
+    [
+        ("<x10><y20><x30><y40></box></obj>", 40, False, False),
+        ("<x10><y20><x30><y40></box></obj>", 40, True, False),
+        ("<x10><y20><x30><y40></box><box>", 6, False, True),
+    ],
+)
+def test_boxes_end_where_the_model_or_the_limit_ends_them(
+    studies: list[Study],
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    limit: int,
+    free: bool,
+    cut_off: bool,
 ) -> None:
-    request = next(item.request for study in studies for item in completion_items(study, 40))
-    text = "<x10><y20><x30><y40></box></obj>"
+    request = next(item.request for study in studies for item in completion_items(study, limit))
     engine = TransformersEngine(checkpoint, EngineOptions(free=free))
     _parrot(engine, text, monkeypatch)
-    assert _texts(_run(engine, [request])) == [(text, False)]
-
-
-def test_boxes_closed_at_the_limit_are_truncated(
-    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = next(item.request for study in studies for item in completion_items(study, 6))
-    engine = TransformersEngine(checkpoint, EngineOptions())
-    _parrot(engine, "<x10><y20><x30><y40></box><box>", monkeypatch)
-    assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", True)]
+    assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", cut_off)]
 
 
 @pytest.mark.parametrize(
