@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -34,18 +33,13 @@ def generation_progress(title: str, items: str, done: str) -> Iterator[dict[str,
     """
     from transformers.utils.logging import disable_progress_bar
 
-    from maira.model.task_examples import UnusedInputWarning
-
     def report_changed(count: int) -> None:
         if is_main():
             print_line(Console(stderr=True), f"{items} changed since the last run and {done} again: {count}")
 
     disable_progress_bar()
     title = title if process_count() == 1 else f"{title}, process 0 of {process_count()}"
-    with (
-        warnings.catch_warnings(action="ignore", category=UnusedInputWarning),  # the commands count it themselves
-        show_progress(title) as on_progress,
-    ):
+    with show_progress(title) as on_progress:
         yield {"on_changed": report_changed, "on_progress": on_progress}
 
 

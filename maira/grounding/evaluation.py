@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -28,7 +27,6 @@ from maira.model.prompts import NEW_TOKENS, Preset, build_target
 from maira.model.task_examples import (
     BOX_CLIPPED,
     BOX_OUTSIDE,
-    UnusedInputWarning,
     drop_inputs,
     make_example,
     to_crop_coordinates,
@@ -119,8 +117,7 @@ def complete_boxes(
         raise InputError(message, code=ErrorCode.EMPTY_INPUT)
 
     def make(study: Study) -> list[GenerationItem]:
-        with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):  # counted below
-            return completion_items(drop_inputs(study, options.drop), _limit(options), preset=options.preset)
+        return completion_items(drop_inputs(study, options.drop), _limit(options), preset=options.preset)
 
     settings = _settings(options)
     items, rows, failed = generate_rows(grounded, make, checkpoint, out, engine, settings, failures, **callbacks)

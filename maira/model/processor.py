@@ -21,7 +21,7 @@ from maira.model.config import MairaConfig
 from maira.model.image_processor import ImageInput, MairaImageProcessor
 from maira.model.parser import parse_report
 from maira.model.prompts import TEMPLATE, Messages, build_messages, render
-from maira.model.task_examples import PRIOR_REPORT_UNUSED, Example, UnusedInputWarning
+from maira.model.task_examples import PRIOR_REPORT_UNUSED, Example
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from radfact.errors import ErrorCode, InputError
 from radfact.io.hub import SETTINGS_FILES
@@ -75,6 +75,10 @@ def _check_tokens(tokenizer: Any, folder: Path) -> None:
             "model was trained with, not that of its language model"
         )
         raise InputError(message, code=ErrorCode.MISMATCH, file=folder)
+
+
+class UnusedInputWarning(UserWarning):
+    """An input of a study is not used."""
 
 
 class MairaProcessor(ProcessorMixin):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,16 +33,12 @@ _FIELDS: dict[Input, tuple[str, ...]] = {
 """Fields of a study, the one that tells whether the input exists first: a prior cannot be shown without its image."""
 
 
-class UnusedInputWarning(UserWarning):
-    """An input of a study is not used."""
-
-
 @dataclass(frozen=True)
 class Example:
     """A sample of a task: the messages of its prompt, and the current frontal, current lateral and prior frontal.
 
     `target` is the text of the supervised target, None if the study has none for the task; `answer_start` the beginning
-    of the response, which the model continues. `notes` are unused inputs of the study, each of which was a warning too.
+    of the response, which the model continues. `notes` are unused inputs of the study.
     """
 
     sample_id: str
@@ -76,7 +71,7 @@ def make_example(
 ) -> Example:
     """Make the sample of a task, for phrase grounding with the phrase.
 
-    Each unused prior report, box or mask is a warning (`UnusedInputWarning`) and a note of the example. Without
+    Each unused prior report, box or mask is a note of the example. Without
     `frontal_size` (width, height), the size of the frontal is read from its file.
     """
     messages = build_messages(
@@ -106,8 +101,6 @@ def make_example(
             target = None if study.findings is None else build_target(study.findings)
     if sum(item["type"] == "image" for item in messages[-1]["content"]) != len(images):
         raise InputError(f"sample '{study.sample_id}': a section contains the image placeholder {IMAGE}")
-    for note in notes:
-        warnings.warn(note, UnusedInputWarning, stacklevel=2)
     return Example(study.sample_id, task, messages, images, target, tuple(notes))
 
 

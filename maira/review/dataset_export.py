@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
-from maira.model.task_examples import UnusedInputWarning, make_example
+from maira.model.task_examples import make_example
 from maira.review.campaign import REFERENCE_ARM
 from maira.review.changes import ReviewedSentence, State
 from maira.review.database import Draft
@@ -138,9 +137,7 @@ def _with_report(study: Study, report: Report | None) -> Study:
 
 
 def _target(study: Study, report: Report, task: Task) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnusedInputWarning)
-        target = make_example(_with_report(study, report), task).target
+    target = make_example(_with_report(study, report), task).target
     if target is None:
         raise InputError("expected a report with text, found none")
     return target

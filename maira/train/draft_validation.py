@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,7 +21,7 @@ from maira.grounding.evaluation import completion_items, has_reference_boxes
 from maira.model.parser import split_sentences
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
-from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
+from maira.model.task_examples import drop_inputs, make_example
 from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.dataset import StudyDataset
@@ -149,10 +148,9 @@ def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int
 
 def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
     """Yield the requests for the report of a study and for the boxes of each sentence of a grounded reference."""
-    with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
-        example = make_example(without_references(study), task, preset=config.preset)
-        yield GenerationItem(report_request(example), partial(make_draft, example))
-        yield from completion_items(study, NEW_TOKENS["phrase"], preset=config.preset)
+    example = make_example(without_references(study), task, preset=config.preset)
+    yield GenerationItem(report_request(example), partial(make_draft, example))
+    yield from completion_items(study, NEW_TOKENS["phrase"], preset=config.preset)
 
 
 def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +111,7 @@ def test_clipped_boxes_are_marked_and_hidden_boxes_not_requested(make_study: Any
         Sentence(text="Half hidden.", boxes=(box(0.2, 0, 0.5, 1),)),
         Sentence(text="One of two hidden.", boxes=(box(0, 0, 0.2, 1), box(0.5, 0, 0.7, 1))),
     ]
-    with warnings.catch_warnings(record=True):
-        (half, _), rows = _completions(make_study(sentences))
+    (half, _), rows = _completions(make_study(sentences))
     assert [(row["index"], row["is_clipped"]) for row in rows] == [(1, True), (2, True)]
     assert half.text.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
     assert half.notes == (BOX_OUTSIDE, BOX_CLIPPED, BOX_OUTSIDE)

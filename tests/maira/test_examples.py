@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,16 +81,13 @@ def test_an_unknown_answer_is_none(make_study: Any, task: Task) -> None:
 
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 def test_a_prior_report_without_its_image_is_dropped_and_noted(make_study: Any, task: Task) -> None:
-    with pytest.warns(UserWarning, match=PRIOR_REPORT_UNUSED):
-        example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
+    example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
     assert example.notes == (PRIOR_REPORT_UNUSED,)
     assert "Clear lungs." not in example.text
 
 
 def test_a_prior_report_with_its_image_is_in_the_prompt(make_study: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), "findings")
+    example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), "findings")
     assert example.notes == ()
     assert "PRIOR_REPORT: Clear lungs. " in example.text
 
@@ -107,16 +103,14 @@ def test_a_prior_report_with_its_image_is_in_the_prompt(make_study: Any) -> None
 def test_boxes_outside_the_crop_and_masks_are_dropped_and_noted(
     make_study: Any, sentence: Sentence, notes: tuple[str, ...], target: str
 ) -> None:
-    with pytest.warns(UserWarning, match=notes[0]):
-        example = make_example(make_study(grounded_findings=[sentence]), "grounded")
+    example = make_example(make_study(grounded_findings=[sentence]), "grounded")
     assert (example.notes, example.target) == (notes, f" <obj>{target}</obj>")
 
 
 @pytest.mark.parametrize("task", ["grounded", "phrase"])
 def test_boxes_partly_outside_the_crop_are_clipped_and_noted(make_study: Any, task: Task) -> None:
     cut = Sentence(text="Left lung.", boxes=(box(0.5, 0.2, 0.9, 0.4),))
-    with pytest.warns(UserWarning, match=BOX_CLIPPED):
-        example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
+    example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
     assert example.notes == (BOX_CLIPPED,)
     assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
 

@@ -19,9 +19,8 @@ from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 from maira.data.images import Gray
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.parser import render_report
-from maira.model.processor import MairaProcessor
+from maira.model.processor import MairaProcessor, UnusedInputWarning
 from maira.model.prompts import TEMPLATE, build_messages, build_target
-from maira.model.task_examples import UnusedInputWarning
 from maira.model.tokens import add_tokens
 from maira.train.data.tokenizer import train_tokenizer
 from radfact.errors import ErrorCode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from math import ceil
 from pathlib import Path
@@ -19,7 +18,7 @@ from maira.generate.transformers_engine import batch_bytes, largest_batch_size
 from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.model.prompts import NEW_TOKENS, render
-from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
+from maira.model.task_examples import drop_inputs, make_example
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
@@ -170,8 +169,7 @@ def _read_lengths(
             known = drop_inputs(study, config.drop)
             for task, share in shares.items():
                 for phrase in (known.phrases or ()) if task == "phrase" else (None,):
-                    with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
-                        example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
+                    example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
                     if example.target is not None:
                         images = len(example.images)
                         prompt = images * model_config.image_seq_length

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -23,7 +22,7 @@ from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task, render
-from maira.model.task_examples import Example, UnusedInputWarning, drop_inputs, make_example
+from maira.model.task_examples import Example, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
 from maira.train.data.sources import ManifestSource, StudySource, open_source, reading_sample
@@ -232,12 +231,9 @@ def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap)
 
 
 def study_example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
-    """Make the sample of a task from a study of a run, without warnings about unused inputs."""
+    """Make the sample of a task from a study of a run."""
     text = (study.phrases or [])[phrase] if task == "phrase" else None
-    with warnings.catch_warnings():
-        # Counted in the table, and reported once for all samples.
-        warnings.simplefilter("ignore", UnusedInputWarning)
-        return make_example(study, task, phrase=text, preset=config.preset, frontal_size=size)
+    return make_example(study, task, phrase=text, preset=config.preset, frontal_size=size)
 
 
 def data_fingerprints(config: TrainConfig) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -29,7 +28,7 @@ from maira.model.config import context_window
 from maira.model.grammar import Allow, Grammar, ReportState
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
-from maira.model.task_examples import UnusedInputWarning, drop_inputs, make_example
+from maira.model.task_examples import drop_inputs, make_example
 from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.batches import EncodedRow, SkippedSample, StepBatches, collate_row
@@ -274,8 +273,7 @@ class RolloutSampler:
         shown = drop_inputs(study, self._config.drop)
         if errors := check_images(shown)[1]:
             raise errors[0]
-        with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
-            example = make_example(without_references(shown), task, preset=self._config.preset)
+        example = make_example(without_references(shown), task, preset=self._config.preset)
         reference = study.grounded_findings or study.findings or ""
         requests = []
         for number in range(self._grpo.num_generations):

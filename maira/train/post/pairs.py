@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
-from maira.model.task_examples import UnusedInputWarning, make_example
+from maira.model.task_examples import make_example
 from maira.train.generation import keep_task_report
 from maira.train.post.rewards import ReportReward
 from radfact.errors import ErrorCode, InputError, list_some
@@ -118,8 +117,7 @@ def _target(study: Study, task: Task, report: Report) -> str:
     name = "findings" if task == "findings" else "grounded_findings"
     # Only the frontal, whose crop has the boxes: other inputs of the prompt do not matter.
     shown = Study(sample_id=study.sample_id, frontal=study.frontal).model_copy(update={name: report})
-    with warnings.catch_warnings(action="ignore", category=UnusedInputWarning):
-        target = make_example(shown, task).target or ""
+    target = make_example(shown, task).target or ""
     if not target.strip():
         raise InputError("expected a report with text, found none")
     return target
