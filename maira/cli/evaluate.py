@@ -106,8 +106,7 @@ def evaluate_by_inputs(
     for experiment in experiments:
         failed += score_experiment(experiment, scoring, partial(print_line, Console()))
     settings = {"task": generation.task, "subset": comparison.subset}
-    files = out / "table", "Reports without some inputs"
-    _finish(*files, experiments, experiments[0], [description], settings, {}, failed)
+    _finish(out / "table", "Reports without some inputs", experiments, experiments[0], [description], settings, failed)
 
 
 @with_options
@@ -146,7 +145,7 @@ def ablate(
     The same command resumes an interrupted run: completed training (also by 'maira train'), drafts and scores are
     reused. A config that fails is listed, and the others continue (exit code 3).
     """
-    from maira.evaluate.ablations import describe_trials, differences_of, plan_trials, read_configs, train_and_score
+    from maira.evaluate.ablations import describe_trials, plan_trials, read_configs, train_and_score
     from maira.generate.transformers_engine import select_device
 
     if process_count() > 1:
@@ -173,20 +172,11 @@ def ablate(
     succeeded, baseline = [trial for trial in trials if trial.name not in failed], trials[0]
     if not succeeded:
         raise RunError(f"all configurations failed; {': '.join(next(iter(failed.items())))}")
-    notes = [description, *describe_trials(succeeded, baseline.config, generation.task)]
+    notes = [description, *describe_trials(succeeded, generation.task)]
     notes += [f"{name} failed: {reason}" for name, reason in failed.items()]
     failures = [(str(failure.sample_id), failure.reason) for failure in skipped] + [*failed.items(), *unscored]
-    settings: dict[str, Any] = {"task": generation.task, "subset": comparison.subset, "split": split, "test": str(test)}
-    details = {
-        trial.name: {
-            "config": str(trial.config.path),
-            "at_inference": trial.at_inference,
-            "differs_in": differences_of(trial.config.train, baseline.config.train),
-        }
-        for trial in succeeded
-    }
-    settings["failures"] = failures
-    _finish(out / "ablation", "Ablations", succeeded, baseline, notes, settings, details, failures)
+    settings = {"task": generation.task, "subset": comparison.subset, "split": split, "test": str(test)}
+    _finish(out / "ablation", "Ablations", succeeded, baseline, notes, {**settings, "failures": failures}, failures)
 
 
 def _prepare(
@@ -217,7 +207,6 @@ def _finish(
     baseline: Experiment,
     notes: Sequence[str],
     settings: Mapping[str, Any],
-    details: Mapping[str, Any],
     failures: list[tuple[str, str]],
 ) -> None:
     """Compare experiments, write and print the tables and notes, and exit."""
@@ -227,7 +216,7 @@ def _finish(
     comparison = compare(experiments, baseline, notes)
     settings = {**settings, "base": baseline.name if baseline in experiments else None}
     with replace_files(file.parent) as new:
-        write_comparison(comparison, experiments, new / file.name, title, settings, details)
+        write_comparison(comparison, experiments, new / file.name, title, settings)
     for heading, scores in tables_of(comparison).items():
         print_line(console, heading)
         show_table(console, scores)

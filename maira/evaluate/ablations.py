@@ -60,11 +60,20 @@ class Trial(Experiment):
     """A row of the table: a trained model, and the inputs that it is tested with."""
 
     config: Config
+    baseline: Config
 
     @property
     def at_inference(self) -> bool:
         """Whether more inputs are dropped than in the training."""
         return self.name != self.config.name
+
+    @property
+    def differences(self) -> dict[str, Any]:
+        return differences_of(self.config.train, self.baseline.train)
+
+    def record(self) -> dict[str, Any]:
+        own = {"config": str(self.config.path), "at_inference": self.at_inference, "differs_in": self.differences}
+        return own | super().record()
 
 
 def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) -> list[Trial]:
@@ -76,8 +85,8 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
         if infer and more:
             dropped = tuple(name for name in INPUTS if name in (*baseline.train.drop, *more))
             name = f"infer-no-{'+'.join(more)}"
-            trials[name] = Trial(out / name, dropped, config=baseline)
-        trials[config.name] = Trial(out / config.name, config.train.drop, config=config)
+            trials[name] = Trial(out / name, dropped, config=baseline, baseline=baseline)
+        trials[config.name] = Trial(out / config.name, config.train.drop, config=config, baseline=baseline)
     if infer and not any(trial.at_inference for trial in trials.values()):
         message = "no configuration drops an input, so there is nothing to drop at inference"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="--infer")
@@ -192,25 +201,22 @@ def _draft_commands(trial: Trial, task: ReportTask, manifest: Path) -> Iterator[
         yield ["boxes", "--out", str(trial.boxes), *options]
 
 
-def describe_trials(trials: Sequence[Trial], baseline: Config, task: ReportTask) -> Iterator[str]:
+def describe_trials(trials: Sequence[Trial], task: ReportTask) -> Iterator[str]:
     """Describe how the models differ, and which were not trained on the task."""
     for trial in trials:
         if trial.at_inference:
-            yield f"{trial.name}: the model of {baseline.name} without {' and '.join(trial.dropped)}."
-        elif trial.config is not baseline:
-            changes = differences_of(trial.config.train, baseline.train)
-            changed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "nothing"
-            yield f"{trial.name}: trained as {baseline.name}, except {changed}."
+            yield f"{trial.name}: the model of {trial.config.name} without {' and '.join(trial.dropped)}."
+        elif trial.config is not trial.baseline:
+            values = (f"{key} = {json.dumps(value)}" for key, value in trial.differences.items())
+            yield f"{trial.name}: trained as {trial.baseline.name}, except {', '.join(values) or 'nothing'}."
         if not any(task in trial.config.train.shares(source) for source in trial.config.train.train):
             yield f"{trial.name}: the model was not trained on this task."
 
 
 def differences_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """Return the values of a configuration that differ from another one (except the folder), nested keys with dots."""
-    values, baseline_values = (
-        dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, baseline)
-    )
-    return {key: value for key, value in values.items() if key not in baseline_values or value != baseline_values[key]}
+    values, others = (dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, baseline))
+    return {key: value for key, value in values.items() if key not in others or value != others[key]}
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

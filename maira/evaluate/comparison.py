@@ -20,6 +20,10 @@ from radfact.statistics.significance import mean_counts, mean_from_counts
 COMPLETION = "completion_"
 """Prefix of the scores of box completion."""
 _OVERLAPS = ("precision", "recall", "iou")
+MENTIONS = {
+    LATERAL_MENTIONS: "a lateral view, by the expression of MAIRA-2, listing 6",
+    COMPARISON_MENTIONS: "an earlier examination, as read by the judge's model with our own prompt",
+}
 
 
 def compare(
@@ -55,21 +59,12 @@ def tables_of(comparison: Comparison) -> dict[str, Table]:
 
 
 def write_comparison(
-    comparison: Comparison,
-    experiments: Sequence[Experiment],
-    file: Path,
-    title: str,
-    settings: Mapping[str, Any],
-    details: Mapping[str, Any],
+    comparison: Comparison, experiments: Sequence[Experiment], file: Path, title: str, settings: Mapping[str, Any]
 ) -> None:
-    """Write FILE.json, FILE.csv (one row per score and experiment) and FILE.md; the first experiment is the baseline.
-
-    `settings` are further fields of the file, `details` those of each experiment.
-    """
+    """Write FILE.json, with the settings, FILE.csv (one row per score and experiment) and FILE.md."""
     by_name = {
         experiment.name: {
-            **details.get(experiment.name, {}),
-            "dropped": list(experiment.dropped),
+            **experiment.record(),
             "scores": {name: asdict(contrasts[index]) for name, contrasts in comparison.scores.items()},
         }
         for index, experiment in enumerate(experiments)
@@ -130,14 +125,9 @@ def _notes(experiments: Sequence[Experiment], systems: Sequence[System], compari
     reference = reference_scores(experiments[0])
     if any(name.startswith(COMPLETION) for name in comparison.scores):
         yield f"{COMPLETION}*: over sentences with completed boxes, which are resampled one by one."
-    yield (
-        f"{LATERAL_MENTIONS}: share of reports that mention a lateral view, by the expression of MAIRA-2, listing 6; "
-        f"reference reports: {format_cell(reference.get(LATERAL_MENTIONS))}."
-    )
-    if COMPARISON_MENTIONS in comparison.scores:
-        yield (
-            f"{COMPARISON_MENTIONS}: share of reports that mention an earlier examination, as read by the judge's "
-            f"model with our own prompt; reference reports: {format_cell(reference.get(COMPARISON_MENTIONS))}."
-        )
+    for name, mentioned in MENTIONS.items():
+        if name in comparison.scores:
+            known = format_cell(reference.get(name))
+            yield f"{name}: share of reports that mention {mentioned}; reference reports: {known}."
     unavailable = {name: reason for system in systems for name, reason in system.scores.unavailable.items()}
     yield from (f"Not in the table: {name} ({reason})." for name, reason in unavailable.items())

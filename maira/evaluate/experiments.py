@@ -41,12 +41,7 @@ _REFERENCE: dict[ReportTask, str] = {"findings": "findings", "grounded": "ground
 
 @dataclass(frozen=True)
 class Experiment:
-    """Drafts of one model with all inputs or without some, and their scores.
-
-    Attributes:
-        folder: folder of the experiment.
-        dropped: inputs that the model does not receive.
-    """
+    """Drafts of one model with all inputs or without the dropped ones, and their scores."""
 
     folder: Path
     dropped: tuple[Input, ...] = ()
@@ -67,6 +62,10 @@ class Experiment:
     @property
     def results(self) -> Path:
         return self.folder / "results"
+
+    def record(self) -> dict[str, Any]:
+        """Return what the file of a comparison says about the experiment, besides its scores."""
+        return {"dropped": list(self.dropped)}
 
 
 def without_inputs(out: Path, drops: Sequence[str]) -> list[Experiment]:

@@ -232,7 +232,7 @@ def test_scores_are_compared_where_they_have_values(tmp_path: Path) -> None:
 
 def _page(table: Comparison, folder: Path) -> str:
     experiments = [Experiment(folder / "all-inputs"), Experiment(folder / "no-prior", ("prior",))]
-    write_comparison(table, experiments, folder / "table", "Inputs", {"task": "findings"}, {})
+    write_comparison(table, experiments, folder / "table", "Inputs", {"task": "findings"})
     return (folder / "table.md").read_text()
 
 
