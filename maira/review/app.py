@@ -82,7 +82,7 @@ class Server:
         own = {file.name: file for file in _OWN.iterdir() if PurePath(file.name).suffix in (".js", ".css", ".svg")}
         self.assets: dict[str, Traversable] = shared | own
         digests = "".join(draft.name + draft.digest for draft in review_set.drafts)
-        if store.campaign is not None:
+        if store.campaign.settings is not None:
             # Studies are added to a campaign, whose beginning stays.
             digests = store.campaign.history[0][0]
         self.drafts_id = hashlib.sha256(digests.encode()).hexdigest()[:16]
@@ -112,7 +112,7 @@ class Server:
             raise _other_reader()
         key = request.scope["reader"] or None
         reader = key and self.store.registered_name(key)
-        settings = self.store.campaign.settings if self.store.campaign else None
+        settings = self.store.campaign.settings
         return JSONResponse(
             {
                 "studies": len(self.set.drafts) if key is None else len(self.store.study_list(key)),
@@ -204,7 +204,8 @@ class Server:
     def export(self, request: Request) -> Response:
         """Respond to `GET /export/{name}?reader=R`: the tables of a reader, without the model."""
         name = request.path_params["name"]
-        if name not in _EXPORTS or (self.store.campaign and self.store.campaign.settings.labels):
+        settings = self.store.campaign.settings
+        if name not in _EXPORTS or (settings and settings.labels):
             raise _not_found()
         reader = self._reader(request)
         if name == "corrections.csv":
@@ -273,10 +274,11 @@ class Server:
 
     def _label(self, number: int) -> dict[str, str | bool]:
         """Return the campaign fields of a study: whether it is a training case, and with several arms the label."""
-        if self.store.campaign is None:
+        settings, draft = self.store.campaign.settings, self.set.drafts[number - 1]
+        if settings is None:
             return {}
-        labels, draft = self.store.campaign.settings.labels, self.set.drafts[number - 1]
-        return {**({"label": labels[draft.arm]} if labels else {}), "is_training": draft.is_training}
+        label = {"label": settings.labels[draft.arm]} if settings.labels else {}
+        return {**label, "is_training": draft.is_training}
 
     def _verdicts(self, sample_id: str) -> list[dict[str, Any]] | None:
         """Return RadFact's verdicts; before the reference step they would reveal the reference."""

@@ -181,16 +181,13 @@ action_adapter: TypeAdapter[Action] = TypeAdapter(Action)
 
 @dataclass(slots=True)
 class Campaign:
-    """State of a campaign after the actions so far. Readers are known by the name of their registration.
+    """State of a campaign after the actions so far, or of a review without one, which has no settings.
 
-    Attributes:
-        lists: numbers of each reader's studies, in the order of reading.
-        merged: reader that another one was merged into.
-        paused: paused readers; None for all.
-        decisions: time and last decision by study.
+    Readers are known by the name of their registration. `lists` are the numbers of their studies in the order of
+    reading; None of `paused` is for all of them.
     """
 
-    settings: CampaignConfig
+    settings: CampaignConfig | None = None
     lists: dict[str, list[int]] = field(default_factory=dict)
     shared_samples: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -199,6 +196,12 @@ class Campaign:
     paused: set[str | None] = field(default_factory=set)
     decisions: dict[int, tuple[str, Decide]] = field(default_factory=dict)
     history: list[tuple[str, Action]] = field(default_factory=list)
+
+    @property
+    def config(self) -> CampaignConfig:
+        if self.settings is None:
+            raise InputError("the review is not a campaign")
+        return self.settings
 
     def name(self, reader: str) -> str:
         return self.names.get(reader, reader)
@@ -270,7 +273,7 @@ class Campaign:
         The arm of a reader's samples alternates, with another start for each reader: readers are balanced over the
         arms, and the samples that all of them read are balanced over pairs of reader and arm (Latin square).
         """
-        settings = self.settings
+        settings = self.config
         if unknown := [name for name in settings.training_cases if name not in numbers]:
             raise InputError(
                 f"expected samples of the drafts, found {list_some(unknown)}",
@@ -305,13 +308,13 @@ class Campaign:
         return Assign(kind="assign", shared_samples=tuple(new[:count]), studies=studies)
 
     def _training_studies(self, numbers: Mapping[str, Mapping[str, int]]) -> list[int]:
-        arms = self.settings.arm_names
-        return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.settings.training_cases)]
+        arms = self.config.arm_names
+        return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.config.training_cases)]
 
     def _ordered(
         self, places: Sequence[tuple[int, str]], seed: str, numbers: Mapping[str, Mapping[str, int]]
     ) -> list[int]:
-        settings, arms = self.settings, self.settings.arm_names
+        settings, arms = self.config, self.config.arm_names
         places = list(places)
         if settings.order == "random":
             Random(f"{settings.seed} {seed}").shuffle(places)

@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 from maira.review.campaign import (
     Action,
     Assign,
-    Campaign,
     Configure,
     Decide,
     Merge,
@@ -64,22 +63,15 @@ class Coordinator:
         self.file = file
         self.tokens = tokens
 
-    @property
-    def campaign(self) -> Campaign:
-        if self.store.campaign is None:
-            raise InputError("the review is not a campaign")
-        return self.store.campaign
-
     def overview(self, _: Request) -> Response:
-        campaign, keys = self.campaign, self.store.reader_keys()
+        campaign, keys = self.store.campaign, self.store.reader_keys()
         reviews = {key: self.store.reviews(key) for key in keys}
         items = collect_adjudication_items(self.store)
-        settings = campaign.settings
         return JSONResponse(
             {
                 "paused": None in campaign.paused,
-                "instructions": settings.instructions,
-                "labels": settings.labels,
+                "instructions": campaign.config.instructions,
+                "labels": campaign.config.labels,
                 "readers": [self._reader(key, reviews[key]) for key in keys],
                 "merged": {campaign.name(key): campaign.name(into) for key, into in campaign.merged.items()},
                 "studies": [
@@ -107,7 +99,7 @@ class Coordinator:
         if not 1 <= number <= len(self.store.drafts):
             raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
         draft, items = self.store.drafts[number - 1], collect_adjudication_items(self.store).get(number, [])
-        _, decision = self.campaign.decisions.get(number, ("", None))
+        _, decision = self.store.campaign.decisions.get(number, ("", None))
         study = self.server.set.studies[number - 1]
         comments = {
             name: review.state.comment
@@ -146,7 +138,7 @@ class Coordinator:
         if body != {}:
             raise InputError("expected no fields")
         settings = read_campaign(self.file.path)
-        self.campaign.settings.check_same(settings, self.file.path)
+        self.store.campaign.config.check_same(settings, self.file.path)
         review_set = read_campaign_set(settings, self.file.image_folders)
         self.store.check_drafts(review_set.drafts)
         # First the images and drafts, because readers open new studies as soon as they are assigned.
@@ -166,7 +158,7 @@ class Coordinator:
         return self.overview(request)
 
     def _reader(self, key: str, reviews: Sequence[Review]) -> dict[str, Any]:
-        campaign = self.campaign
+        campaign = self.store.campaign
         statuses = [reviews[number - 1].status for number in campaign.lists.get(key, ())]
         return {
             "id": key,
@@ -181,7 +173,7 @@ class Coordinator:
 
     def _is_decided(self, number: int, items: Sequence[AdjudicationItem]) -> bool:
         """Return whether a decision covers all disagreements of a study, also those since then."""
-        _, decision = self.campaign.decisions.get(number, ("", None))
+        _, decision = self.store.campaign.decisions.get(number, ("", None))
         return decision is not None and all(item.id in decision.severities for item in items if item.is_disagreement)
 
     def _check_decision(self, decision: Decide) -> None:
@@ -192,7 +184,7 @@ class Coordinator:
             raise InputError(message, field="severities")
 
     def _describe(self, action: Action) -> str:
-        name = self.campaign.name
+        name = self.store.campaign.name
         match action:
             case Configure():
                 return "settings read from the campaign file"

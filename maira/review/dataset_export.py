@@ -51,7 +51,7 @@ def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[s
     reviews = [[review.state for _, review in store.counted_reviews(name)] for name in readers]
     drafts = [draft for draft in store.drafts if not draft.is_training]
     arms = ["group"] if any(draft.arm for draft in drafts) else []
-    sources = store.campaign.settings.arms if store.campaign else {}
+    sources = store.campaign.settings.arms if store.campaign.settings else {}
     rows = []
     for draft, *by_reader in zip(drafts, *reviews, strict=True):
         study = studies[draft.sample_id]

@@ -121,7 +121,7 @@ def _items(store: Store, states: dict[str, State]) -> list[AdjudicationItem]:
 def decisions_csv(store: Store) -> str:
     rows = []
     studies = collect_adjudication_items(store)
-    for number, (made, decision) in sorted(store.campaign.decisions.items() if store.campaign else ()):
+    for number, (made, decision) in sorted(store.campaign.decisions.items()):
         items = {item.id: item for item in studies.get(number, ())}
         for key, severity in decision.severities.items():
             item = items.get(key)
@@ -232,7 +232,7 @@ def write_export(
     names = store.readers()
     drafts = {}
     with replace_files(folder) as new:
-        if store.campaign is not None:
+        if store.campaign.settings is not None:
             tables["decisions"] = decisions_csv(store)
         for name, table in tables.items():
             with open_atomic(new / f"{name}.csv", "wb") as handle:

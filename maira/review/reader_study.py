@@ -178,7 +178,7 @@ def read_margins(
 ) -> tuple[tuple[str, ...], tuple[Margin, ...], float]:
     """Return the arms, the baseline first, the margins and the significance level."""
     arms = list(dict.fromkeys(draft.arm for draft in store.drafts if not draft.is_training))
-    analysis = store.campaign.settings.analysis if store.campaign else None
+    analysis = store.campaign.settings.analysis if store.campaign.settings else None
     if baseline is not None and baseline not in arms:
         message = f"unknown arm {baseline!r}; {suggest_name(baseline, arms, 'see the arms in corrections.csv')}"
         raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="baseline")

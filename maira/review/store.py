@@ -55,7 +55,7 @@ class Store:
                 message = "no such review; start one with maira review DRAFTS --manifest FILE"
                 raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
             database.create(path, drafts)
-        self.campaign: Campaign | None = None
+        self.campaign = Campaign()
         self._lock = threading.RLock()
         self._reviews: dict[tuple[str, int], Review] = {}
         self._last = {"actions": 0, "changes": 0}
@@ -70,7 +70,7 @@ class Store:
                 self._load_changes()
                 if drafts is not None and settings is not None:
                     self.set_up(settings, drafts)
-            if drafts is not None and settings is None and self.campaign is not None:
+            if drafts is not None and settings is None and self.campaign.settings is not None:
                 message = "expected the campaign file of this review, found drafts"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=path)
         except BaseException:
@@ -90,19 +90,17 @@ class Store:
         return str(row[0])
 
     def readers(self) -> list[str]:
-        return [self._current_name(key) for key in self.reader_keys()]
+        return [self.campaign.name(key) for key in self.reader_keys()]
 
     def counted_readers(self) -> list[str]:
         """Return the names of the readers who are part of statistics."""
-        excluded = self.campaign.excluded if self.campaign else ()
-        return [self._current_name(key) for key in self.reader_keys() if key not in excluded]
+        return [self.campaign.name(key) for key in self.reader_keys() if key not in self.campaign.excluded]
 
     def reader_keys(self) -> list[str]:
         """Return the names under which readers registered, without those merged into others."""
         with self._lock:
             self._load_actions()
-            merged = self.campaign.merged if self.campaign else ()
-            return [key for key in self._names("readers") if key not in merged]
+            return [key for key in self._names("readers") if key not in self.campaign.merged]
 
     def add_reader(self, name: str) -> list[str]:
         """Register a reader unless the name exists (ignoring case), and return all names."""
@@ -111,19 +109,18 @@ class Store:
             if self._find_reader(name) is None:
                 with self._exclusive_transaction():
                     self._add_name("readers", name)
-                    if self.campaign is not None:
-                        self._assign()
+                    self._assign()
                 self._load_actions()
             return self.readers()
 
     def registered_name(self, reader: str) -> str:
         """Return a reader's current name, from this or an earlier one and ignoring case."""
-        return self._current_name(self.reader_key(reader))
+        return self.campaign.name(self.reader_key(reader))
 
     def reader_key(self, reader: str) -> str:
         """Return the name under which a reader registered, which stays when the reader is renamed."""
         key = self._find_reader(reader)
-        if key is None or (self.campaign is not None and key in self.campaign.merged):
+        if key is None or key in self.campaign.merged:
             message = f"unknown reader {reader!r:.120}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="reader")
         return key
@@ -131,9 +128,8 @@ class Store:
     def study_list(self, reader: str) -> list[int]:
         with self._lock:
             key = self.reader_key(reader)
-            if self.campaign is None:
-                return list(range(1, len(self.drafts) + 1))
-            return list(self.campaign.lists.get(key, ()))
+            every = range(1, len(self.drafts) + 1)
+            return list(every if self.campaign.settings is None else self.campaign.lists.get(key, ()))
 
     def check_drafts(self, drafts: Sequence[Draft], *, allows_more: bool = True) -> None:
         with self._lock:
@@ -144,14 +140,14 @@ class Store:
     def set_up(self, settings: CampaignConfig, drafts: Sequence[Draft]) -> None:
         with self._lock:
             self.check_drafts(drafts)
-            if self.campaign is not None:
+            if self.campaign.settings is not None:
                 self.campaign.settings.check_same(settings, self.path)
             elif self._names("readers"):
                 message = "expected a campaign, found a review without one; choose another --db"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
             try:
                 with self._exclusive_transaction():
-                    if self.campaign is None or self.campaign.settings != settings:
+                    if self.campaign.settings != settings:
                         self._insert_action(Configure(kind="configure", settings=settings))
                         self._load_actions()
                     for name in settings.readers:
@@ -164,7 +160,7 @@ class Store:
             except BaseException:
                 # The settings and drafts may be those of a file that is refused.
                 self.drafts = database.read_drafts(self._connection, self.path)
-                self.campaign, self._last["actions"] = None, 0
+                self.campaign, self._last["actions"] = Campaign(), 0
                 self._load_actions()
                 raise
             self._load_actions()
@@ -173,8 +169,6 @@ class Store:
         with self._lock:
             with self._exclusive_transaction():
                 self._load_actions()
-                if self.campaign is None:
-                    raise InputError("the review is not a campaign")
                 self.campaign.check(action, self._names("readers"), len(self.drafts))
                 self._insert_action(action)
             self._load_actions()
@@ -208,7 +202,7 @@ class Store:
         with self._lock, self._exclusive_transaction():
             self._load_changes()
             key = self._check_reader_and_study(reader, number)
-            if self.campaign is not None and (reason := self.campaign.save_blocked_reason(key)):
+            if reason := self.campaign.save_blocked_reason(key):
                 raise SavingBlockedError(reason)
             owner = self._owner(key, number)
             review = self._review(owner, number)
@@ -267,8 +261,9 @@ class Store:
             ]
 
     def _assign(self) -> None:
-        """Assign what is not assigned yet, within a transaction."""
-        assert self.campaign is not None
+        """Assign what is not assigned yet in a campaign, within a transaction."""
+        if self.campaign.settings is None:
+            return
         numbers: dict[str, dict[str, int]] = {}
         for number, draft in enumerate(self.drafts, 1):
             numbers.setdefault(draft.sample_id, {})[draft.arm] = number
@@ -297,11 +292,7 @@ class Store:
         self._load("actions", "made, action", self._load_action)
 
     def _load_action(self, made: str, text: str) -> None:
-        action = action_adapter.validate_json(text)
-        if self.campaign is None and isinstance(action, Configure):
-            self.campaign = Campaign(action.settings)
-        if self.campaign is not None:
-            self.campaign.apply(action, made)
+        self.campaign.apply(action_adapter.validate_json(text), made)
 
     def _load_changes(self) -> None:
         self._load_actions()
@@ -330,16 +321,13 @@ class Store:
 
     def _with_merged(self, reader: str) -> list[str]:
         """Return a reader and those merged into them; the first with a review of a study counts."""
-        return [reader, *(self.campaign.merged_readers(reader) if self.campaign else ())]
-
-    def _current_name(self, key: str) -> str:
-        return self.campaign.name(key) if self.campaign else key
+        return [reader, *self.campaign.merged_readers(reader)]
 
     def _find_reader(self, reader: str) -> str | None:
         """Return the name under which a reader registered, or None; merged readers are also found."""
         key = name_key(reader)
         names = self._names("readers")
-        current = [name for name in names if name_key(self._current_name(name)) == key]
+        current = [name for name in names if name_key(self.campaign.name(name)) == key]
         return next(iter([*current, *(name for name in names if name_key(name) == key)]), None)
 
     def _check_reader_and_study(self, reader: str, number: int) -> str:
