@@ -35,29 +35,15 @@ def estimate(
         str,
         typer.Option(help="GPU model, such as a100-80g or h100; an unknown name lists all."),
     ] = ("a100-80g"),
-    mfu: Annotated[
-        float | None,
-        typer.Option(help="Model FLOPs utilization (MFU) to assume. Default: 0.45.", min=0.01, max=1),
-    ] = None,
-    mfu_from: Annotated[
-        Path | None,
-        typer.Option(help="metrics.jsonl of a run on a GPU; use the median MFU that it has measured.", metavar="FILE"),
-    ] = None,
+    mfu: Annotated[float, typer.Option(help="Model FLOPs utilization (MFU) to assume.", min=0.01, max=1)] = 0.45,
     json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and FLOPs as a JSON object.")] = False,
 ) -> None:
     """Estimate parameters, memory per GPU, FLOPs and time of a training run, without a GPU or weights."""
     from maira.train.config.run_config import read_train_config
-    from maira.train.cost.estimate import MFU, read_mfu
     from maira.train.cost.estimate import estimate as run
-    from radfact.errors import ErrorCode, InputError
     from radfact.io.jsonl import dumps
 
-    if mfu is not None and mfu_from is not None:
-        raise InputError(
-            "cannot be combined with --mfu; use one of them", code=ErrorCode.CONFLICTING_OPTIONS, field="--mfu-from"
-        )
-    utilization = read_mfu(mfu_from) if mfu_from else MFU if mfu is None else mfu
-    result = run(read_train_config(config, overrides), gpu, gpus, utilization)
+    result = run(read_train_config(config, overrides), gpu, gpus, mfu)
     if json:
         print(dumps(result))
         return
@@ -78,8 +64,8 @@ def estimate(
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
-    if counts["total"][0] < 1e9 and not result["mfu_measured"]:
-        advice = "train some steps and set --mfu-from to their metrics.jsonl."
+    if counts["total"][0] < 1e9:
+        advice = "train some steps and set --mfu to the mfu of their metrics.jsonl."
         print_line(console, f"  A model of this size does not reach an MFU of {result['mfu']:.0%}; {advice}")
 
 

@@ -130,7 +130,6 @@ def _write_models(folder: Path) -> None:
     pairs = {"model": "checkpoint", "trained": ["adapter"], "tasks": {"grounded": 1}, "patch_loss": 0, "dpo": {}}
     sources = [{"manifest": "phantoms/manifest.jsonl", "preferences": "preferences.jsonl"}]
     _json(folder / "dpo.yaml", {**train_config, **pairs, "train": sources, "global_batch": 2, "passes": 2})
-    _jsonl(folder / "metrics.jsonl", ({"step": step, "mfu": 0.3} for step in range(1, 4)))
     _json(folder / "ablation.yaml", {"base": "train.yaml", "drop": ["prior"], "out": "out/no_prior"})
     judge = {
         "model": "llama",

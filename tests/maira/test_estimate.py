@@ -17,7 +17,7 @@ from maira.cli.main import app
 from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
 from maira.train.cost.accelerators import Accelerator, find_accelerator
-from maira.train.cost.estimate import GIB, RESERVED, estimate, measure_workload, read_mfu
+from maira.train.cost.estimate import GIB, RESERVED, estimate, measure_workload
 from maira.train.cost.memory import build_shapes, estimate_memory
 from radfact.errors import InputError
 
@@ -240,7 +240,7 @@ def test_a_response_at_the_limit_must_fit_in_a_row(post_training_file: Path) -> 
     train_config = read_train_config(post_training_file)
     workload = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0])
     shortest, longest = int(workload.prompt.min()) + 24, int(workload.prompt.max()) + 24
-    assert int(workload.answer.min()) > 24
+    assert set(workload.answer) == {24}
     assert estimate(train_config.model_copy(update={"token_budget": longest}), "h100")["fits"]
     with pytest.raises(InputError, match="does not fit"):
         estimate(train_config.model_copy(update={"token_budget": shortest - 1}), "h100")
@@ -260,33 +260,3 @@ def test_a_pair_of_preferences_takes_two_answers(post_training_file: Path) -> No
     assert pairs["seconds_per_step"] == pytest.approx(2 * supervised["seconds_per_step"])
     assert pairs["tokens"] == pytest.approx(2 * supervised["tokens"], rel=1e-3)
     assert "one preference pair per study" in pairs["assumptions"]["samples"]
-
-
-def _write_metrics(file: Path, *values: Any) -> Path:
-    rows = [{"step": step, "epoch": 0} | ({} if value is None else {"mfu": value}) for step, value in enumerate(values)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
-def test_the_mfu_of_a_run_is_the_median_without_its_first_line(recipe_file: Path, tmp_path: Path) -> None:
-    metrics = _write_metrics(tmp_path / "metrics.jsonl", 0.02, 0.3, None, 0.4, 0.32)
-    ran = CliRunner().invoke(app, ["estimate", str(recipe_file), "--mfu-from", str(metrics), "--json"])
-    assert ran.exit_code == 0, ran.output
-    written = json.loads(ran.stdout)
-    assert (written["mfu"], written["mfu_measured"]) == (0.32, True)
-    assert written["assumptions"]["MFU"].startswith(f"32.0%, measured: the median of 3 lines of {metrics}")
-    assumed = estimate(read_train_config(recipe_file), "a100-80g", mfu=0.16)
-    assert written["seconds_per_step"] == pytest.approx(assumed["seconds_per_step"] / 2)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ((None, None), "metrics.jsonl: mfu: missing-field"),
-        ((0.3, 1.5), "metrics.jsonl:2: mfu: invalid-value"),
-        (("fast",), "metrics.jsonl:1: mfu: invalid-value"),
-    ],
-)
-def test_metrics_without_a_valid_mfu_are_an_error(values: tuple[Any, ...], expected: str, tmp_path: Path) -> None:
-    with raises(expected):
-        read_mfu(_write_metrics(tmp_path / "metrics.jsonl", *values))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import ceil
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,16 +52,18 @@ _FOLDERS |= {"ms-cxr": "MS-CXR", "padchest": "PadChest", "padchest-gr": "PadChes
 """Data sets of `TABLE_1` by the name of the data folder."""
 _PROMPT_TOKENS, _ANSWER_TOKENS = 196, 140
 """Text tokens of an average sample of the paper."""
-_STUDIES_READ, _ROWS, _DRAWS = 400, 2000, 20
-"""Approximate number of studies of a source whose texts are read, samples that represent an epoch, drawn steps."""
+_STUDIES_READ = 400
+"""Approximate number of studies of a source whose texts are read."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 class Workload(NamedTuple):
-    """Number of samples (with `dpo`, pairs) of an epoch, lengths of samples that represent it, and their source.
+    """Number of samples (with `dpo`, pairs) of an epoch, those of a step that represents it, and their source.
 
-    The arrays are (rows,): images, tokens of the prompt with those of images, tokens of the answer, and its limit.
+    The arrays are (samples of the step,), from the shortest to the longest sample: images, tokens of the prompt with
+    those of images, tokens of the answer, and the most tokens of an answer. With `grpo` a sample is a study, whose
+    responses have the length of its answer.
     """
 
     samples: int
@@ -74,7 +75,7 @@ class Workload(NamedTuple):
 
     @property
     def tokens(self) -> Numbers:
-        """(rows,), tokens of prompt and answer."""
+        """(samples of the step,), tokens of prompt and answer."""
         return self.prompt + self.answer
 
 
@@ -104,10 +105,13 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
                 basis.append(f"{path}, {method}")
     if not rows:
         raise InputError("expected answers for the configured tasks, found none in the studies", field="train")
+    rows.sort(key=lambda row: sum(row[2:4]))
     weight, *columns = np.array(rows).T
-    # The rows at equal steps of the cumulated weights represent an epoch.
-    drawn = np.searchsorted(weight.cumsum() / weight.sum(), (np.arange(_ROWS) + 0.5) / _ROWS)
+    # Samples at equal distances of the cumulated weights represent an epoch, the longest included.
+    drawn = np.searchsorted(weight.cumsum() / weight.sum() + 1e-9, np.linspace(0, 1, config.samples_per_draw))
     images, prompt, answer, limit = (column[drawn].astype(np.int64) for column in columns)
+    if config.grpo is not None:
+        answer = np.minimum(answer, limit)
     if config.dpo is not None:
         basis.append("one preference pair per study, with two reports as long as its own")
     basis.append(
@@ -193,40 +197,14 @@ def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
     return lambda text: len(tokenizer(text)["input_ids"]), "tokenized"
 
 
-def read_mfu(file: Path) -> tuple[float, str]:
-    """Read the median MFU of a training run from its `metrics.jsonl`, without the first line, which includes startup.
-
-    Returns: the MFU, and where it comes from.
-
-    Raises:
-        InputError: the file cannot be read, has no valid MFU, or belongs to a run with `grpo`.
-    """
-    values = []
-    for line, row in read_jsonl(file):
-        value = row.get("mfu", 1.0)
-        if "mfu" in row and "generation_seconds" in row:
-            message = "expected a run without grpo, found one with grpo, whose MFU includes the time of generation"
-            raise InputError(message, file=file, line=line, field="generation_seconds")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-            message = f"expected a number above 0 and at most 1, found {value!r:.80}"
-            raise InputError(message, file=file, line=line, field="mfu")
-        values += [value] if "mfu" in row else []
-    if not values:
-        message = "expected the metrics of a run on a GPU that maira estimate knows, found no line with an mfu"
-        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=file, field="mfu")
-    counted = values[1:] or values
-    lines = "1 line" if len(counted) == 1 else f"the median of {len(counted):,} lines"
-    return median(counted), f"measured: {lines} of {file}; used even if that run had another GPU or run config"
-
-
-def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[float, str] = MFU) -> dict[str, Any]:
+def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = MFU) -> dict[str, Any]:
     """Estimate the cost of a training configuration, without reading weights or allocating memory for them.
 
     Args:
         config: of the training. If its model does not exist, the model of the paper is assumed.
         gpu: name in `ACCELERATORS`.
         gpus: number of GPUs, with one process each.
-        mfu: model FLOPs utilization, as a share of the GPU's peak; assumed, or measured (`read_mfu`).
+        mfu: model FLOPs utilization, as a share of the GPU's peak.
 
     Returns: bytes, seconds and operations, as JSON values.
 
@@ -243,8 +221,6 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="grpo.engine")
     model_config, model_name = resolve_model_config(config)
     workload = measure_workload(config, model_config)
-    if config.grpo is not None:
-        workload = workload._replace(answer=np.minimum(workload.answer, workload.limit))
     per_epoch = workload.samples // config.samples_per_draw * config.steps_per_draw
     if not per_epoch:
         raise InputError(f"expected at most the {workload.samples} answers of an epoch", field="global_batch")
@@ -254,15 +230,14 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         else max(1, round((config.epochs or 0) * per_epoch))
     )
     answers = config.global_batch * (1 if config.dpo is None else 2)
-    rates, share = make_rates(model_config, config), answers / _ROWS
-    totals = rates.of(workload.tokens, int(workload.images.sum()), int(workload.answer.sum()))
-    flops = {part: count * share for part, count in totals.items()}
+    images, prompt, answer = (np.repeat(column, answers // len(column)) for column in workload[1:4])
+    flops = make_rates(model_config, config).of(prompt + answer, int(images.sum()), int(answer.sum()))
     model = build_shapes(model_config, config)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
     # FlashAttention needs Ampere or later.
     is_varlen = config.attention != "samples" and config.precision == "bf16" and not gpu.startswith("v100")
     kernel = attention.VARLEN if is_varlen else attention.SAMPLES
-    rows, filled, fullest = _pack_steps(config, workload, gpus)
+    rows, filled, fullest = _pack_step(config, workload, gpus)
     memory = estimate_memory(
         model,
         config,
@@ -273,11 +248,10 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         accumulates=rows > 1,
         memory=accelerator.memory * GIB,
     )
-    utilization, source = mfu if isinstance(mfu, tuple) else (mfu, "assumed and not measured")
-    training, generation = sum(flops.values()) / (gpus * accelerator.peak * utilization), None
+    training, generation = sum(flops.values()) / (gpus * accelerator.peak * mfu), None
     seconds = training
     if config.grpo is not None:
-        generation = _estimate_sampling(model, config, workload, memory, kind, accelerator, gpus, utilization)
+        generation = _estimate_sampling(model, config, workload, memory, kind, accelerator, gpus, mfu)
         seconds += generation["prompt_seconds_per_step"] + generation["decoding_seconds_per_step"]
         generation["share"] = 1 - training / seconds
     peak = max(sum(memory.values()), generation["memory"]["total"] if generation else 0)
@@ -286,10 +260,10 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         counts = [(p.numel(), p.requires_grad) for module in modules_of(model, part) for p in module.parameters()]
         parameters[str(part)] = {"all": sum(n for n, _ in counts), "trained": sum(n for n, trains in counts if trains)}
     assumptions = {
-        "MFU": f"{utilization:.1%}, {source}" + ("; it includes communication between GPUs" if gpus > 1 else ""),
+        "MFU": f"{mfu:.1%}, assumed and not measured; it includes communication between GPUs",
         "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16; operations are "
         "the model's matrix products, without recomputation",
-        "memory": f"by formula for the fullest of the packed rows of {_DRAWS} steps, with the attention kernel "
+        "memory": f"by formula for the fullest of the packed rows of a step, with the attention kernel "
         f"{kernel.removeprefix('maira_')}; torch.compile needs less",
         "time": "steps only, without start, validation, drafts, saving, waiting for data, and a reference model",
         "samples": workload.basis,
@@ -306,8 +280,7 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float | tuple[fl
         "model": model_name,
         "gpu": accelerator.name,
         "gpus": gpus,
-        "mfu": utilization,
-        "mfu_measured": isinstance(mfu, tuple),
+        "mfu": mfu,
         "assumptions": assumptions,
         "sharding": kind,
         "parameters": parameters,
@@ -354,40 +327,29 @@ def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
     return made, "a new model, as configured"
 
 
-def _draw_steps(config: TrainConfig) -> Iterator[Numbers]:
-    """Yield the rows of a workload that some steps take."""
-    rng = np.random.default_rng(0)
-    for _ in range(_DRAWS):
-        yield rng.integers(_ROWS, size=config.samples_per_draw)
-
-
-def _pack_steps(
+def _pack_step(
     config: TrainConfig, workload: Workload, processes: int
 ) -> tuple[float, float, tuple[list[int], int, int]]:
-    """Pack the samples of some steps as a run would.
+    """Pack the samples of the step as a run would.
 
     Returns: rows per process, the filled share of the rows, and the fullest row, with sampled responses at their limit:
     tokens of its samples, its images and answer tokens.
 
     Raises:
-        InputError: a sample is longer than a row, or a step has too few samples for the number of processes.
+        InputError: a step has too few samples for the number of processes.
     """
     answers = 1 if config.dpo is None else 2
-    limited = workload.answer if config.grpo is None else workload.limit
-    lengths, counts, filled, fullest = answers * (workload.prompt + limited), [], [], np.array([], np.int64)
-    for draw in _draw_steps(config):
-        drawn = np.repeat(draw, config.global_batch // len(draw))
-        actual = answers * workload.tokens[drawn]
-        packed = pack(actual.tolist(), config.token_budget, processes)
-        counts.append(len(packed) / processes)
-        filled.append(actual.sum() / (len(packed) * config.token_budget))
-        if config.grpo is not None:
-            packed = pack(lengths[drawn].tolist(), config.token_budget, processes)
-        # `pack` returns the fullest row first.
-        fullest = max(fullest, drawn[packed[0]], key=lambda row: lengths[row].sum())
-    row = np.repeat(fullest, answers)
-    samples = (lengths[row] // answers).tolist(), int(workload.images[row].sum()), int(limited[row].sum())
-    return float(np.mean(counts)), float(np.mean(filled)), samples
+    repeats = config.global_batch // len(workload.prompt)
+    images, prompt, answer, limit = (np.repeat(column, repeats) for column in workload[1:5])
+    lengths = answers * (prompt + answer)
+    packed = pack(lengths.tolist(), config.token_budget, processes)
+    rows, filled = len(packed) / processes, float(lengths.sum()) / (len(packed) * config.token_budget)
+    if config.grpo is not None:
+        answer = limit
+        packed = pack((prompt + limit).tolist(), config.token_budget, processes)
+    # `pack` returns the fullest row first.
+    row = np.repeat(packed[0], answers)
+    return rows, filled, ((prompt + answer)[row].tolist(), int(images[row].sum()), int(answer[row].sum()))
 
 
 def _estimate_sampling(
@@ -430,44 +392,31 @@ def _estimate_sampling(
         cache = rows * length * cached
         return held | {"cache": cache, "temporary": rows * row + chunk - cache}
 
-    def decode(rows: int, context: Numbers) -> float:
-        needed = rows * (rates.token + rates.answer + context * rates.pair)
-        # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly. The
-        # dynamic cache is read and copied.
-        moved = weights + quantized * (NF4 + (4 if rows > 4 else 0)) + 3 * rows * context * cached
-        return float(np.maximum(needed / operations, moved / accelerator.bandwidth).sum())
-
-    times, sizes, steps, peaks = [], [], [], []
-    for draw in _draw_steps(config):
-        ranks = []
-        for own in (draw[rank::gpus] for rank in range(min(gpus, len(draw)))):
-            order = np.repeat(own[np.argsort(-workload.prompt[own], kind="stable")], grpo.num_generations)
-            images = int(workload.images[own].sum())
-            reading = images * (rates.encoder + grpo.num_generations * rates.adapter) / operations
-            decoding = 0.0
-            while len(order):
-                longest = int(workload.prompt[order[0]])
-                length = longest + int(workload.limit[order].max())
-                # The engine plans with the type of the first weight; autocast has not copied the weights yet.
-                count = largest_batch_size(round(free - sum(held.values()) + held["copies"]), length, text, planned)
-                while count > 1 and sum(memory(count, length).values()) > free:
-                    count //= 2
-                rows, order = np.split(order, [count])
-                pairs = longest * (longest + 1) / 2 * rates.pair
-                reading += len(rows) * (longest * rates.token + pairs) / operations
-                steps.append(int(workload.answer[rows].max()))
-                decoding += decode(len(rows), longest + np.arange(steps[-1]))
-                sizes.append(len(rows))
-                peaks.append(memory(len(rows), length))
-            ranks.append((reading, decoding))
-        times.append(max(ranks, key=sum))
-    reading, decoding = np.mean(times, axis=0) / grpo.num_iterations
-    peak = max(peaks, key=lambda parts: sum(parts.values()))
+    studies = ceil(len(workload.prompt) / gpus)
+    responses, length = studies * grpo.num_generations, int((workload.prompt + workload.limit).max())
+    # The engine plans with the type of the first weight; autocast has not copied the weights yet.
+    count = largest_batch_size(round(free - sum(held.values()) + held["copies"]), length, text, planned)
+    while count > 1 and sum(memory(count, length).values()) > free:
+        count //= 2
+    batches = ceil(responses / count)
+    rows = responses / batches
+    # The longest prompts come first, and each batch is padded to its longest.
+    longest = np.sort(workload.prompt)[::-1][np.arange(batches) * len(workload.prompt) // batches]
+    steps = round(np.quantile(workload.answer, 1 - 0.5 * batches / studies if studies > batches else 1))
+    reading = studies * workload.images.mean() * (rates.encoder + grpo.num_generations * rates.adapter)
+    reading += rows * float((longest * rates.token + longest * (longest + 1) / 2 * rates.pair).sum())
+    context = longest[:, None] + np.arange(steps)
+    computed = rows * (rates.token + rates.answer + context * rates.pair) / operations
+    # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly. The
+    # dynamic cache is read and copied.
+    moved = weights + quantized * (NF4 + (4 if rows > 4 else 0)) + 3 * rows * context * cached
+    decoding = float(np.maximum(computed, moved / accelerator.bandwidth).sum())
+    peak = memory(min(count, responses), length)
     return {
-        "responses_per_gpu": -(-config.samples_per_draw // gpus) * grpo.num_generations,
-        "batch_size": max(sizes),
-        "decoding_steps": float(np.mean(steps)),
-        "prompt_seconds_per_step": float(reading),
-        "decoding_seconds_per_step": float(decoding),
+        "responses_per_gpu": responses,
+        "batch_size": min(count, responses),
+        "decoding_steps": steps,
+        "prompt_seconds_per_step": reading / operations / grpo.num_iterations,
+        "decoding_seconds_per_step": decoding / grpo.num_iterations,
         "memory": peak | {"total": sum(peak.values())},
     }
