@@ -69,6 +69,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path]
 
 def _read_views(table: Path) -> Iterator[tuple[str, str]]:
     """Yield (key of the image, view) for the rows of a table that have both."""
+    record = None
     for record in table_records(table):
         record.value("")  # refuses an item that is no object
         names = next((names for names in _VIEW_COLUMNS if record.cells.keys() >= set(names)), None)
@@ -79,6 +80,8 @@ def _read_views(table: Path) -> Iterator[tuple[str, str]]:
         image, view = map(record.text, names)
         if image is not None and view is not None:
             yield _key(image), view
+    if record is None:
+        raise InputError("expected at least one row, found none", code=ErrorCode.EMPTY_INPUT, file=table)
 
 
 def _key(name: str) -> str:

@@ -45,7 +45,7 @@ def stats(
     from radfact.io.jsonl import write_json
 
     columns = [column for column in COLUMNS if not by or column in by]
-    statistics = manifest_statistics(manifest).as_json(columns)
+    statistics = manifest_statistics(manifest, columns)
     if out is not None:
         write_json(out, statistics)
     console, total = Console(), statistics["total"]

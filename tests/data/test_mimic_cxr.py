@@ -97,7 +97,7 @@ def test_images_of_other_and_unknown_views_are_listed(jpg: Path) -> None:
     archive = read_mimic_cxr(jpg, "jpg")
     stages = {failure.source: failure.stage for failure in archive.failures}
     assert stages == {"b4": "read", "b5": "read", "b6": "select"}
-    assert "found 'Erect'" in reasons(archive)["b4"]
+    assert "found 'Erect view'" in reasons(archive)["b4"]
 
 
 @pytest.mark.parametrize(

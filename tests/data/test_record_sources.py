@@ -175,6 +175,9 @@ def test_interpret_cxr_takes_views_from_names_and_tables(tmp_path: Path) -> None
     assert [study.split for study in archive.studies] == ["train"] * 4 + ["validate"]
     assert [study.findings for study in archive.studies][:2] == ["Clear.", "The ___ are clear."]
     assert {(study.patient_id, study.timestamp) for study in archive.studies} == {(None, None)}
+    openi.write_text("filename,projection\n")
+    with raises("o.csv: empty-input"):
+        read_interpret_cxr(tmp_path, views=[openi])
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.json"])
