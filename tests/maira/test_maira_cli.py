@@ -44,22 +44,6 @@ def maira(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return run
 
 
-def test_phantoms_become_a_manifest_with_files(maira: Run, tmp_path: Path) -> None:
-    assert maira("prepare", "phantom", "--count", "3", "--seed", "5", "--size", "64", "--out", tmp_path)[0] == 0
-    studies = read_manifest(tmp_path / "manifest.jsonl")
-    assert len(studies) == 3
-    assert all(study.frontal.is_file() for study in studies)
-
-
-def test_radiographs_that_cannot_be_read_are_listed(maira: Run, tmp_path: Path) -> None:
-    (tmp_path / "text.dcm").write_text("no radiograph")
-    assert maira("prepare", "dicom", "text.dcm", example_radiograph(), "--out", "out")[0] == 3
-    (failure,) = (tmp_path / "out" / "failures.jsonl").read_text().splitlines()
-    assert json.loads(failure)["source"].endswith("text.dcm")
-    (study,) = read_manifest(tmp_path / "out" / "manifest.jsonl")
-    assert study.frontal.is_file()
-
-
 def test_samples_are_named_without_the_file_name_unless_asked(maira: Run, tmp_path: Path) -> None:
     shutil.copy(example_radiograph(), tmp_path / "Doe^Jane.dcm")
     uid = b"1.3.6.1.4.1.5962.1.1.9.1.1.20040826185059.5457"
