@@ -1,13 +1,12 @@
 """Time until the review shows the next study: milliseconds to the whole image at screen resolution.
 
     python tests/benchmarks/bench_review.py --studies 2000
-    python tests/benchmarks/bench_review.py --trees ../main . --rounds 3
 
 The images are of 2,500 x 3,000 pixels and 12 bits, as uncompressed DICOM or PNG of 16 bits, with their model's input of
-518 pixels; every study has its own files (hard links to a few images). Each tree of source code has its own server and
-a browser of 1,920 x 1,080 pixels; with several trees, rounds alternate between them. Paging: `pause` waits two seconds
-on each study, `at once` continues as soon as the image is shown, `burst` shows six studies, 150 ms on each, and
-waits for the last one. No image is cached at the start of a round; the operating system may have cached the files.
+518 pixels; every study has its own files (hard links to a few images). The browser has 1,920 x 1,080 pixels. Paging:
+`pause` waits two seconds on each study, `at once` continues as soon as the image is shown, `burst` shows six studies,
+150 ms on each, and waits for the last one. No image is cached at the start; the operating system may have cached the
+files.
 """
 
 from __future__ import annotations
@@ -97,14 +96,13 @@ def write_studies(folder: Path, studies: int, suffix: str) -> None:
 
 
 @contextmanager
-def start_review(tree: Path, folder: Path) -> Iterator[str]:
-    """Start the review server of a source tree, and yield its link."""
+def start_review(folder: Path) -> Iterator[str]:
+    """Start the review server, and yield its link."""
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [str(folder / "drafts.jsonl"), "--manifest", str(folder / "manifest.jsonl"), "--no-browser"]
         process = subprocess.Popen(
             [sys.executable, "-m", "maira", "review", *arguments, "--port", "0", "--db", f"{scratch}/review.sqlite"],
-            env={**os.environ, "PYTHONPATH": str(tree.resolve()), "COLUMNS": "400"},
-            cwd=tree,
+            env={**os.environ, "COLUMNS": "400"},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -143,12 +141,11 @@ def measure(page: Page, mode: str, count: int) -> list[float]:
     return times
 
 
-def print_row(name: str, values: Sequence[float], base: Sequence[float]) -> None:
-    """Print median, 95th percentile and maximum, and the ratio of the median to that of the first tree."""
+def print_row(name: str, values: Sequence[float]) -> None:
+    """Print median, 95th percentile and maximum."""
     ordered = sorted(values)
     high = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
-    ratio = statistics.median(values) / statistics.median(base)
-    print(f"{name:40} {statistics.median(values):7.0f} {high:7.0f} {ordered[-1]:7.0f} {ratio:7.2f}", flush=True)
+    print(f"{name:40} {statistics.median(values):7.0f} {high:7.0f} {ordered[-1]:7.0f}", flush=True)
 
 
 def main() -> None:
@@ -156,34 +153,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=2000)
     parser.add_argument("--format", choices=("dcm", "png"), default="dcm")
-    parser.add_argument("--trees", type=Path, nargs="+", default=[Path()], help="folders of source code to compare")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--count", type=int, default=12, help="studies per mode and round; bursts are a quarter")
+    parser.add_argument("--count", type=int, default=12, help="studies per mode; bursts are a quarter")
     arguments = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
-    times: dict[tuple[Path, str], list[float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_studies(folder, arguments.studies, arguments.format)
-        links = {tree: stack.enter_context(start_review(tree, folder)) for tree in arguments.trees}
+        link = stack.enter_context(start_review(folder))
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium, args=["--headless=new", "--no-sandbox", "--disable-gpu"]
         )
         first = 1
-        for _ in range(arguments.rounds):
-            for mode in ("pause", "at once", "burst"):
-                count = arguments.count if mode != "burst" else max(1, arguments.count // 4)
-                for tree, link in links.items():
-                    with open_study(browser, link, first) as page:
-                        times.setdefault((tree, mode), []).extend(measure(page, mode, count))
-                first += count * (BURST if mode == "burst" else 1) + 5
+        print(f"{arguments.studies} studies, {arguments.format}, load average {os.getloadavg()[0]:.1f}")
+        print(f"{'milliseconds to the first full view':40}  median     p95     max")
+        for mode in ("pause", "at once", "burst"):
+            count = arguments.count if mode != "burst" else max(1, arguments.count // 4)
+            with open_study(browser, link, first) as page:
+                print_row(mode, measure(page, mode, count))
+            first += count * (BURST if mode == "burst" else 1) + 5
         browser.close()
-    print(f"{arguments.studies} studies, {arguments.format}, load average {os.getloadavg()[0]:.1f} at the end")
-    print(f"{'milliseconds to the first full view':40}  median     p95     max   ratio")
-    for (tree, mode), values in sorted(times.items(), key=lambda item: item[0][1]):
-        print_row(f"{mode}: {tree}", values, times[arguments.trees[0], mode])
 
 
 if __name__ == "__main__":
