@@ -93,7 +93,14 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
     The prior study is the patient's last earlier study that has a report and a frontal radiograph. A study with the
     same timestamp is not earlier.
     """
-    studies = [_usable(study, rules, without) for study in archive.studies]
+    studies = [
+        replace(
+            study,
+            split=rules.split_of(study.split, study.patient_id or study.study_id),
+            radiographs=tuple(radiograph for radiograph in study.radiographs if radiograph.key not in without),
+        )
+        for study in archive.studies
+    ]
     _check_names(studies)
     check_patient_splits(studies)
     rules.check_requested_splits(study.split for study in studies)
@@ -119,12 +126,6 @@ def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = froze
             samples.radiographs.update({png_path(image): image for image in images if image is not None})
             samples.studies.append(_sample(archive.source, study, sample_id, images, prior if images[2] else None))
     return samples
-
-
-def _usable(study: ArchiveStudy, rules: Rules, without: frozenset[str]) -> ArchiveStudy:
-    """Return a study with its split by the rules and without some radiographs."""
-    split = rules.split_of(study.split, study.patient_id or study.study_id)
-    return replace(study, split=split, radiographs=tuple(r for r in study.radiographs if r.key not in without))
 
 
 def _check_names(studies: Iterable[ArchiveStudy]) -> None:

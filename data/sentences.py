@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,14 +15,14 @@ from radfact.records import Sentence
 Target = Literal["grounded_findings", "phrases"]
 """Field that receives the sentences: a grounded report without boxes, or phrases for annotators to locate."""
 
-STAGE = "sentences"
-
 
 @dataclass(frozen=True)
 class SplitStudies:
     """Studies with sentences in input order, the split sentences by `sample_id`, and the skipped studies.
 
-    `counts` are those of `count_changes`, and `unchanged` is the number of studies that had sentences before.
+    `counts` are of sentences and words in the narratives, as quoted by the splitter, and in the single-finding ones.
+    Sentences are removed without a single-finding sentence (technique, recommendations, interpretation), and divided
+    with more than one (compare MAIRA-2, table B.3). `unchanged` is the number of studies that had sentences before.
     """
 
     studies: list[Study]
@@ -30,24 +30,6 @@ class SplitStudies:
     counts: dict[str, int]
     unchanged: int = 0
     failures: list[Failure] = field(default_factory=list)
-
-
-def count_changes(splits: Mapping[str, Sequence[SplitSentence]]) -> dict[str, int]:
-    """Count the sentences and words of narratives, as quoted by the splitter, and of the single-finding sentences.
-
-    Sentences are removed without a single-finding sentence (technique, recommendations, interpretation), and divided
-    with more than one (compare MAIRA-2, table B.3).
-    """
-    sentences = [sentence for split in splits.values() for sentence in split]
-    return {
-        "reports": len(splits),
-        "sentences_before": len(sentences),
-        "sentences_after": sum(len(sentence.new) for sentence in sentences),
-        "removed": sum(not sentence.new for sentence in sentences),
-        "divided": sum(len(sentence.new) > 1 for sentence in sentences),
-        "words_before": sum(len(narrative.split()) for narrative in splits),
-        "words_after": sum(len(text.split()) for sentence in sentences for text in sentence.new),
-    }
 
 
 def split_findings(
@@ -76,10 +58,20 @@ def split_findings(
             reason = split.reason
         else:
             splits[study.sample_id] = split
-            if sentences := [Sentence(text=text) for text in flatten_split(split)]:
-                result.append(study.model_copy(update={target: sentences}))
+            if report := [Sentence(text=text) for text in flatten_split(split)]:
+                result.append(study.model_copy(update={target: report}))
                 continue
             reason = "no sentence of the findings describes a finding"
-        failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=reason))
-    counts = count_changes({text: split for text, split in splits_of.items() if not isinstance(split, QueryFailure)})
+        failures.append(Failure(sample_id=study.sample_id, stage="sentences", reason=reason))
+    split_of = {text: split for text, split in splits_of.items() if not isinstance(split, QueryFailure)}
+    sentences = [sentence for split in split_of.values() for sentence in split]
+    counts = {
+        "reports": len(split_of),
+        "sentences_before": len(sentences),
+        "sentences_after": sum(len(sentence.new) for sentence in sentences),
+        "removed": sum(not sentence.new for sentence in sentences),
+        "divided": sum(len(sentence.new) > 1 for sentence in sentences),
+        "words_before": sum(len(narrative.split()) for narrative in split_of),
+        "words_after": sum(len(text.split()) for sentence in sentences for text in sentence.new),
+    }
     return SplitStudies(result, splits, counts, unchanged, failures)

@@ -19,8 +19,6 @@ from radfact.records import Box, Mask, Sentence
 Combine = Literal["skip", "first", "union"]
 """Treatment of a sample with several annotations: reject it, use the first, or unite all."""
 
-STAGE = "annotation"
-
 SAME_BOX = 0.5
 """IoU from which boxes of two annotators are the same box."""
 
@@ -174,7 +172,7 @@ def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample],
             combined = combine(sample.annotations, how)
             sentences, dropped, ignored = apply_rules(texts, combined, has_prior=study.prior_frontal is not None)
         except Rejected as error:
-            result.failures.append(Failure(sample_id=study.sample_id, stage=STAGE, reason=str(error)))
+            result.failures.append(Failure(sample_id=study.sample_id, stage="annotation", reason=str(error)))
             continue
         result.ignored += ignored
         result.dropped.update(dropped)

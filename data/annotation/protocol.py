@@ -40,7 +40,6 @@ class Progression(StrEnum):
 
 
 PLACED_DEVICE = "Correctly placed Support Devices"
-MISPLACED_DEVICE = "Misplaced Support Devices"
 CATEGORIES = (
     "Enlarged Cardiomediastinum",
     "Cardiomegaly",
@@ -55,7 +54,7 @@ CATEGORIES = (
     "Atelectasis",
     "Fracture",
     PLACED_DEVICE,
-    MISPLACED_DEVICE,
+    "Misplaced Support Devices",
 )
 """Optional categories of findings: CheXpert's classes without "No Finding"."""
 

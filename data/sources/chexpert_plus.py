@@ -1,14 +1,5 @@
 """CheXpert Plus (Chambon et al. 2024): 223,462 radiographs of 187,711 studies, with reports in one table.
 
-    df_chexpert_plus_240401.csv
-        one row per image: path_to_image (train/patient42142/study5/view1_frontal.jpg), frontal_lateral (Frontal,
-        Lateral), deid_patient_id, patient_report_date_order, report, section_* (sections of the report), split
-        (train, valid)
-    train/, valid/
-        images as DICOM (.dcm), PNG, or the JPEG files of CheXpert, with the folders of path_to_image
-
-Dates in the reports are shifted by patient.
-
 Source: https://arxiv.org/abs/2405.19538, https://github.com/Stanford-AIMI/chexpert-plus, and public readers of the
 table; the release itself was not available.
 

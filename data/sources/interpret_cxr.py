@@ -1,14 +1,5 @@
 """interpret-cxr, the data of the shared task RRG24: studies of CheXpert, MIMIC-CXR, PadChest, BIMCV-COVID19 and OpenI.
 
-    train.csv, validation.csv, train_mimic.json, val_mimic.json
-        one row per study: source, findings, impression, images_path (a list)
-
-The published Parquet files also contain the images (column `images`). Save the other columns as CSV, JSON or JSON
-Lines, and the images with the paths in `images_path`.
-
-The tables have neither views nor patients nor dates. A view comes from the name of the image (CheXpert, BIMCV-COVID19)
-or from a table of the original archive. There are no prior studies, and studies of one patient may be in both splits.
-
 Source: https://stanford-aimi.github.io/RRG24 (columns, splits),
 https://huggingface.co/datasets/StanfordAIMI/rrg24-shared-task-bionlp, and public readers of the tables; the data itself
 was not available.

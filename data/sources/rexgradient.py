@@ -1,11 +1,5 @@
 """ReXGradient-160K (Zhang et al. 2025): 273,004 radiographs of 160,000 studies of 109,487 patients, with reports.
 
-    metadata/{train,valid,test}_metadata_view_position.json
-        objects by the name of the study: PatientID, StudyDate (yyyymmdd), Indication, Comparison, Findings, Impression,
-        and lists with an item per image: ImagePath (../deid_png/...), ImageViewPosition
-    deid_png/<PatientID>/<AccessionNumber>/studies/<study>/series/<series>/instances/<image>.png
-        downloaded as deid_png.part*, the parts of one archive
-
 The tables `*_metadata.csv` have no image paths and are not read.
 
 Source: https://arxiv.org/abs/2505.00228, https://huggingface.co/datasets/rajpurkarlab/ReXGradient-160K, and public

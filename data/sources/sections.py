@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from pathlib import Path
+
+from radfact.io.yaml_files import read_yaml
 
 
 @dataclass(slots=True)
@@ -45,40 +48,8 @@ _RULE = re.compile(r"\s*_{10,}\s*$")
 _MAY_BEGIN = re.compile(r"\s*[_FPW]")
 # "___" stands for de-identified text.
 _WORD = re.compile(r"\w")
-_BANNERS = {"FINAL REPORT": "preamble", "PRELIMINARY REPORT": "wet_read", "FINAL ADDENDUM": "addendum"}
-
-# The first match counts; "views" is a title that names the views, "detail" a sub-heading of the findings.
-_KINDS = {
-    r"findings?": "findings",
-    r"impressions?|conclusions?": "impression",
-    r"(?:clinical )?indications?": "indication",
-    r"history|clinical (?:information|data|details)": "history",
-    r"techniques?": "technique",
-    r"comparisons?|reference exam(?:ination)?": "comparison",
-    r"(?:type of )?exam(?:ination)?|study|procedure": "examination",
-    r"recommendation(?:s|\(s\))?": "recommendation",
-    r"notifications?|communication": "notification",
-    r"wet ?read|pfi|(?:provisional findings|wet read).*": "wet_read",
-    r"reason for.*": "indication",
-    r".*impression.*": "impression",
-    r".*findings.*": "findings",
-    r".*history.*": "history",
-    r".*comparison.*": "comparison",
-    r".*addendum.*": "addendum",
-    r"(?:(?:lungs?|pleura|pleural|spaces?|airways?|trachea|heart|cardiac|cardiomediastin(?:um|al)|silhouette|hil(?:a|um|ar)"
-    r"|mediastin(?:um|al)|vessels|vascular|vasculature|pulmonary|bones?|osseous|skelet(?:on|al)|musculoskeletal|structures"
-    r"|spine|soft|tissues?|diaphragms?|abdomen|upper|lines?|tubes?|devices?|support|catheters|hardware|chest wall|and)"
-    r"[ ,/&]*)+": "detail",
-    r".*\b(?:chest|portable|ribs|bone window|(?:one|two|three|single|frontal|lateral|pa|ap)[ ,-]+views?"
-    r"|(?:pa|ap|frontal) (?:and|&) (?:lat|lateral)|lateral (?:and|&) (?:pa|ap)|frontal (?:and|(?:semi-)?upright))"
-    r"\b.*": "views",
-}
-_SIMILAR_TO = [
-    *("findings", "impression", "indication", "comparison", "comparisons", "technique", "examination", "conclusion")
-]
 _JOINED = frozenset(("findings", "views", "impression", "addendum", "wet_read"))
-# Words after a title that contain only a time: "CHEST, PA AND LATERAL: ___ AT 10:15 AM".
-_TIME_WORDS = frozenset(("am", "pm", "at", "on", "hrs", "hour", "hours", "ap", "pa", "dated", "the"))
+_TERMS = read_yaml(Path(__file__).with_suffix(".yaml"))
 
 
 def split_sections(text: str) -> dict[str, str]:
@@ -122,7 +93,7 @@ def _start_of_part(line: str, current: str) -> _Part | None:
     if _RULE.match(line):
         # It ends the text above the report; within the report it is a separator.
         return _Part("preamble") if current in ("wet_read", "addendum") else None
-    if (banner := _BANNERS.get(line.strip())) is not None:
+    if (banner := _TERMS["banners"].get(line.strip())) is not None:
         return _Part(banner)
     match = _WET_READ.match(line) or _HEADING.match(line)
     if match is None:
@@ -140,10 +111,10 @@ def _start_of_part(line: str, current: str) -> _Part | None:
 def _kind(heading: str) -> str | None:
     """Return the section of a heading, None if it is not a heading."""
     name = " ".join(heading.lower().split()).strip(" ,-/'")
-    for pattern, kind in _KINDS.items():
+    for pattern, kind in _TERMS["kinds"].items():
         if re.fullmatch(pattern, name):
-            return kind
-    if " " not in name and (similar := get_close_matches(name, _SIMILAR_TO, n=1, cutoff=0.86)):
+            return str(kind)
+    if " " not in name and (similar := get_close_matches(name, _TERMS["similar_to"], n=1, cutoff=0.86)):
         return _kind(similar[0])
     return "other" if re.fullmatch(r"[a-z ()/,-]+", name) else None
 
@@ -153,7 +124,7 @@ def _resolve_title(part: _Part) -> _Part:
     if part.kind != "views":
         return part
     prose = part.prose()
-    if any(word not in _TIME_WORDS for word in re.findall(r"[a-z]+", prose.lower())):
+    if any(word not in _TERMS["time_words"] for word in re.findall(r"[a-z]+", prose.lower())):
         return _Part("findings", part.heading, part.lines)
     return _Part("examination", lines=[f"{part.heading}: {prose}" if prose else part.heading + ":"])
 

@@ -96,17 +96,11 @@ def drawn_boxes(page: Page, kind: str = "frontal") -> list[str]:
     return sorted(card(page).locator(f"[data-kind={kind}] .box-viewer-label").all_text_contents())
 
 
-def test_findings_and_phrases_are_drawn_by_default(page: Page) -> None:
+def test_boxes_are_those_of_the_checked_groups_and_the_pointed_sentence(page: Page) -> None:
     drawn = {kind: drawn_boxes(page, kind) for kind in ("frontal", "prior_frontal", "lateral")}
     assert drawn == {"frontal": ["F1", "F3", "P1"], "prior_frontal": ["F1"], "lateral": []}
-
-
-def test_pointing_at_a_sentence_draws_its_boxes_only(page: Page) -> None:
     card(page).get_by_text("the effusion", exact=True).hover()
     assert (drawn_boxes(page), drawn_boxes(page, "prior_frontal")) == (["P1"], [])
-
-
-def test_box_groups_can_be_toggled(page: Page) -> None:
     page.get_by_role("checkbox", name="Phrases").uncheck()
     page.get_by_role("checkbox", name="Labels").check()
     assert drawn_boxes(page) == ["F1", "F3", "L1", "L1"]
@@ -134,16 +128,10 @@ def test_boxes_are_drawn_at_their_position(page: Page) -> None:
     assert shares == pytest.approx([0.5, 0.25, 0.25, 0.5], abs=0.005)
 
 
-def test_markup_in_a_report_is_shown_as_text(page: Page) -> None:
+def test_hostile_text_missing_images_and_the_filter(page: Page) -> None:
     assert page.locator("article").nth(1).locator(".prose").text_content() == HOSTILE
     assert page.title().startswith("Contact sheet: ")
-
-
-def test_a_missing_image_is_reported_in_its_place(page: Page) -> None:
     assert page.get_by_text("lost.png: no such image").is_visible()
-
-
-def test_the_filter_matches_all_words(page: Page) -> None:
     page.get_by_role("searchbox").fill("COUGH archive")
     assert page.locator("article").count() == 1
     assert page.get_by_role("status").text_content() == "1 of 3 samples"
@@ -184,14 +172,10 @@ def test_a_sample_draw_depends_on_the_seed_only(forty: Path, tmp_path: Path) -> 
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_samples_can_be_selected_by_name(forty: Path, tmp_path: Path) -> None:
-    assert _shown(forty, tmp_path / "out.html", sample_ids=["s7", "s3"]) == ["s3", "s7"]
-
-
 def test_only_the_samples_of_the_sheet_must_be_valid(forty: Path, tmp_path: Path) -> None:
     rows = forty.read_text().splitlines()
     forty.write_text("\n".join([*rows[:-1], '{"sample_id": "broken", "labels": "none"}']) + "\n")
-    assert _shown(forty, tmp_path / "out.html", sample_ids=["s3"]) == ["s3"]
+    assert _shown(forty, tmp_path / "out.html", sample_ids=["s7", "s3"]) == ["s3", "s7"]
 
 
 def test_an_unknown_name_is_an_error(forty: Path, tmp_path: Path) -> None:

@@ -215,11 +215,12 @@ def test_a_folder_of_other_options_is_refused(tmp_path: Path) -> None:
         prepare("test", "other", partial(make_samples, archive, Rules()), tmp_path / "out", SMALL)
 
 
-def test_an_archive_that_contradicts_itself_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_archive_that_contradicts_itself_or_has_no_sample_leaves_nothing_behind(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 1)
-    with raises("duplicate"):
-        _prepare(Archive("test", archive.studies * 2), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    for studies, code in ((archive.studies * 2, "duplicate"), ([ArchiveStudy("s", findings="Clear.")], "run-failed")):
+        with raises(code):
+            _prepare(Archive("test", studies), tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.server
@@ -238,9 +239,3 @@ def test_processes_and_ray_give_the_same_bytes(tmp_path: Path) -> None:
         _prepare(archive, tmp_path / name, conversion)
         made[name] = _files(tmp_path / name)
     assert made["one"] == made["two"] == made["ray"]
-
-
-def test_an_archive_without_samples_fails(tmp_path: Path) -> None:
-    with raises("run-failed"):
-        _prepare(Archive("test", [ArchiveStudy("s", findings="Clear.")]), tmp_path / "out")
-    assert not (tmp_path / "out/manifest.jsonl").exists()
