@@ -256,8 +256,9 @@ def test_the_table_is_written_in_three_forms(tmp_path: Path) -> None:
 
 def test_variants_of_a_configuration_apply_to_metrics_and_are_checked_before_drafting(tmp_path: Path) -> None:
     config = tmp_path / "judge.yaml"
-    config.write_text("judge: offline\nmetrics: bleu\ncompat: [coco, exact]\n")
+    config.write_text("judge: offline\nmetrics: bleu\ncompat: [coco, exact]\ngrounded: true\nrepeat: 2\nprice: 1,2\n")
     scoring = read_scoring(tmp_path / "manifest.jsonl", config)
+    assert (scoring.inputs.narrative, scoring.metrics["repeat"]) == (False, 2)
     assert (scoring.metrics["compat"], scoring.metrics["radfact"]["compat"]) == (("coco", "exact"), "paper")
     config.write_text("judge: offline\nmetrics: bleu\ncompat: cocoa\n")
     with raises("--compat: unknown-name"):
