@@ -35,11 +35,6 @@ class OpenResponse:
         self._rng = None if self.sampling is None else np.random.default_rng(self.sampling.seed)
         self._uniforms: list[float] = []
 
-    @property
-    def left(self) -> int:
-        """The remaining tokens, including the next one."""
-        return max(self.limit - len(self.ids), 1)
-
     def uniform(self) -> float:
         """Return the random number of the next token; the same one if vLLM discards the token and repeats the step."""
         assert self._rng is not None
@@ -77,7 +72,8 @@ class Constraints:
         # Single values of -inf are legal: they mark tokens that may not come next.
         broken = ~scores.amax(-1).isfinite()
         guided = {row: state for row, response in responses.items() if (state := response.state()) is not None}
-        cut = self._apply_grammar(scores, guided, {row: responses[row].left for row in guided}) if guided else []
+        left = {row: max(responses[row].limit - len(responses[row].ids), 1) for row in guided}
+        cut = self._apply_grammar(scores, guided, left) if guided else []
         sampled = {row: response for row, response in responses.items() if response.sampling is not None}
         for row, response in responses.items():
             if response.form == "narrative" and row not in sampled and self._loops(response.ids, scores[row]):

@@ -54,22 +54,14 @@ class Grammar:
     """The grammar over the token ids of a tokenizer with MAIRA-2's tokens; stateless, for any number of sequences.
 
     `ends` are ids that end a response in addition to the tokenizer's end token, as in a generation config. One more
-    verbatim copy of a sentence than `max_copies`, if it is not None, ends the report.
+    verbatim copy of a sentence than `MAX_COPIES` ends the report.
 
     `allowed` (rows of `Allow`, ids) tells whether an id may come next. `texts` has the text of every id, "" without
     one that belongs in a report; `ids` those of the format's tokens.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        ends: int | Iterable[int] | None = None,
-        *,
-        max_boxes: int = MAX_BOXES,
-        max_copies: int | None = MAX_COPIES,
-    ) -> None:
-        self.decode, self.max_boxes, self.max_copies = tokenizer.decode, max_boxes, max_copies
-        known = tokenizer.get_vocab()
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: int | Iterable[int] | None = None) -> None:
+        self.decode, known = tokenizer.decode, tokenizer.get_vocab()
         self.ids = ids = {token: known[token] for token in ADDED_TOKENS}
         self.ends = end_ids(tokenizer, ends)
         silent = self.ends.union(ids.values(), tokenizer.all_special_ids)
@@ -154,7 +146,7 @@ class ReportState:
         elif token == ids[OBJECT_END]:
             sentence = tuple(self._text)
             self._sentences[sentence] += 1
-            self.looped = grammar.max_copies is not None and self._sentences[sentence] > grammar.max_copies
+            self.looped = self._sentences[sentence] > MAX_COPIES
             self._open(False)
         elif self._in_object and not self._boxes:
             self._text.append(token)
@@ -183,7 +175,7 @@ class ReportState:
         if remaining == 1 or (remaining == 2 and not self._has_word):
             return Allow.CLOSE, []
         # A box takes six tokens, and the end of its object one more.
-        box = len(self._boxes) < self._grammar.max_boxes and remaining >= 7
+        box = len(self._boxes) < MAX_BOXES and remaining >= 7
         if self._boxes:
             return (Allow.AFTER_BOX if box else Allow.LAST_BOX), []
         return (Allow.TEXT if box else Allow.NO_BOX), self._spelled()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from radfact.errors import InputError
-from radfact.records import Box, Record, Report, Sentence
+from radfact.records import Box, Record, Sentence
 
 BINS = 100
 """Bins of a coordinate."""
@@ -61,11 +61,6 @@ class ParsedReport:
     irregularities: list[Irregularity]
     text: str
     is_narrative: bool
-
-    @property
-    def report(self) -> Report:
-        """The sentences of a grounded report, or the prose of a narrative."""
-        return self.text if self.is_narrative else self.sentences
 
 
 def parse_report(text: str, *, cut_off: bool = False) -> ParsedReport:
@@ -138,8 +133,8 @@ def render_report(sentences: Iterable[Sentence]) -> str:
     return "".join(rendered)
 
 
-def cut_repetitions(parsed: ParsedReport, max_copies: int = MAX_COPIES) -> ParsedReport:
-    """Remove all but the first `max_copies` copies of every sentence, and note "repetition_cut" on the last of them.
+def cut_repetitions(parsed: ParsedReport) -> ParsedReport:
+    """Remove all but the first `MAX_COPIES` copies of every sentence, and note "repetition_cut" on the last of them.
 
     A sentence repeated verbatim once more, with or without boxes, is a loop of the model and not a finding.
     Irregularities of a removed sentence are attributed to no sentence.
@@ -150,8 +145,8 @@ def cut_repetitions(parsed: ParsedReport, max_copies: int = MAX_COPIES) -> Parse
     last: dict[str, int] = {}
     for index, sentence in enumerate(parsed.sentences):
         counts[sentence.text] += 1
-        new_index[index] = len(kept) if counts[sentence.text] <= max_copies else None
-        if counts[sentence.text] <= max_copies:
+        new_index[index] = len(kept) if counts[sentence.text] <= MAX_COPIES else None
+        if counts[sentence.text] <= MAX_COPIES:
             last[sentence.text] = len(kept)
             kept.append(sentence)
     if len(kept) == len(parsed.sentences):
@@ -161,18 +156,18 @@ def cut_repetitions(parsed: ParsedReport, max_copies: int = MAX_COPIES) -> Parse
         for note in parsed.irregularities
         if note.index is None or new_index[note.index] is not None or note.kind != "repeated_sentence"
     ]
-    notes += [(last[text], "repetition_cut") for text, copies in counts.items() if copies > max_copies]
+    notes += [(last[text], "repetition_cut") for text, copies in counts.items() if copies > MAX_COPIES]
     text = " ".join(sentence.text for sentence in kept)
     return replace(parsed, sentences=kept, irregularities=_in_order(notes, len(kept)), text=text)
 
 
-def is_loop(narrative: str, continued: str, max_copies: int = MAX_COPIES) -> bool:
-    """Return whether the last sentence of a narrative is complete and occurs more than `max_copies` times.
+def is_loop(narrative: str, continued: str) -> bool:
+    """Return whether the last sentence of a narrative is complete and occurs more than `MAX_COPIES` times.
 
     `continued` is the narrative with the next token, which shows that the period of "1.5" ends no sentence.
     """
     last = split_sentences(narrative.strip())[-1].strip()
-    return bool(last) and [part.strip() for part in split_sentences(continued.strip())].count(last) > max_copies
+    return bool(last) and [part.strip() for part in split_sentences(continued.strip())].count(last) > MAX_COPIES
 
 
 _COORDINATE = re.compile(r"<([xy])([0-9]+)>")

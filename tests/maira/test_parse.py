@@ -83,7 +83,6 @@ def test_grounded_report() -> None:
     assert parsed.sentences[1].boxes is None
     assert parsed.irregularities == []
     assert not parsed.is_narrative
-    assert parsed.report == parsed.sentences
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_narrative_is_split_at_sentence_ends() -> None:
     ]
     assert parsed.is_narrative
     assert parsed.irregularities == []
-    assert parsed.report == "The lungs are clear. Nodule of 1.5 cm, approx. 3 cm below the clavicle! No effusion."
+    assert parsed.text == "The lungs are clear. Nodule of 1.5 cm, approx. 3 cm below the clavicle! No effusion."
 
 
 @pytest.mark.parametrize("text", ["", "  ", "</s>", "<pad><pad>"])

@@ -55,7 +55,7 @@ def test_the_third_copy_is_cut_and_marked(text: str, expected: list[str], notes:
 
 def test_repetition_in_a_narrative_is_cut() -> None:
     cut = cut_repetitions(parse_report("Clear lungs. No mass. Clear lungs. Clear lungs. Clear lungs. No effusion."))
-    assert cut.report == "Clear lungs. No mass. Clear lungs. No effusion."
+    assert cut.text == "Clear lungs. No mass. Clear lungs. No effusion."
 
 
 def test_copies_in_other_words_are_kept() -> None:
