@@ -191,8 +191,8 @@ def export(
         if written.ratings is not None:
             say(f"{written.ratings} of {len(store.drafts)} drafts rated: {out / 'ratings.csv'}")
         if written.preferences is not None:
-            say(f"preferences: {len(written.preferences.rows)}, in {out / 'preferences.jsonl'}")
-            for reason, count in written.preferences.skipped.items():
+            say(f"preferences: {written.preferences}, in {out / 'preferences.jsonl'}")
+            for reason, count in written.skipped.items():
                 say(f"without a preference: {count} ({reason})")
 
 

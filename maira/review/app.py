@@ -32,7 +32,7 @@ from maira.review.coordinator import CampaignFile, Coordinator, NewReader
 from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
 from maira.review.export import corrected_drafts, corrections_csv
-from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
+from maira.review.images import Pyramid, describe_study, load_pyramid, thumbnail
 from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import COORDINATOR, HEALTH_PATH, Guard, add_security_headers
 from maira.review.store import ConflictError, SavingBlockedError, Store
@@ -51,7 +51,6 @@ _CANCELED = 499
 _BINARY = "application/octet-stream"
 _EXPORTS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl", "summary.json": "application/json"}
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css")
-_CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
 _log = logging.getLogger(__name__)
 
@@ -150,20 +149,19 @@ class Server:
     def study(self, request: Request) -> Response:
         number = self._number(request)
         review = self.store.review(self._reader(request), number)
-        study = self.set.studies[number - 1]
+        sample_id = self.set.drafts[number - 1].sample_id
         sees_reference = max(review.visited) >= REFERENCE_STEP
         return JSONResponse(
             {
                 "number": request.path_params["number"],
-                "sample_id": study.sample_id,
+                "sample_id": sample_id,
                 **self._label(number),
-                "images": describe_images(self.set, number, request.path_params["number"]),
-                **{name: getattr(study, name) for name in _CONTEXT},
+                **describe_study(self.set, number, request.path_params["number"]),
                 "state": state_json(review),
                 "reference": [_sentence(sentence) for sentence in self.set.reference(number)]
                 if sees_reference
                 else None,
-                "verdicts": self._verdicts(study.sample_id) if sees_reference else None,
+                "verdicts": self._verdicts(sample_id) if sees_reference else None,
             }
         )
 

@@ -28,7 +28,7 @@ from maira.review.export import (
     decisions_csv,
     describe_reading,
 )
-from maira.review.images import describe_images
+from maira.review.images import describe_study
 from maira.review.security import link_tokens
 from maira.review.store import Store
 from maira.review.studies import ReviewSet, read_campaign_set
@@ -100,7 +100,6 @@ class Coordinator:
             raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
         draft, items = self.store.drafts[number - 1], collect_adjudication_items(self.store).get(number, [])
         _, decision = self.store.campaign.decisions.get(number, ("", None))
-        study = self.server.set.studies[number - 1]
         comments = {
             name: review.state.comment
             for name in self.store.counted_readers()
@@ -111,8 +110,7 @@ class Coordinator:
                 "number": number,
                 "sample_id": draft.sample_id,
                 "arm": draft.arm,
-                "images": describe_images(self.server.set, number),
-                **{name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")},
+                **describe_study(self.server.set, number),
                 "reference": [sentence.text for sentence in self.server.set.reference(number)],
                 "items": [_item_json(item) for item in items],
                 "comments": comments,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from maira.data.study import IMAGE_COLUMNS, Study
@@ -76,21 +75,15 @@ def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, a
             yield _with_report(studies[draft.sample_id], report)
 
 
-@dataclass(frozen=True, slots=True)
-class PreferenceRows:
-    """Preferences of corrected reports to their drafts, see `find_preferences`."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-
-def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> PreferenceRows:
-    """Return a preference for each corrected draft, with both reports as the model is trained on them.
+def find_preferences(
+    store: Store, studies: Mapping[str, Study], readers: Sequence[str]
+) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """Return a preference for each corrected draft, with reports as a model is trained on them, or why there is none.
 
     A row has no prompt: it names the sample of the manifest and the task, and a run makes the prompt from its own
     settings.
     """
-    preferences = PreferenceRows()
+    rows, skipped = list[dict[str, Any]](), Counter[str]()
     for reader in readers:
         for draft, review in store.counted_reviews(reader):
             if not (review.state.done and review.state.corrections):
@@ -101,12 +94,12 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
                 rejected = _target(study, corrected_report(draft, draft.review.state), task)
                 chosen = _target(study, corrected_report(draft, review.state), task)
             except InputError as error:
-                preferences.skipped[str(error)] += 1
+                skipped[str(error)] += 1
                 continue
             if chosen == rejected:
-                preferences.skipped["the model's format cannot express the correction"] += 1
+                skipped["the model's format cannot express the correction"] += 1
                 continue
-            preferences.rows.append(
+            rows.append(
                 {
                     "sample_id": draft.sample_id,
                     "arm": draft.arm,
@@ -118,7 +111,7 @@ def find_preferences(store: Store, studies: Mapping[str, Study], readers: Sequen
                     "images": [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None],
                 }
             )
-    return preferences
+    return rows, skipped
 
 
 def _count_errors(state: State) -> list[int | None]:

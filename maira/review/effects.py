@@ -38,11 +38,9 @@ class Rating(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean or a difference of means with its interval (`low`, `high`); None = no value.
+    """A mean or a difference of means with its interval (None = no value), of `n` readings.
 
-    Attributes:
-        method: how the interval was computed, or why there is none.
-        n, readers, samples: number of readings behind the estimate, and of their readers and samples.
+    `method` says how the interval was computed, or why there is none.
     """
 
     value: float | None

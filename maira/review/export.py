@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,7 @@ from maira.data.manifest import write_manifest
 from maira.data.study import Study
 from maira.review.changes import ReviewedSentence, State
 from maira.review.database import Draft
-from maira.review.dataset_export import (
-    PreferenceRows,
-    corrected_report,
-    corrected_studies,
-    find_preferences,
-    rating_table,
-)
+from maira.review.dataset_export import corrected_report, corrected_studies, find_preferences, rating_table
 from maira.review.protocol import SEVERITIES
 from maira.review.reader_study import Reading, collect_readings
 from maira.review.store import Store
@@ -51,7 +45,6 @@ _READING_COLUMNS = (
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
-_GUARD = "'"
 
 
 def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
@@ -171,11 +164,7 @@ def _source(draft: Draft) -> list[Any]:
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table.
-
-    Cells that a spreadsheet would execute as a formula, and cells that start with an apostrophe, get an apostrophe in
-    front, which `unguard` removes.
-    """
+    """Return a table whose cells no spreadsheet would execute as a formula."""
     buffer = StringIO()
     # All cells quoted: a spreadsheet that splits at semicolons would find formulas within cells.
     writer = csv.writer(buffer, lineterminator="\r\n", quoting=csv.QUOTE_ALL)
@@ -212,7 +201,8 @@ class ExportResult:
     corrections: int
     drafts: dict[tuple[str, str], tuple[Path, int]]
     ratings: int | None = None
-    preferences: PreferenceRows | None = None
+    preferences: int | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def write_export(
@@ -253,9 +243,9 @@ def write_export(
             return ExportResult(corrections, drafts)
         ratings = rating_table(store, studies, counted)
         ratings.write(new / "ratings.csv")
-        preferences = find_preferences(store, studies, counted)
-        write_jsonl(new / "preferences.jsonl", preferences.rows)
-        return ExportResult(corrections, drafts, len(ratings.rows), preferences)
+        preferences, skipped = find_preferences(store, studies, counted)
+        write_jsonl(new / "preferences.jsonl", preferences)
+        return ExportResult(corrections, drafts, len(ratings.rows), len(preferences), skipped)
 
 
 def _as_file_name(name: str) -> str:
@@ -265,12 +255,8 @@ def _as_file_name(name: str) -> str:
 
 
 def guard(cell: str) -> str:
-    is_dangerous = cell.lstrip().startswith(_FORMULA) or cell.startswith((*_BREAKS, _GUARD))
-    return f"{_GUARD}{cell}" if is_dangerous else cell
-
-
-def unguard(cell: str) -> str:
-    return cell.removeprefix(_GUARD)
+    is_dangerous = cell.lstrip().startswith(_FORMULA) or cell.startswith((*_BREAKS, "'"))
+    return f"'{cell}" if is_dangerous else cell
 
 
 def _cells(sentence: ReviewedSentence) -> list[Any]:

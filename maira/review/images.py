@@ -67,6 +67,13 @@ def describe_images(
     return result
 
 
+def describe_study(review_set: ReviewSet, number: int, place: int | None = None) -> dict[str, Any]:
+    """Return the inputs of a study: URLs of the images, and texts."""
+    study = review_set.studies[number - 1]
+    texts = {name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")}
+    return {"images": describe_images(review_set, number, place), **texts}
+
+
 def load_pyramid(radiograph: Radiograph) -> Pyramid:
     try:
         modified = radiograph.path.stat().st_mtime_ns

@@ -19,9 +19,6 @@ from maira.review.times import IDLE_AFTER, StudyTime, study_times
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.pages.meta_page import Table
 
-Direction = Literal["lower", "higher"]
-NonInferiorityResult = Literal["non-inferior", "not shown", "inferior"]
-
 USES = ("counted", "unfinished", "training", "excluded")
 
 
@@ -66,7 +63,7 @@ class Outcome(NamedTuple):
     """A value of a reading."""
 
     label: str
-    direction: Direction
+    direction: Literal["lower", "higher"]
     value: Callable[[Reading], float]
     is_ratio: bool = False
 
@@ -152,7 +149,7 @@ def _exponentiated(effect: Estimate) -> Estimate:
     return replace(effect, value=value, low=low, high=high)
 
 
-def check_noninferiority(difference: Estimate, margin: Margin) -> NonInferiorityResult | None:
+def check_noninferiority(difference: Estimate, margin: Margin) -> str | None:
     """Return whether an arm is non-inferior: its interval is on the better side of the margin.
 
     It is inferior if all of its interval is on the worse side; None without an interval.

@@ -77,13 +77,10 @@ ChangeTimes = tuple[datetime, datetime | None]
 
 @dataclass(frozen=True, slots=True)
 class StudyTime:
-    """Time that a reader took for a study.
+    """Time that a reader took for a study, NaN = unknown; `reason` says why one is unknown or too short.
 
-    Attributes:
-        active_seconds: time with the study open in a visible window with the focus, without idle time, until it is
-            finished; NaN if unknown.
-        total_seconds: time from the first opening to the last finishing; NaN if unknown.
-        reason: why a time is unknown or too short; empty if all are known.
+    Active is the time with the study open in a visible window with the focus, without idle time, until it is finished;
+    the total is from the first opening to the last finishing.
     """
 
     opened: datetime | None = None

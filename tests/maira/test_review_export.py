@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.review.database import Draft
-from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, unguard, write_export
+from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, write_export
 from maira.review.store import Store
 from maira.review.summary import summarize
 from radfact.io.jsonl import dumps, read_jsonl
@@ -72,7 +72,7 @@ def test_no_cell_is_a_formula(cell: str) -> None:
 
 @given(st.one_of(st.text(), st.text(alphabet="'=+-@ \t\r\nab＝", max_size=6)))
 def test_a_guarded_cell_can_be_read_back(text: str) -> None:
-    assert unguard(guard(text)) == text
+    assert guard(text).removeprefix("'") == text
     assert not guard(text).lstrip().startswith(("=", "+", "-", "@"))
 
 
