@@ -74,8 +74,13 @@ class _Annotation(Row):
     updated_at: str = ""
 
 
+class _Data(Row):
+    sample_id: Any
+    phrases: Any
+
+
 class _Task(Row):
-    data: dict[str, Any]
+    data: _Data
     annotations: list[_Annotation]
 
 
@@ -108,16 +113,13 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
             message = "expected a task with its data; export as JSON, not as JSON-MIN"
             raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field=field)
         task = validate_model(_Task, value, file=path, field=field)
-        if absent := [key for key in ("sample_id", "phrases") if key not in task.data]:
-            place = f"{field}.data.{absent[0]}"
-            raise InputError("expected a value, found none", code=ErrorCode.MISSING_FIELD, file=path, field=place)
-        name = str(task.data["sample_id"])
+        name = str(task.data.sample_id)
         if name not in by_id or name in samples:
             message = f"duplicate sample '{name}'" if name in samples else f"sample '{name}' is not in the manifest"
             code = ErrorCode.DUPLICATE if name in samples else ErrorCode.MISMATCH
             raise InputError(message, code=code, file=path, field=f"{field}.data.sample_id")
         phrases = numbered_phrases(by_id[name])
-        if task.data.get("phrases") != phrases:
+        if task.data.phrases != phrases:
             message = f"phrases differ from sample '{name}' in the manifest; use the manifest that was exported"
             raise InputError(message, code=ErrorCode.MISMATCH, file=path, field=f"{field}.data.phrases")
         samples[name] = _sample(name, task, [phrase["value"] for phrase in phrases], path, f"{field}.annotations")

@@ -106,29 +106,22 @@ def read_padchest_gr(
             images = images or tuple(image for image in prior.radiographs if image.view == "frontal")
             # A study that serves as a prior only, just before its successor.
             earlier = None if study.timestamp is None else (study.timestamp[0], 0)
-            prior = replace(
-                prior, patient_id=study.patient_id, timestamp=earlier, split=study.split, radiographs=images
-            )
-            previous.setdefault(prior.study_id, replace(prior, findings=None, is_prior_only=True))
+            moved = replace(prior, patient_id=study.patient_id, timestamp=earlier, split=study.split)
+            prior = replace(moved, radiographs=images, findings=None, is_prior_only=True)
+            previous.setdefault(prior.study_id, prior)
     if grounded and not any(image.view == "frontal" for study in grounded.values() for image in study.radiographs):
         message = "expected images of the studies below this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    return Archive(
-        "padchest-gr",
-        list((grounded | {name: study for name, study in previous.items() if name not in grounded}).values()),
-        failures,
-    )
+    only_priors = [study for name, study in previous.items() if name not in grounded]
+    return Archive("padchest-gr", [*grounded.values(), *only_priors], failures)
 
 
 def _read_metadata(table: Path) -> dict[str, ArchiveStudy]:
     """Return studies with patient, time and split; a time is followed by 1, since previous studies get 0."""
     studies: dict[str, ArchiveStudy] = {}
     for record in table_records(table, ("StudyID", "PatientID", "split")):
-        name, patient, split = (
-            record.require("StudyID"),
-            record.require("PatientID"),
-            record.split(record.text("split")),
-        )
+        name, patient = record.require("StudyID"), record.require("PatientID")
+        split = record.split(record.text("split"))
         date = parse_date(record.text("StudyDate_DICOM"))
         study = ArchiveStudy(name, patient, None if date is None else (date, 1), split=split)
         first = studies.setdefault(name, study)
