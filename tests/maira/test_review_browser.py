@@ -333,6 +333,13 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
     assert state.sentences[3].text == "Bifid rib."
 
 
+def elsewhere(browser: Browser, running: Running, *keys: str) -> None:
+    """Change study 1 by keys on another machine."""
+    with visiting(browser, running) as page:
+        press(page, *keys)
+        saved(page)
+
+
 COMMENT = "Comment on this correction"
 FINDING = "Text of the missing finding"
 REFUSED = {"error": "this cannot be taken"}
@@ -400,12 +407,10 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     assert not comment.is_visible()
     unsaved(page)
     # What another machine does is shown nevertheless.
-    with visiting(browser, running) as second_page:
-        press(second_page, "]", "]", "]")
-        saved(second_page)
+    elsewhere(browser, running, "]", "]", "]")
     page.evaluate("() => window.dispatchEvent(new Event('focus'))")
     page.get_by_role("button", name="Finish study").click()
-    page.locator("#remaining", has_text="Some text is not saved: continue or discard it.").wait_for()
+    page.locator("#message", has_text="Some text is not saved: continue or discard it.").wait_for()
     press(page, "k", "d", "2")
     assert not waiting.is_visible()
     assert comment.input_value() == "Old radiograph."
@@ -417,26 +422,32 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     assert running.sentence(0).assessment.comment == "Old radiograph."
 
 
-def test_an_edited_finding_does_not_overwrite_one_of_the_same_id(
-    browser: Browser, page: Page, running: Running
+@pytest.mark.parametrize(("is_sent", "remotely"), [(False, "Nodule."), (True, None)])
+def test_an_edit_of_a_finding_that_the_server_lacks_becomes_an_addition(
+    browser: Browser, page: Page, running: Running, is_sent: bool, remotely: str | None
 ) -> None:
-    hold(page)
+    """Another machine has added one under its id, or has removed it."""
+    if not is_sent:
+        hold(page)
     press(page, "a")
     page.keyboard.type("Bifid rib.")
-    press(page, "Enter", "e", "End")
+    press(page, "Enter")
+    if is_sent:
+        saved(page)
+    press(page, "e", "End")
     page.keyboard.type(" Left.")
-    with visiting(browser, running) as second_page:
-        press(second_page, "a")
-        second_page.keyboard.type("Nodule.")
-        press(second_page, "Enter")
-        saved(second_page)
-    let_go(page)
+    elsewhere(browser, running, *(("a", *remotely, "Enter") if remotely else ("Control+z",)))
+    if is_sent:
+        press(page, "Enter")
+    else:
+        let_go(page)
     field = page.get_by_label(FINDING)
     field.wait_for()
     assert field.input_value() == "Bifid rib. Left."
     field.press("Enter")
     saved(page)
-    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Nodule.", "Bifid rib. Left."]
+    added = [*([remotely] if remotely else []), "Bifid rib. Left."]
+    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, *added]
 
 
 def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running) -> None:
@@ -480,13 +491,9 @@ def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, 
     edited = "The heart is large."
     press(page, "]", "j", "e", "ControlOrMeta+a")
     page.keyboard.type(edited)
-    with visiting(browser, running) as second_page:
-        press(second_page, "j", "d")
-        saved(second_page)
+    elsewhere(browser, running, "j", "d")
     press(page, "Enter")
-    page.locator(
-        "#alert", has_text="an edit. Sentence 1 is deleted; your text is restored when you restore the sentence."
-    ).wait_for()
+    page.locator("#alert", has_text="Not saved (study 1): an edit.").wait_for()
     assert running.sentence(0).deleted
     page.reload()
     at_study(page, 1)
@@ -505,11 +512,9 @@ def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, 
 def test_a_comment_on_a_remotely_finished_study_stays_pending(browser: Browser, page: Page, running: Running) -> None:
     press(page, "c")
     page.keyboard.type("Rotated.")
-    with visiting(browser, running) as second_page:
-        press(second_page, "]", "]", "]", "f")
-        saved(second_page)
+    elsewhere(browser, running, "]", "]", "]", "f")
     press(page, "Control+Enter")
-    page.locator("#alert", has_text="The study is finished; your text is restored when you reopen it.").wait_for()
+    page.locator("#unsaved", has_text="Study, comment (reopen the study to continue): Rotated.").wait_for()
     comment = page.get_by_label("Comment on the study")
     assert comment.input_value() == ""
     unsaved(page)
@@ -518,27 +523,6 @@ def test_a_comment_on_a_remotely_finished_study_stays_pending(browser: Browser, 
     comment.press("Control+Enter")
     saved(page)
     assert running.state().comment == "Rotated."
-
-
-def test_an_edit_of_a_remotely_removed_finding_becomes_an_addition(
-    browser: Browser, page: Page, running: Running
-) -> None:
-    press(page, "a")
-    page.keyboard.type("Bifid rib.")
-    press(page, "Enter")
-    saved(page)
-    press(page, "e", "End")
-    page.keyboard.type(" Left.")
-    with visiting(browser, running) as second_page:
-        press(second_page, "Control+z")
-        saved(second_page)
-    press(page, "Enter")
-    field = page.get_by_label(FINDING)
-    field.wait_for()
-    assert field.input_value() == "Bifid rib. Left."
-    field.press("Enter")
-    saved(page)
-    assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Bifid rib. Left."]
 
 
 def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None:
@@ -714,7 +698,7 @@ def test_the_coordinator_follows_and_changes_a_campaign(campaign: tuple[Store, s
 def test_the_coordinator_decides_a_disagreement_by_keyboard(campaign: tuple[Store, str], browser: Browser) -> None:
     store, url = campaign
     with following(browser, store, url, COORDINATOR) as page:
-        page.get_by_label("Show").select_option("undecided")
+        page.get_by_label("Show").select_option("not decided")
         page.get_by_role("link", name="1 disagreement, not decided").focus()
         page.keyboard.press("Enter")
         page.locator("#radiograph[aria-busy=false]").wait_for()

@@ -339,8 +339,8 @@ def test_effects_of_keys_are_announced(
 
 
 def test_exports_are_of_the_reader_and_the_menu_closes(page: Page, reader: str) -> None:
-    menu = page.locator("#export-menu summary")
-    links = page.locator("#export-menu a")
+    menu = page.locator("#export")
+    links = page.locator("#exports a")
     menu.click()
     hrefs = links.evaluate_all("links => links.map((link) => link.pathname + link.search)")
     files = ("corrections.csv", "drafts.jsonl", "summary.json")
@@ -389,7 +389,7 @@ def test_a_narrow_window_wraps_the_bar(page: Page) -> None:
         for one in (radiograph, tools):
             assert one["x"] + one["width"] <= report["x"] or one["y"] + one["height"] <= report["y"]
         assert page.locator("#report").evaluate("report => report.scrollWidth <= report.clientWidth")
-        page.locator("#export-menu summary").click()
+        page.locator("#export").click()
         menu = page.locator(".menu-list").bounding_box()
         assert menu is not None
         assert menu["x"] >= 0

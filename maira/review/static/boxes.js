@@ -45,8 +45,6 @@ export class BoxEditor {
   #sentence = null;
   #boxes = [];
   #timer = null;
-  // Stops tracking a pressed pointer.
-  #release = null;
 
   /** Handlers: `change(id, boxes)`, `touched()` (by keys), `back(id)` (to the sentence) and `drawing()` (it starts or stops). */
   constructor(radiograph, handlers) {
@@ -63,13 +61,13 @@ export class BoxEditor {
   /** Show the boxes of a sentence with handles; null shows none. A change in progress of another sentence is saved. */
   edit(sentence, { number, locked }) {
     if (this.#sentence && this.#sentence.id !== sentence?.id) {
-      this.#release?.();
+      this.#letGo();
       this.commit();
       this.stopDrawing();
     }
     Object.assign(this, { number, locked });
     this.#sentence = sentence;
-    const isChanging = this.#timer !== null || this.#release !== null;
+    const isChanging = this.isChanging || this.layer.onpointermove !== null;
     this.#show(isChanging && sentence ? this.#boxes : sentence?.boxes ?? []);
   }
 
@@ -159,20 +157,17 @@ export class BoxEditor {
 
   /** Call `move` with each movement of a pressed pointer and `end` when it is released. */
   #follow(event, move, end) {
-    this.#release?.();
-    const held = new AbortController();
-    this.#release = () => {
-      held.abort();
-      this.#release = null;
-    };
     this.layer.setPointerCapture(event.pointerId);
-    this.layer.addEventListener("pointermove", move, held);
-    for (const name of ["pointerup", "pointercancel"]) {
-      this.layer.addEventListener(name, () => {
-        this.#release();
-        end();
-      }, held);
-    }
+    this.layer.onpointermove = move;
+    this.layer.onlostpointercapture = () => {
+      this.#letGo();
+      end();
+    };
+  }
+
+  #letGo() {
+    this.layer.onpointermove = null;
+    this.layer.onlostpointercapture = null;
   }
 
   #draw(event) {

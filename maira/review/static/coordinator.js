@@ -10,11 +10,12 @@ const SIGNS = { done: "✓", started: "◐", open: "○" };
 const SEVERITIES = [[null, "no correction"], [0, "no implications"], [1, "minor"], [2, "significant"]];
 const REFRESH_MS = 15_000;
 
+const UNDECIDED = "not decided";
 const KINDS = {
   all: () => true,
-  unfinished: (study) => Object.values(study.readers).some((status) => status !== "done"),
-  disagreement: (study) => study.disagreements > 0,
-  undecided: (study) => study.disagreements > 0 && !study.is_decided,
+  "not finished by all readers": (study) => Object.values(study.readers).some((status) => status !== "done"),
+  "with disagreements": (study) => study.disagreements > 0,
+  [UNDECIDED]: (study) => study.disagreements > 0 && !study.is_decided,
 };
 
 class CampaignPage {
@@ -32,6 +33,7 @@ class CampaignPage {
         location.hash = "";
       },
     });
+    byId("study-kind").replaceChildren(...Object.keys(KINDS).map((text) => element("option", { text })));
     byId("study-kind").addEventListener("change", () => this.#showStudies());
     byId("new-reader").addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -54,19 +56,19 @@ class CampaignPage {
     this.#show(await get("/api/campaign"));
   }
 
-  #act(action) {
-    return this.#post("/api/campaign/actions", action, "Saved.");
+  #act(action, fail = alertBar) {
+    return this.#post("/api/campaign/actions", action, "Saved.", fail);
   }
 
-  /** Send a request, show the campaign after it, and return whether it succeeded. */
-  async #post(path, body, message) {
+  /** Send a request, show the campaign after it or why it failed, and return whether it succeeded. */
+  async #post(path, body, message, fail = alertBar) {
     try {
       this.#show(await post(path, body));
     } catch (error) {
-      alertBar(asSentence(error.message));
+      fail(asSentence(error.message));
       return false;
     }
-    alertBar(null);
+    byId("alert").hidden = true;
     notify(message);
     return true;
   }
@@ -129,14 +131,10 @@ class CampaignPage {
     byId("action-field").replaceChildren(field);
     byId("action-form").onsubmit = async (event) => {
       event.preventDefault();
-      try {
-        const campaign = await post("/api/campaign/actions", action(field.value));
-        dialog.close();
-        this.#show(campaign);
-        notify("Saved.");
-      } catch (error) {
-        byId("action-error").textContent = asSentence(error.message);
-      }
+      const fail = (words) => {
+        byId("action-error").textContent = words;
+      };
+      if (await this.#act(action(field.value), fail)) dialog.close();
     };
     dialog.showModal();
     field.focus();
@@ -197,12 +195,10 @@ class CampaignPage {
         ...reference.map((text) => element("p", { text })))) : "");
     byId("decision-comment").value = decision?.comment ?? "";
     byId("decide").disabled = !items.some(({ is_disagreement: differs }) => differs);
-    const ignore = () => {};
-    const enlarged = () => this.#draw();
-    this.#inputs ??= new Inputs({ select: ignore, focus: ignore, changeBoxes: ignore, touched: ignore, enlarged });
+    // All boxes are locked, so that nothing else happens to them.
+    this.#inputs ??= new Inputs({ select: () => {}, enlarged: () => this.#draw() });
     byId("box-mode").onchange = () => this.#draw();
     this.#inputs.open(this.#study);
-    this.#draw();
     announce(`Study ${number}, ${counted(items.length, "sentence")}`);
   }
 
@@ -231,7 +227,7 @@ class CampaignPage {
     const disputed = items.filter(({ is_disagreement: differs }) => differs);
     const severities = Object.fromEntries(disputed.map(({ id }) => [id, JSON.parse(values.get(id))]));
     if (!await this.#act({ kind: "decide", study: number, severities, comment: byId("decision-comment").value })) return;
-    const next = this.#campaign.studies.find((study) => study.number > number && KINDS.undecided(study));
+    const next = this.#campaign.studies.find((study) => study.number > number && KINDS[UNDECIDED](study));
     location.hash = next ? String(next.number) : "";
   }
 }

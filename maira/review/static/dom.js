@@ -117,36 +117,13 @@ for (const name of ["keydown", "pointerdown"]) {
   }, { capture: true });
 }
 
-let isAlertValid = () => true;
-
-/** Show an alert until it is dismissed, replaced or no longer valid. */
-export function alertBar(words, { action = null, holds = () => true } = {}) {
-  isAlertValid = holds;
-  byId("alert").hidden = words === null;
-  byId("alert").replaceChildren(...words === null ? [] : [
-    element("span", { text: words }),
-    action && button(action.label, () => {
-      alertBar(null);
-      action.run();
-    }),
-    button("Dismiss", () => alertBar(null)),
-  ].filter(Boolean));
-}
-
-/** Remove an alert that is no longer valid. */
-export function checkAlert() {
-  if (!isAlertValid()) alertBar(null);
-}
-
-/** Close a menu by Escape or a click outside. */
-export function closeOnOutsideClick(menu) {
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    consume(event);
-    menu.open = false;
-    menu.querySelector("summary").focus();
-  });
-  document.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(event.target)) menu.open = false;
-  }, { capture: true });
+/** Show an alert until it is dismissed or replaced; returns a function that removes it. */
+export function alertBar(words) {
+  const text = element("span", { text: words });
+  const hide = () => {
+    if (text.isConnected) byId("alert").hidden = true;
+  };
+  byId("alert").replaceChildren(text, button("Dismiss", hide));
+  byId("alert").hidden = false;
+  return hide;
 }

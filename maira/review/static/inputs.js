@@ -56,6 +56,7 @@ export class Inputs {
     this.#activate(this.radiograph);
     this.#drawn = null;
     this.#note();
+    this.enlarged();
   }
 
   #show(radiograph, kind) {
@@ -70,7 +71,6 @@ export class Inputs {
     this.isSideBySide = !this.isSideBySide;
     setSetting("side-by-side", this.isSideBySide);
     this.enlarge(this.kind);
-    this.enlarged();
   }
 
   /** Fetch the images of another study ahead; resolves when they are here. */
@@ -85,9 +85,7 @@ export class Inputs {
   /** Enlarge the next image. */
   turn() {
     const there = Object.keys(IMAGES).filter((kind) => this.study.images[kind]);
-    if (!there.length) return;
-    this.enlarge(there[(there.indexOf(this.kind) + 1) % there.length]);
-    this.enlarged();
+    if (there.length) this.enlarge(there[(there.indexOf(this.kind) + 1) % there.length]);
   }
 
   /** Draw boxes, with handles for those of the selected sentence. */
@@ -114,7 +112,6 @@ export class Inputs {
     const { thumbnail: url, message } = this.study.images[kind];
     const enlarge = () => {
       this.enlarge(kind);
-      this.enlarged();
       this.radiograph.root.focus({ preventScroll: true });
     };
     return element("button", { type: "button", class: "thumb", "aria-label": `${IMAGES[kind]}: show large`,
@@ -158,15 +155,12 @@ export class Inputs {
         radiograph.addEventListener(name, () => {
           if (radiograph !== this.active) return;
           this.#writeTools();
-          if (name === "view" && this.isSideBySide) this.#link(radiograph);
+          // The others take its zoom and place.
+          const others = this.radiographs.filter((other) => other !== radiograph && !other.root.hidden);
+          if (name === "view" && this.isSideBySide) for (const other of others) other.follow(radiograph);
         });
       }
     }
-  }
-
-  /** Take the other radiographs to the zoom and place of one. */
-  #link(radiograph) {
-    for (const other of this.radiographs) if (other !== radiograph && !other.root.hidden) other.follow(radiograph);
   }
 
   #activate(radiograph) {

@@ -19,7 +19,8 @@ export function bindKeys(bindings, isOpen) {
     element("dd", { text: help }))));
   const bound = new Map(bindings.filter(({ run }) => run).flatMap((binding) => binding.keys.map((key) => [key, binding])));
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.isComposing || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.defaultPrevented || event.isComposing || event.altKey) return;
+    if (document.querySelector("dialog[open], :popover-open")) return;
     const control = event.ctrlKey || event.metaKey;
     if (event.target.matches(TEXT_FIELDS) || (!control && !single.checked)) return;
     // A capital letter is probably the start of a word typed without focus in a field.

@@ -4,13 +4,8 @@ import { post, Refused } from "./api.js";
 
 const WAITS_MS = [500, 1000, 2000, 4000];
 
-/**
- * Sends changes, and repeats them under the same id without a response, so that none is applied twice.
- *
- * Events: "progress" (a change was queued or answered), and with `detail: {change}` "queued", with `detail: {change, state}`
- * "answered", or with `detail: {change, lost, error}` "refused".
- */
-export class ChangeQueue extends EventTarget {
+/** Sends changes, and repeats them under the same id without a response, so that none is applied twice. */
+export class ChangeQueue {
   /** Why no change is sent: `{isSignedOut, message}`, or null if the last request was answered. */
   trouble = null;
   #waiting;
@@ -18,9 +13,9 @@ export class ChangeQueue extends EventTarget {
   #failures = 0;
   #timer = null;
 
-  constructor(reader, storage, leftover) {
-    super();
-    Object.assign(this, { reader, storage });
+  /** The page has `render()`, `answered(change, state)` and `refused(change, lost, error)`. */
+  constructor(reader, storage, leftover, page) {
+    Object.assign(this, { reader, storage, page });
     this.#waiting = leftover;
     window.addEventListener("online", () => this.flush());
   }
@@ -41,19 +36,18 @@ export class ChangeQueue extends EventTarget {
     const change = { id: newId(), order: Math.max(Date.now(), last + 1), number, study, version, kind, fields };
     this.#waiting.push(change);
     this.storage.keep("change", change.id, change);
-    this.#tell("queued", { change });
     this.flush();
   }
 
   /** Send the queued changes now. */
   async flush() {
     clearTimeout(this.#timer);
-    this.#tell("progress");
+    this.page.render();
     if (this.#sending) return;
     this.#sending = true;
     while (this.#waiting.length && await this.#send(this.#waiting[0]));
     this.#sending = false;
-    this.#tell("progress");
+    this.page.render();
   }
 
   /** Send a change, and return whether it was answered. */
@@ -62,7 +56,7 @@ export class ChangeQueue extends EventTarget {
     try {
       const { state } = await post(`/api/studies/${number}/changes`, { reader: this.reader, id, version, kind, ...fields });
       this.#remove([change]);
-      this.#tell("answered", { change, state });
+      this.page.answered(change, state);
     } catch (error) {
       if (!(error instanceof Refused) || error.isSignedOut) {
         this.trouble = error;
@@ -74,9 +68,9 @@ export class ChangeQueue extends EventTarget {
       // The changes after a refused one apply to a state that does not exist.
       const lost = this.of(number);
       this.#remove(lost);
-      this.#tell("refused", { change, lost, error });
+      this.page.refused(change, lost, error);
     }
-    this.#tell("progress");
+    this.page.render();
     return true;
   }
 
@@ -86,17 +80,9 @@ export class ChangeQueue extends EventTarget {
     this.#failures = 0;
     this.trouble = null;
   }
-
-  #tell(name, detail = null) {
-    this.dispatchEvent(new CustomEvent(name, { detail }));
-  }
 }
 
-/** A UUID of version 4; `crypto.randomUUID` is only available on https and loopback. */
+/** 128 random bits; `crypto.randomUUID` is only available on https and loopback. */
 export function newId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  bytes[6] = (bytes[6] & 0x0f) | 0x40;
-  bytes[8] = (bytes[8] & 0x3f) | 0x80;
-  const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -1,8 +1,15 @@
-/** Dialog to choose the reader. */
+/** Dialog to choose the reader. A tab keeps its reader; another tab may have another one. */
 
 import { post } from "./api.js";
 import { asSentence, button, byId } from "./dom.js";
-import { setSetting, setTabReader, setting } from "./storage.js";
+import { setSetting, setting } from "./storage.js";
+
+const TAB_READER = "maira-review:reader";
+
+/** The reader of this tab, or null. */
+export function tabReader() {
+  return sessionStorage.getItem(TAB_READER);
+}
 
 /** Ask for the reader; a new name is sent to the server. Without a present reader the dialog stays until there is one. */
 export function askReader(names, present) {
@@ -14,7 +21,7 @@ export function askReader(names, present) {
       // Closed before the server responded.
       if (!dialog.open) return;
       chosen = name;
-      setTabReader(name);
+      sessionStorage.setItem(TAB_READER, name);
       setSetting("reader", name);
       dialog.close();
     };

@@ -2,7 +2,7 @@
 
 import { diffWords } from "./diff.js";
 import { byId, button, consume, counted, element, fill } from "./dom.js";
-import { boxesMoved, isCorrection, REFERENCE_STEP, unassessed } from "./state.js";
+import { boxesMoved, isCorrection, REFERENCE_STEP, without } from "./state.js";
 import { describePlace, isFinding, isOpen, typable } from "./text.js";
 
 const MOST_LETTERS = 4000;
@@ -55,10 +55,10 @@ function drawSteps(view, { step, done, visited, ...state }, reference) {
     element("dd", {}, element("ul", {}, ...definition.split("\n").map((text) => element("li", { text })))),
   ]));
   byId("definitions").hidden = step !== steps.length || done;
-  const open = unassessed(state).length;
+  const open = without(state, "severity").length;
   const isLast = step === steps.length;
-  byId("remaining").textContent = done ? "This study is finished." : view.hint || (isLast && open
-    ? `${counted(open, "correction has", "corrections have")} no severity yet` : "");
+  byId("remaining").textContent = done ? "This study is finished." : isLast && open
+    ? `${counted(open, "correction has", "corrections have")} no severity yet` : "";
   const [words, key] = done ? ["Next unfinished study", "U"] : isLast ? ["Finish study", "F"]
     : [`Next: ${step + 1} ${steps[step].name}`, "]"];
   byId("advance").textContent = words;

@@ -1,16 +1,20 @@
-/** The review page: reader, open study and save state. */
+/** The review page: reader, open study, the reader's actions on it, and what is saved. */
 
 import { get, Refused } from "./api.js";
-import { StudyView } from "./study_view.js";
-import { alertBar, announce, asSentence, bindTheme, byId, checkAlert, closeOnOutsideClick, counted, notify, onClicks } from "./dom.js";
+import { alertBar, announce, asSentence, bindTheme, byId, counted, fill, notify, onClicks } from "./dom.js";
+import { Inputs } from "./inputs.js";
 import { bindKeys } from "./keys.js";
-import { BrowserStorage, keyOf, setSetting, setting, tabReader } from "./storage.js";
-import { ChangeQueue } from "./queue.js";
-import { askReader } from "./readers.js";
 import { cancelRequests } from "./pixels.js";
-import { isCorrection } from "./state.js";
+import { ChangeQueue } from "./queue.js";
+import { askReader, tabReader } from "./readers.js";
+import { drawReport } from "./report.js";
+import { after, difference, isCorrection, REFERENCE_STEP, without } from "./state.js";
+import { BrowserStorage, keyOf, setSetting, setting } from "./storage.js";
 import { StudyList } from "./studies.js";
+import { FIELDS, hasField, isFinding, isOpen, refusedFindings, refusedTexts, typable } from "./text.js";
 import { Times } from "./times.js";
+
+const NEEDED_STEPS = [2, REFERENCE_STEP];
 
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
   comment: "the comment on the study", step: "a step", finish: "finishing", reopen: "reopening",
@@ -27,16 +31,6 @@ function describeChange({ kind, fields }) {
   return kind === "assess" ? Object.keys(fields).map((name) => ASSESSED[name]).filter(Boolean) : [WHAT[kind]];
 }
 
-/** Describe what must be done before the text of refused changes can be restored. */
-function awaited(lost, state) {
-  if (state?.done && lost.some(({ fields }) => fields.text || fields.comment)) {
-    return " The study is finished; your text is restored when you reopen it.";
-  }
-  const edited = lost.filter(({ kind }) => kind === "edit").map(({ fields }) => fields.sentence);
-  const places = (state?.sentences ?? []).flatMap(({ id, deleted }, at) => (deleted && edited.includes(id) ? [at + 1] : []));
-  return places.map((place) => ` Sentence ${place} is deleted; your text is restored when you restore the sentence.`).join("");
-}
-
 /** Unsent changes of earlier pages to this set's drafts; others stay stored for their own set. */
 async function unsentChanges(storage, reader, studies) {
   const changes = [...storage.all("change").values()].filter(({ number }) => number <= studies)
@@ -49,27 +43,55 @@ async function unsentChanges(storage, reader, studies) {
 }
 
 class Review {
+  study = null;
+  // Id of the selected sentence.
+  selected = null;
+  // Place of the text in the form, see text.js.
+  editing = null;
+  // Id of the sentence that gets a custom error type.
+  naming = null;
+  // Remaining undo steps, negative for redo.
+  #turns = 0;
+  // Whether the reader was asked for missing error types.
+  #askedTypes = false;
+  // Unsaved text of the study by place.
+  #texts = new Map();
+  // Counterparts of the draft's sentences in a version of the state: `{version, counterparts}`.
+  #links = null;
+  // Latest known version of each study.
+  #versions = new Map();
+  // Whether a change of this page was saved.
+  #saidSaved = false;
+  // Whether another window has changed the study while something is typed here.
+  #isBehind = false;
+  #hideOpenError = () => {};
+  // Number of requests for a study, to ignore responses to earlier requests.
+  #openings = 0;
+  // Windows of one browser notify each other of applied changes.
+  #windows = new BroadcastChannel("maira-review");
+
   constructor(set, reader, storage, leftover) {
-    this.set = set;
-    this.reader = reader;
-    this.queue = new ChangeQueue(reader, storage, leftover);
-    this.studyView = new StudyView(set, reader, storage, this.queue);
-    this.list = new StudyList((number) => this.go(number));
+    Object.assign(this, { set, reader, storage, errorTypes: set.error_types });
+    this.queue = new ChangeQueue(reader, storage, leftover, this);
+    this.list = new StudyList((number) => this.visit(number));
     this.times = new Times(reader, set.drafts, storage);
-    this.saidSaved = false;
-    this.behind = false;
-    // Number of requests for a study, to ignore responses to earlier requests.
-    this.openings = 0;
-    // Windows of one browser notify each other of applied changes.
-    this.windows = new BroadcastChannel("maira-review");
+    this.inputs = new Inputs({
+      // The boxes are in view: one of them was clicked.
+      select: (id) => this.select(id, { reveal: true, isInView: true }),
+      focus: (id) => this.focus(id),
+      changeBoxes: (id, boxes) => this.change("boxes", { sentence: id, boxes }),
+      touched: () => this.#settle(),
+      enlarged: () => this.render(),
+    });
   }
 
   async start() {
     byId("reader").textContent = visibleText(this.reader);
     byId("reader").disabled = this.set.reader !== null;
     byId("reader").title = this.set.reader === null ? "Change the reader" : "Your link is for this name";
-    for (const link of document.querySelectorAll("#export-menu a")) link.search = new URLSearchParams({ reader: this.reader });
-    byId("export-menu").hidden = this.set.is_blinded;
+    for (const link of document.querySelectorAll("#exports a")) link.search = new URLSearchParams({ reader: this.reader });
+    byId("export").hidden = this.set.is_blinded;
+    byId("verdict-toggle").hidden = !this.set.verdicts;
     this.#showInstructions();
     this.list.setStudies(await get(`/api/studies?reader=${encodeURIComponent(this.reader)}`));
     this.#listen();
@@ -97,7 +119,8 @@ class Review {
     return Number.isInteger(number) && number >= 1 && number <= this.set.studies ? number : null;
   }
 
-  go(number) {
+  /** Put a study into the address. */
+  visit(number) {
     if (number === null) notify("All studies are finished.");
     else if (number < 1 || number > this.set.studies) return;
     else if (location.hash === `#${number}`) this.open();
@@ -108,69 +131,82 @@ class Review {
   async open() {
     const number = this.#asked();
     if (number === null) return;
-    this.openings += 1;
-    checkAlert();
-    if (number === this.studyView.number) return;
-    const opening = this.openings;
+    this.#openings += 1;
+    this.#hideOpenError();
+    if (number === this.number) return;
+    const opening = this.#openings;
     const loading = byId("loading");
     loading.textContent = `Loading study ${number} …`;
     loading.hidden = false;
     try {
-      const study = await this.studyView.fetch(number);
-      if (opening === this.openings) this.#show(study);
+      const study = await this.fetch(number);
+      if (opening === this.#openings) this.#show(study);
     } catch (error) {
-      if (opening === this.openings) this.#showOpenError(number, error);
+      if (opening === this.#openings) this.#showOpenError(number, error);
     }
-    if (opening === this.openings) loading.hidden = true;
+    if (opening === this.#openings) loading.hidden = true;
   }
 
   /** Fetch the images of the studies that probably follow, one after the other. */
   async #prefetch(number) {
-    const opening = this.openings;
+    const opening = this.#openings;
     const following = [...new Set([number + 1, this.list.unfinishedAfter(number), number + 2])]
       .filter((next) => next !== null && next <= this.set.studies);
     cancelRequests((url) => [number, ...following].some((needed) => url.startsWith(`/images/${needed}/`)));
     for (const next of following) {
-      if (opening !== this.openings) return;
-      const study = await this.studyView.fetch(next).catch(() => null);
-      if (opening !== this.openings) return;
-      if (study) await this.studyView.inputs.prefetch(study);
+      if (opening !== this.#openings) return;
+      const study = await this.fetch(next).catch(() => null);
+      if (opening !== this.#openings) return;
+      if (study) await this.inputs.prefetch(study);
     }
   }
 
   /** Show that a study cannot be opened, until it can be or another one is requested. */
   async #showOpenError(number, error) {
-    const opening = this.openings;
-    let isSo = true;
-    const holds = () => isSo && opening === this.openings;
+    const opening = this.#openings;
     byId("blank-text").textContent = "No study is open.";
-    alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`), {
-      action: { label: "Try again", run: () => this.open() }, holds,
-    });
-    while (holds()) {
+    this.#hideOpenError = alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`));
+    let study = null;
+    while (!study && opening === this.#openings) {
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-      isSo = !(await this.studyView.fetch(number).catch(() => null));
-      checkAlert();
+      study = await this.fetch(number).catch(() => null);
     }
+    if (opening === this.#openings) this.#hideOpenError();
   }
 
   #show(study) {
-    const { number } = study;
-    this.studyView.open(study);
-    this.times.open(number);
-    this.list.mark(number);
+    this.leave();
+    // No row of another study, whose sentences have the same ids; leaving a field saves it.
+    if (byId("sentences").contains(document.activeElement)) document.activeElement.blur();
+    byId("sentences").replaceChildren();
+    Object.assign(this, { study, selected: null, naming: null });
+    this.#turns = 0;
+    this.#askedTypes = false;
+    this.#links = null;
+    this.#texts = this.storage.all(`text:${this.key}`);
+    byId("study").hidden = false;
+    byId("blank").hidden = true;
+    const { number, label, sample_id: id, is_training: isTraining, state } = study;
     document.title = `${number} · ${TITLE}`;
-    const label = study.label ? ` · report ${study.label}` : "";
-    byId("study-place").textContent = `${number} of ${this.set.studies}${study.is_training ? " · training" : ""}${label} ·`;
-    byId("study-id").textContent = visibleText(study.sample_id);
-    byId("study-name").title = visibleText(study.sample_id);
+    byId("study-place").textContent = `${number} of ${this.set.studies}${isTraining ? " · training" : ""}${label ? ` · report ${label}` : ""} ·`;
+    byId("study-id").textContent = visibleText(id);
+    byId("study-name").title = visibleText(id);
     byId("previous-study").disabled = number === 1;
     byId("following-study").disabled = number === this.set.studies;
+    this.inputs.open(study);
+    byId("reference").open = state.step === REFERENCE_STEP;
+    byId("report-body").scrollTop = 0;
+    window.scrollTo(0, 0);
+    this.render();
+    this.#restoreUnsaved();
+    announce(`Study ${number}, ${counted(state.sentences.length, "sentence")}, step ${state.step}`);
+    this.times.open(number);
+    this.list.mark(number);
     this.#prefetch(number);
   }
 
   goUnfinished() {
-    this.go(this.list.unfinishedAfter(this.studyView.number ?? 0));
+    this.visit(this.list.unfinishedAfter(this.number ?? 0));
   }
 
   showList(shown) {
@@ -187,67 +223,52 @@ class Review {
   }
 
   #listen() {
-    const { queue, studyView } = this;
-    queue.addEventListener("progress", () => {
-      this.#showSaveState();
-      studyView.render();
+    this.#windows.addEventListener("message", ({ data: { reader, number, study, state } }) => {
+      if (reader !== this.reader || number > this.set.studies) return;
+      this.#note(number, state);
+      if (number === this.number && study === this.key) this.#catchUp();
     });
-    queue.addEventListener("queued", ({ detail: { change } }) => {
-      if (change.kind === "finish") this.times.finish();
-    });
-    queue.addEventListener("answered", ({ detail: { change, state } }) => {
-      this.saidSaved = true;
-      studyView.answered(change, state);
-      this.#note(change.number, state);
-      this.windows.postMessage({ reader: this.reader, number: change.number, study: change.study, state });
-    });
-    this.windows.addEventListener("message", ({ data }) => this.#onOtherWindow(data));
-    queue.addEventListener("refused", ({ detail }) => this.#lost(detail));
-    studyView.addEventListener("shown", () => {
-      checkAlert();
-      this.#showSaveState();
-      if (this.behind) this.#refresh();
-    });
-    studyView.addEventListener("nextstudy", () => this.goUnfinished());
     window.addEventListener("hashchange", () => this.open());
-    window.addEventListener("pagehide", () => studyView.leave());
+    window.addEventListener("pagehide", () => this.leave());
     window.addEventListener("beforeunload", (event) => {
-      if (queue.trouble) event.preventDefault();
+      if (this.queue.trouble) event.preventDefault();
     });
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible") this.#refresh();
+      if (document.visibilityState === "visible") this.#catchUp();
     });
-    window.addEventListener("focus", () => this.#refresh());
+    window.addEventListener("focus", () => this.#catchUp());
+    for (const id of ["box-mode", "verdicts"]) byId(id).addEventListener("change", () => this.render());
+    byId("reference").addEventListener("toggle", () => this.render());
+    byId("links").addEventListener("change", () => this.#link());
+    byId("sentences").addEventListener("keydown", (event) => {
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (!step || !event.target.classList.contains("sentence-text")) return;
+      event.preventDefault();
+      this.selectBy(step);
+    });
+    // Closing the tools of a sentence does not move those below the pointer.
+    const holdHeight = (isHeld) => {
+      for (const row of byId("sentences").children) row.style.minHeight = isHeld ? `${row.offsetHeight}px` : "";
+    };
+    byId("sentences").addEventListener("pointerdown", () => holdHeight(true));
+    byId("sentences").addEventListener("pointerleave", () => holdHeight(false));
+    document.addEventListener("keydown", () => holdHeight(false));
   }
 
   /** Show changes of other windows, when nothing is being typed here. */
-  #refresh() {
-    this.behind = this.studyView.isChanging;
-    if (!this.behind) this.studyView.refresh();
+  #catchUp() {
+    this.#isBehind = this.isChanging;
+    if (!this.#isBehind) this.refresh();
   }
 
-  /** Another window of this browser has changed a study. */
-  #onOtherWindow({ reader, number, study, state }) {
-    if (reader !== this.reader || number > this.set.studies) return;
-    this.#note(number, state);
-    if (number === this.studyView.number && study === this.studyView.key) this.#refresh();
-  }
-
+  /** Record the latest known state of a study, from this or another window. */
   #note(number, state) {
-    this.studyView.setVersion(number, state.version);
+    this.#versions.set(number, Math.max(state.version, this.#versions.get(number) ?? 0));
     const status = state.version > 0 ? "started" : "open";
     this.list.note(number, {
       status: state.done ? "done" : status, step: state.step, corrections: state.sentences.filter(isCorrection).length,
     });
     this.#showProgress();
-  }
-
-  #lost({ change, lost, error }) {
-    const words = error.status === 409 ? "The study was changed in another window." : asSentence(error.message);
-    const what = [...new Set(lost.flatMap(describeChange))].join(", ");
-    const state = error.body?.state ?? null;
-    this.studyView.refused(change.number, state, lost);
-    alertBar(`${words} Not saved (study ${change.number}): ${what}.${awaited(lost, state)}`);
   }
 
   #showProgress() {
@@ -259,72 +280,67 @@ class Review {
 
   #showSaveState() {
     const { waiting, trouble } = this.queue;
-    this.#showTrouble(trouble, counted(waiting, "change"));
+    const changes = counted(waiting, "change");
+    byId("trouble").hidden = !trouble;
+    fill(byId("trouble"), !trouble ? "" : trouble.isSignedOut
+      ? `Signed out: ${changes} stored in this browser. Open your link to the review again.`
+      : `${asSentence(trouble.message)} ${changes} not saved; stored in this browser and sent again.`);
     const [kind, words] = trouble ? ["lost", "Not saved"]
       : waiting ? ["saving", "Saving …"]
-        : this.studyView.isChanging || this.studyView.waiting.length ? ["saving", "Not saved yet"]
-          : this.saidSaved ? ["saved", "✓ Saved"] : ["", ""];
-    const output = byId("saved");
-    if (output.textContent === words) return;
-    output.className = kind ? `state ${kind}` : "state";
-    output.textContent = words;
-  }
-
-  #showTrouble(trouble, changes) {
-    const bar = byId("trouble");
-    const words = !trouble ? "" : trouble.isSignedOut
-      ? `Signed out: ${changes} stored in this browser. Open your link to the review again.`
-      : `${asSentence(trouble.message)} ${changes} not saved; stored in this browser and sent again.`;
-    bar.hidden = !words;
-    if (bar.textContent !== words) bar.textContent = words;
+        : this.study && (this.isChanging || this.waiting.length) ? ["saving", "Not saved yet"]
+          : this.#saidSaved ? ["saved", "✓ Saved"] : ["", ""];
+    byId("saved").className = `state ${kind}`;
+    fill(byId("saved"), words);
   }
 
   #bind() {
-    const { studyView } = this;
-    const { inputs } = studyView;
     this.#showProgress();
-    closeOnOutsideClick(byId("export-menu"));
     const help = () => byId("help-dialog").showModal();
+    const { inputs } = this;
     onClicks({
       help,
       "toggle-studies": () => this.toggleList(),
-      "previous-study": () => this.go(studyView.number - 1),
-      "following-study": () => this.go(studyView.number + 1),
+      "previous-study": () => this.visit(this.number - 1),
+      "following-study": () => this.visit(this.number + 1),
       "next-study": () => this.goUnfinished(),
+      undo: () => this.turn(1),
+      redo: () => this.turn(-1),
+      advance: () => this.advance(),
+      reopen: () => this.reopen(),
       reader: async () => {
         if (await askReader(this.set.readers, this.reader)) location.reload();
       },
     });
     bindKeys([
       { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
-      { keys: ["j"], help: "next sentence", run: () => studyView.selectBy(1) },
-      { keys: ["k"], help: "previous sentence", run: () => studyView.selectBy(-1) },
-      { keys: ["e"], help: "edit the sentence", run: () => studyView.startEdit() },
-      { keys: ["d", "Delete"], help: "delete the sentence, or restore it", run: () => studyView.toggleDeleted() },
-      { keys: ["a"], help: "add a finding", run: () => studyView.startAdd() },
+      { keys: ["j"], help: "next sentence", run: () => this.selectBy(1) },
+      { keys: ["k"], help: "previous sentence", run: () => this.selectBy(-1) },
+      { keys: ["e"], help: "edit the sentence", run: () => this.startEdit() },
+      { keys: ["d", "Delete"], help: "delete the sentence, or restore it", run: () => this.toggleDeleted() },
+      { keys: ["a"], help: "add a finding", run: () => this.startAdd() },
       { keys: ["0", "1", "2"], help: "severity of the correction: no, minor, significant",
-        run: ({ key }) => studyView.assess(undefined, { severity: Number(key) }) },
-      { keys: ["t"], help: "type of error", run: () => studyView.focusErrorType() },
+        run: ({ key }) => this.assess(undefined, { severity: Number(key) }) },
+      { keys: ["t"], help: "type of error", run: () => this.focusErrorType() },
       { keys: ["c"], help: "comment on the study", run: () => byId("comment").focus() },
-      { keys: ["Ctrl+z"], help: "undo", run: () => studyView.undo() },
-      { keys: ["Ctrl+Shift+z", "Ctrl+y"], help: "redo", run: () => studyView.redo() },
-      { keys: ["]"], help: "next step", run: () => studyView.stepBy(1) },
-      { keys: ["["], help: "previous step", run: () => studyView.stepBy(-1) },
-      { keys: ["f"], help: "finish the study (step 4)", run: () => studyView.finish() },
-      { keys: ["n"], help: "next study", always: true, run: () => this.go((studyView.number ?? 0) + 1) },
-      { keys: ["p"], help: "previous study", run: () => this.go(studyView.number - 1) },
+      { keys: ["Ctrl+z"], help: "undo", run: () => this.turn(1) },
+      { keys: ["Ctrl+Shift+z", "Ctrl+y"], help: "redo", run: () => this.turn(-1) },
+      { keys: ["]"], help: "next step", run: () => this.stepBy(1) },
+      { keys: ["["], help: "previous step", run: () => this.stepBy(-1) },
+      { keys: ["f"], help: "finish the study (step 4)", run: () => this.finish() },
+      { keys: ["n"], help: "next study", always: true, run: () => this.visit((this.number ?? 0) + 1) },
+      { keys: ["p"], help: "previous study", run: () => this.visit(this.number - 1) },
       { keys: ["u"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
       { keys: ["l"], help: "list of studies", always: true, run: () => this.toggleList() },
       { keys: ["/"], help: "filter the list; Escape leaves the filter", always: true, run: () => {
         this.showList(true);
         byId("study-filter").focus();
       } },
-      { keys: ["b"], help: "add a box to the sentence", run: () => studyView.addBox() },
+      { keys: ["b"], help: "add a box to the sentence", run: () => this.addBox() },
       { keys: ["ArrowLeft", "ArrowRight"], help: "with ↑ ↓ on a box: move it; with Shift resize it, with Alt finely" },
       { keys: ["Delete"], help: "on a box: remove it" },
-      { keys: ["h"], help: "boxes: all, selected, none", run: () => studyView.cycleBoxes() },
-      { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => studyView.toggleVerdicts() },
-      { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => studyView.toggleLinks() },
+      { keys: ["h"], help: "boxes: all, selected, none", run: () => this.cycleBoxes() },
+      { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => this.toggleVerdicts() },
+      { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => this.toggleLinks() },
       { keys: ["m"], help: "focus the image; arrow keys move it", run: () => inputs.active.root.focus() },
       { keys: ["x"], help: "next image (frontal, lateral, prior)", run: () => inputs.turn() },
       { keys: ["+", "="], help: "zoom in", run: () => inputs.active.zoomIn() },
@@ -334,9 +350,529 @@ class Review {
       { keys: ["z"], help: "magnifier", run: () => inputs.active.magnify() },
       { keys: ["s"], help: "all images side by side, with linked zoom", run: () => byId("side-by-side").click() },
       { keys: ["r"], help: "reset the image", run: () => inputs.active.reset() },
-      { keys: ["Escape"], help: "deselect the sentence; on a box: back to the sentence", run: () => studyView.deselect() },
+      { keys: ["Escape"], help: "deselect the sentence; on a box: back to the sentence", run: () => this.deselect() },
       { keys: ["?"], help: "this help", always: true, run: help },
-    ], () => studyView.number !== null);
+    ], () => this.number !== null);
+  }
+
+  get number() {
+    return this.study?.number ?? null;
+  }
+
+  /** The state including unconfirmed changes. */
+  get shown() {
+    return after(this.study.state, this.queue.of(this.number));
+  }
+
+  /** Whether there is typed text or a moved box that is not in a change yet. */
+  get isChanging() {
+    return this.editing !== null || this.inputs.editor.isChanging || this.#fieldTexts.length > 0;
+  }
+
+  /** Places of unsaved text in open fields. */
+  get #fieldTexts() {
+    return [...this.#texts.keys()].filter((place) => hasField(place) && isOpen(this.shown, place));
+  }
+
+  /** Unsaved text of the study that no open field shows, by place. */
+  get waiting() {
+    const shown = this.study ? [this.editing, ...this.#fieldTexts] : [];
+    return [...this.#texts].filter(([place, text]) => text.trim() && !shown.includes(place)).sort();
+  }
+
+  /** Key of the study together with its draft. */
+  get key() {
+    return keyOf(this.study);
+  }
+
+  /** Whether the sentences and boxes of the reference are visible. */
+  get #isReferenceOpen() {
+    return byId("reference").open && this.study.reference !== null && this.shown.step >= REFERENCE_STEP;
+  }
+
+  #sentence(id) {
+    return this.shown.sentences.find((sentence) => sentence.id === id);
+  }
+
+  /** Commit changes in progress before the study or the page is left. */
+  leave() {
+    if (!this.study) return;
+    this.inputs.editor.commit();
+    this.inputs.editor.stopDrawing();
+    this.editing = null;
+    const comment = this.typed("comment");
+    if (comment !== null) this.saveComment(typable(comment).trim());
+  }
+
+  /** Request a study from the server. */
+  async fetch(number) {
+    const path = `/api/studies/${number}?reader=${encodeURIComponent(this.reader)}`;
+    const study = await get(path);
+    // The response to a change may have arrived in the meantime; this response is older then.
+    return study.state.version < (this.#versions.get(number) ?? 0) ? get(path) : study;
+  }
+
+  /** Request the open study again, for content that a step reveals and for changes of other windows. */
+  async refresh() {
+    const { number } = this;
+    if (number === null || this.queue.of(number).length) return;
+    const study = await this.fetch(number).catch(() => null);
+    if (!study || this.number !== number || this.queue.of(number).length) return;
+    if (study.state.version < this.shown.version) return;
+    this.study = study;
+    this.render();
+  }
+
+  /** Apply the response to a change. */
+  answered({ number, study, kind }, state) {
+    this.#saidSaved = true;
+    if (number === this.number) this.#take(kind, state);
+    this.#note(number, state);
+    this.#windows.postMessage({ reader: this.reader, number, study, state });
+  }
+
+  /** Show the state of the open study after a change. */
+  #take(kind, state) {
+    const before = this.study.state;
+    this.study.state = state;
+    this.render();
+    if (kind === "undo") notify(`Undone: ${difference(state, before)}`);
+    if (kind === "redo") notify(`Redone: ${difference(before, state)}`);
+    // A restored sentence may have unsaved text.
+    if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
+    this.#turn();
+    if (state.step >= REFERENCE_STEP && this.study.reference === null) this.refresh();
+  }
+
+  /** Say what the server refused, and return its text. */
+  refused({ number }, lost, error) {
+    const words = error.status === 409 ? "The study was changed in another window." : asSentence(error.message);
+    const what = [...new Set(lost.flatMap(describeChange))].join(", ");
+    const state = error.body?.state ?? null;
+    this.#returnTexts(number, state, lost);
+    alertBar(`${words} Not saved (study ${number}): ${what}.`);
+  }
+
+  /** Show the server's state and the text of refused changes; text typed since has priority. */
+  #returnTexts(number, state, lost) {
+    const kind = `text:${lost[0].study}`;
+    const findings = refusedFindings(lost);
+    const typed = this.storage.all(kind);
+    const moves = [...findings].flatMap(([id, place]) => ["", ...FIELDS].map((field) => [field + id, field + place]));
+    const texts = moves.map(([from, to]) => [to, typed.get(from)]).filter(([, text]) => text);
+    for (const [from] of moves) this.storage.keep(kind, from, null);
+    for (const [place, text] of [...texts, ...refusedTexts(lost, this.errorTypes, state)]) {
+      if (!this.storage.all(kind).has(place)) this.storage.keep(kind, place, text);
+    }
+    if (number !== this.number) return;
+    this.#turns = 0;
+    this.#texts = this.storage.all(kind);
+    if (findings.has(this.editing)) this.editing = null;
+    if (findings.has(this.selected)) this.selected = null;
+    if (state) this.study.state = state;
+    this.render();
+    this.#restoreUnsaved();
+    if (!state) this.refresh();
+  }
+
+  change(kind, fields) {
+    this.#turns = 0;
+    this.#push(kind, fields);
+  }
+
+  #push(kind, fields) {
+    this.queue.push(this.number, this.key, this.shown.version, kind, fields);
+    this.render();
+  }
+
+  /** Unsaved text of a place; null if there is none, or the place is not open. */
+  typed(place) {
+    return isOpen(this.shown, place) ? this.#texts.get(place) ?? null : null;
+  }
+
+  /** Store unsaved text; null removes it: a change contains it, or the reader discards it. */
+  keep(place, text) {
+    if (text === null) this.#texts.delete(place);
+    else this.#texts.set(place, text);
+    this.storage.keep(`text:${this.key}`, place, text);
+    this.#settle();
+  }
+
+  discard(place) {
+    this.keep(place, null);
+    this.render();
+  }
+
+  render() {
+    if (this.study) this.#draw();
+    this.#settle();
+  }
+
+  /** Show what follows from anything that changed: whether all is saved, changes of other windows. */
+  #settle() {
+    this.#showSaveState();
+    if (this.#isBehind) this.#catchUp();
+  }
+
+  #draw() {
+    const state = this.shown;
+    const isThere = this.selected?.startsWith("reference-") ? this.#isReferenceOpen : this.#sentence(this.selected);
+    if (!isThere) this.selected = null;
+    // Unsaved text of a form without a sentence waits for the sentence.
+    if (this.editing !== null && !isOpen(state, this.editing)) this.editing = null;
+    // An error type is offered for every correction.
+    for (const { assessment: { error_type: name } } of this.study.state.sentences) {
+      if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
+    }
+    byId("verdicts").disabled = state.step < REFERENCE_STEP;
+    byId("link-toggle").hidden = !this.#canLink;
+    drawReport(this);
+    this.inputs.draw(state.sentences, this.#isReferenceOpen ? this.study.reference : [], {
+      selected: this.selected, counterparts: this.counterparts, locked: state.done, mode: byId("box-mode").value,
+    });
+    byId("undo").disabled = !state.can_undo || this.queue.trouble !== null;
+    byId("redo").disabled = !state.can_redo || this.queue.trouble !== null;
+    byId("reopen").hidden = !state.done;
+  }
+
+  /** RadFact's verdict on a sentence of the draft, if it is to be shown. */
+  verdictAt(at) {
+    const { checked, disabled } = byId("verdicts");
+    return checked && !disabled ? this.study.verdicts?.find(({ index }) => index === at) : undefined;
+  }
+
+  get #canLink() {
+    return this.shown.step >= REFERENCE_STEP && Boolean(this.study.reference?.length);
+  }
+
+  /** Sentences on the same subject as the selected one, in the other report. */
+  get counterparts() {
+    if (!byId("links").checked || !this.#canLink || this.selected === null || this.#links === null) return [];
+    const ofDraft = ({ id, edited }, at) => {
+      // The evidence of RadFact's verdict would reveal the verdict.
+      const evidence = edited ? [] : this.verdictAt(at)?.evidence ?? [];
+      const places = evidence.length ? evidence : this.#links.counterparts[id] ?? [];
+      return places.map((place) => `reference-${place}`);
+    };
+    const pairs = this.shown.sentences.flatMap((sentence, at) => ofDraft(sentence, at).map((id) => [sentence.id, id]));
+    return pairs.filter((pair) => pair.includes(this.selected)).map((pair) => pair.find((id) => id !== this.selected));
+  }
+
+  /** Link the selected sentence to the other report, and bring its first counterpart into view. */
+  async #link() {
+    const { number } = this;
+    const { checked } = byId("links");
+    if (checked && this.#canLink && this.#links?.version !== this.shown.version) {
+      const path = `/api/studies/${number}/counterparts?reader=${encodeURIComponent(this.reader)}`;
+      const links = await get(path).catch(() => null);
+      if (this.number !== number) return;
+      this.#links = links ?? this.#links;
+    }
+    this.render();
+    const [first] = this.counterparts;
+    if (first) this.#reveal(first);
+    else if (checked && this.selected) notify("No sentence on the same subject in the other report");
+  }
+
+  toggleLinks() {
+    if (this.#canLink) byId("links").click();
+    else notify(`Sentences are linked to the reference report from step ${REFERENCE_STEP} on.`);
+  }
+
+  #rowOf(id) {
+    return byId("report").querySelector(`.sentence[data-key="${CSS.escape(id)}"]`);
+  }
+
+  #reveal(id) {
+    this.#rowOf(id)?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Move the focus to a sentence, or to a part of it. */
+  focus(id, part = ".sentence-text") {
+    this.#rowOf(id)?.querySelector(part)?.focus({ preventScroll: true });
+    this.#reveal(id);
+  }
+
+  /** Select a sentence of the draft or the reference, and bring its boxes into view; null deselects. */
+  select(id, { reveal = false, focus = false, isInView = false } = {}) {
+    this.selected = id;
+    const place = id?.startsWith("reference-") ? Number(id.slice("reference-".length)) : null;
+    const boxes = (place === null ? this.#sentence(id) : this.study.reference?.[place])?.boxes ?? [];
+    if (boxes.length && this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
+    else this.render();
+    if (boxes.length && !isInView) this.inputs.radiograph.revealAll(boxes);
+    if (id !== null && byId("links").checked) this.#link();
+    if (focus) this.focus(id);
+    else if (reveal) this.#reveal(id);
+  }
+
+  /** Select a sentence, or deselect it. */
+  toggle(id) {
+    this.select(id === this.selected ? null : id);
+  }
+
+  selectBy(step) {
+    const ids = this.shown.sentences.map(({ id }) => id);
+    if (!ids.length) return;
+    const at = ids.indexOf(this.selected);
+    const next = at < 0 ? (step > 0 ? 0 : ids.length - 1) : Math.min(ids.length - 1, Math.max(0, at + step));
+    this.select(ids[next], { focus: true });
+  }
+
+  /** Whether the study can be changed; otherwise a message says why. */
+  #isOpen() {
+    if (this.shown.done) notify("This study is finished; reopen it to change it.");
+    return !this.shown.done;
+  }
+
+  /** The given or the selected sentence; null, after a message, if it cannot be changed. */
+  #changeable(id = this.selected, { canBeDeleted = false } = {}) {
+    if (!this.#isOpen()) return null;
+    const sentence = this.#sentence(id);
+    if (!sentence) notify("Select a sentence of the draft first.");
+    else if (!sentence.deleted || canBeDeleted) return sentence;
+    else notify("This sentence is deleted; restore it (D) to change it.");
+    return null;
+  }
+
+  /** The given or the selected correction; null, after a message, if it cannot be assessed. */
+  #assessable(id) {
+    const sentence = this.#changeable(id, { canBeDeleted: true });
+    if (!sentence || isCorrection(sentence)) return sentence;
+    notify("Only a corrected sentence has a severity and a type of error.");
+    return null;
+  }
+
+  #numberOf(id) {
+    return this.shown.sentences.findIndex((sentence) => sentence.id === id) + 1;
+  }
+
+  startEdit(id) {
+    const sentence = this.#changeable(id);
+    if (!sentence) return;
+    if (this.selected !== sentence.id) this.select(sentence.id);
+    this.#openForm(sentence.id);
+  }
+
+  startAdd(place = "new") {
+    if (this.#isOpen()) this.#openForm(place);
+  }
+
+  #openForm(place) {
+    if (!this.#texts.get(place)) this.keep(place, null);
+    this.editing = place;
+    this.render();
+    const area = byId("report-body").querySelector(".sentence-form textarea");
+    area.focus();
+    area.setSelectionRange(area.value.length, area.value.length);
+  }
+
+  /** Close the form of a place. Its text is first stored in a change, then removed. */
+  endForm(place, isSaved) {
+    if (this.editing !== place) return;
+    const hadFocus = document.activeElement.closest(".sentence-form") !== null;
+    const text = typable(this.#texts.get(place) ?? "").trim();
+    // Removing a form with the focus would save it.
+    this.editing = null;
+    this.render();
+    if (hadFocus && isFinding(place)) byId("adder").querySelector(".add").focus();
+    else if (hadFocus) this.focus(place);
+    if (isSaved && text) (isFinding(place) ? this.#add : this.#edit).call(this, place, text);
+    else if (isFinding(place)) for (const field of FIELDS) this.keep(field + place, null);
+    this.discard(place);
+  }
+
+  /** If a change was refused, the sentence may have changed since the form was opened. */
+  #edit(id, text) {
+    if (text === typable(this.#sentence(id).text).trim()) return;
+    this.change("edit", { sentence: id, text });
+    announce(`Sentence ${this.#numberOf(id)} changed`);
+  }
+
+  #add(place, text) {
+    const id = `a${this.shown.version}`;
+    for (const field of FIELDS) {
+      const refused = this.#texts.get(field + place);
+      if (refused) this.keep(field + id, refused);
+      this.keep(field + place, null);
+    }
+    this.change("add", { text });
+    this.select(id, { focus: true });
+    announce(`Sentence ${this.shown.sentences.length} added`);
+  }
+
+  saveComment(text) {
+    if (text !== this.shown.comment) this.change("comment", { text });
+    this.discard("comment");
+  }
+
+  /** Continue typing after a reload or a refused change. */
+  #restoreUnsaved() {
+    const [place] = this.waiting.find(([waiting]) => isOpen(this.shown, waiting)) ?? [];
+    if (!place || this.editing !== null) return;
+    this.continueTyping(place);
+    notify("Unsaved text was restored.");
+  }
+
+  continueTyping(place) {
+    if (isFinding(place)) this.startAdd(place);
+    else this.startEdit(place);
+  }
+
+  toggleDeleted(id) {
+    const sentence = this.#changeable(id, { canBeDeleted: true });
+    if (!sentence) return;
+    this.change(sentence.deleted ? "restore" : "delete", { sentence: sentence.id });
+    if (sentence.deleted) this.#restoreUnsaved();
+    announce(`Sentence ${this.#numberOf(sentence.id)} ${sentence.deleted ? "restored" : "deleted"}`);
+  }
+
+  addBox(id) {
+    const sentence = this.#changeable(id);
+    if (!sentence) return;
+    if (byId("box-mode").value === "none") byId("box-mode").value = "all";
+    if (this.inputs.kind !== "frontal") this.inputs.enlarge("frontal");
+    this.select(sentence.id);
+    this.inputs.editor.startDrawing();
+  }
+
+  /** Set severity, error type or comment of a correction. */
+  assess(id, fields) {
+    const sentence = this.#assessable(id);
+    if (!sentence) return;
+    const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
+    if (differs) this.change("assess", { sentence: sentence.id, ...fields });
+    if ("comment" in fields) this.keep(`why:${sentence.id}`, null);
+    if ("error_type" in fields) this.keep(`own:${sentence.id}`, null);
+    if ("severity" in fields) announce(`Severity ${fields.severity}`);
+    this.render();
+  }
+
+  /** Open the field of a custom error type. */
+  nameType(id) {
+    this.naming = id;
+    this.render();
+    this.focus(id, ".own-type");
+  }
+
+  /** Use a custom error type and close its field; no name discards what was typed. */
+  saveType(id, name) {
+    const hadFocus = this.#rowOf(id)?.querySelector(".own-type") === document.activeElement;
+    this.naming = null;
+    if (name) this.assess(id, { error_type: name.split(/\s+/).join(" ") });
+    else this.discard(`own:${id}`);
+    if (hadFocus) this.focus(id, ".type");
+  }
+
+  /** The field of a custom error type is left: without text, it closes. */
+  leaveType(id) {
+    if (this.naming !== id || this.typed(`own:${id}`) !== null) return;
+    this.naming = null;
+    // Not while the page is drawn, which may have removed the field.
+    queueMicrotask(() => this.render());
+  }
+
+  focusErrorType() {
+    const sentence = this.#assessable();
+    if (sentence) this.focus(sentence.id, ".type");
+  }
+
+  /** Undo (1) or redo (-1) once more. */
+  turn(by) {
+    this.#turns += by;
+    this.#turn();
+  }
+
+  /** Undo or redo the requested number of times; each waits for the response to the previous one. */
+  #turn() {
+    if (!this.#turns || this.queue.of(this.number).length) return;
+    const kind = this.#turns > 0 ? "undo" : "redo";
+    if (!this.shown[`can_${kind}`]) {
+      this.#turns = 0;
+      notify(`Nothing to ${kind}`);
+      return;
+    }
+    this.#turns -= Math.sign(this.#turns);
+    this.#push(kind, {});
+  }
+
+  go(step) {
+    const { steps } = this.set;
+    if (this.shown.done || step < 1 || step > steps.length || step === this.shown.step) return;
+    this.change("step", { step });
+    byId("reference").open = step === REFERENCE_STEP;
+    announce(`Step ${step}, ${steps[step - 1].name}: ${steps[step - 1].instruction}`);
+  }
+
+  stepBy(by) {
+    this.go(this.shown.step + by);
+  }
+
+  /** The button below the report: next step, finish, or next study. */
+  advance() {
+    if (this.shown.done) this.goUnfinished();
+    else if (this.shown.step < this.set.steps.length) this.stepBy(1);
+    else this.finish();
+  }
+
+  finish() {
+    if (this.shown.done) return;
+    // A field with unsaved text of an earlier page never lost the focus, so it was not saved.
+    for (const place of this.#fieldTexts) {
+      const [text, id] = [typable(this.#texts.get(place)).trim(), place.slice("own:".length)];
+      if (place === "comment") this.saveComment(text);
+      else if (place.startsWith("own:")) this.saveType(id, text);
+      else this.assess(id, { comment: text });
+    }
+    const state = this.shown;
+    const missed = NEEDED_STEPS.find((step) => !state.visited.includes(step));
+    const [open] = without(state, "severity");
+    const nameless = without(state, "error_type");
+    if (state.step < this.set.steps.length) {
+      notify("A study is finished in step 4.");
+    } else if (missed) {
+      this.go(missed);
+      notify(`Step ${missed} comes before finishing.`);
+    } else if (open) {
+      this.select(open.id, { focus: true });
+      this.focus(open.id, ".severity input");
+      notify("This correction has no severity yet: choose one, or press 0, 1 or 2.");
+    } else if (nameless.length && !this.#askedTypes) {
+      this.#askedTypes = true;
+      this.select(nameless[0].id, { focus: true });
+      const corrections = counted(nameless.length, "correction has", "corrections have");
+      notify(`${corrections} no type of error (T). Finish again to leave it so.`);
+    } else if (this.waiting.length) {
+      byId("unsaved").scrollIntoView({ block: "nearest" });
+      notify("Some text is not saved: continue or discard it.");
+    } else {
+      this.change("finish", {});
+      this.times.finish();
+      announce("Study finished");
+    }
+  }
+
+  reopen() {
+    this.change("reopen", {});
+    this.#restoreUnsaved();
+  }
+
+  /** Clear the selection. */
+  deselect() {
+    this.inputs.editor.stopDrawing();
+    this.select(null);
+  }
+
+  cycleBoxes() {
+    const select = byId("box-mode");
+    select.selectedIndex = (select.selectedIndex + 1) % select.length;
+    announce(`Boxes: ${select.value}`);
+    this.render();
+  }
+
+  toggleVerdicts() {
+    if (byId("verdicts").disabled) notify(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
+    else byId("verdicts").click();
   }
 }
 

@@ -17,14 +17,9 @@ export function sameBoxes(left, right) {
   return left.length === right.length && left.every((box, at) => box.every((share, side) => share === right[at][side]));
 }
 
-/** Corrections of a state without a severity. */
-export function unassessed(state) {
-  return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.severity === null);
-}
-
-/** Corrections of a state without an error type. */
-export function unnamed(state) {
-  return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment.error_type === null);
+/** Corrections of a state that have no value of a field of the assessment. */
+export function without(state, field) {
+  return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment[field] === null);
 }
 
 /** Short description of the change from one state to another. */

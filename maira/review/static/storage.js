@@ -2,27 +2,21 @@
 
 const PREFIX = "maira-review";
 
-// What a full or forbidden store (which can throw on any access) does not take lives as long as the page.
+// What a full store does not take lives as long as the page.
 const memory = new Map();
 
-function attempt(run, otherwise) {
-  try {
-    return run();
-  } catch {
-    return otherwise();
-  }
+function read(key) {
+  return memory.get(key) ?? JSON.parse(localStorage.getItem(key));
 }
 
-function read(key, store = "localStorage") {
-  return memory.get(key) ?? attempt(() => JSON.parse(window[store].getItem(key)), () => null);
-}
-
-function write(key, value, store = "localStorage") {
+function write(key, value) {
   memory.delete(key);
-  attempt(
-    () => (value === null ? window[store].removeItem(key) : window[store].setItem(key, JSON.stringify(value))),
-    () => memory.set(key, value),
-  );
+  try {
+    if (value === null) localStorage.removeItem(key);
+    else localStorage.setItem(key, JSON.stringify(value));
+  } catch {
+    memory.set(key, value);
+  }
 }
 
 /** A setting of this browser (theme, single keys), or null. */
@@ -32,15 +26,6 @@ export function setting(name) {
 
 export function setSetting(name, value) {
   write(`${PREFIX}:setting:${name}`, value);
-}
-
-/** The reader of this tab; another tab may have another one. */
-export function tabReader() {
-  return read(`${PREFIX}:reader`, "sessionStorage");
-}
-
-export function setTabReader(name) {
-  write(`${PREFIX}:reader`, name, "sessionStorage");
 }
 
 /** Key of a study and its draft, because the same study has other drafts in other sets. */
@@ -58,9 +43,8 @@ export class BrowserStorage {
   /** The stored values of a kind by id. */
   all(kind) {
     const prefix = `${this.prefix}:${kind}:`;
-    const stored = attempt(() => Object.keys(localStorage), () => []);
-    return new Map([...new Set([...stored, ...memory.keys()])].filter((key) => key.startsWith(prefix))
-      .map((key) => [key.slice(prefix.length), read(key)]).filter(([, value]) => value !== null));
+    const keys = new Set([...Object.keys(localStorage), ...memory.keys()].filter((key) => key.startsWith(prefix)));
+    return new Map([...keys].map((key) => [key.slice(prefix.length), read(key)]));
   }
 
   /** Store a value; null removes it. */

@@ -6,10 +6,10 @@ const PAGE = 10;
 const KINDS = {
   all: () => true,
   unfinished: (study) => study.status !== "done",
-  open: (study) => study.status === "open",
+  "not started": (study) => study.status === "open",
   started: (study) => study.status === "started",
-  done: (study) => study.status === "done",
-  corrected: (study) => study.corrections > 0,
+  finished: (study) => study.status === "done",
+  "with corrections": (study) => study.corrections > 0,
 };
 const SIGNS = { open: ["○", "not started"], started: ["◐", "started"], done: ["●", "finished"] };
 
@@ -22,6 +22,7 @@ export class StudyList {
   #shown = [];
 
   constructor(open) {
+    byId("study-kind").replaceChildren(...Object.keys(KINDS).map((text) => element("option", { text })));
     this.open = open;
     this.root = byId("study-list");
     this.root.addEventListener("keydown", (event) => this.#key(event));
