@@ -10,24 +10,15 @@ export function diffWords(before, now) {
     }
   }
   const pieces = [];
-  const put = (kind, word) => {
-    const last = pieces.at(-1);
-    if (last?.kind === kind) last.text += ` ${word}`;
+  for (let i = 0, j = 0; i < left.length || j < right.length;) {
+    const isKept = left[i] === right[j];
+    const isRemoved = j === right.length || (i < left.length && lengths[i + 1][j] >= lengths[i][j + 1]);
+    const kind = isKept ? "kept" : isRemoved ? "removed" : "added";
+    const word = kind === "added" ? right[j] : left[i];
+    if (pieces.at(-1)?.kind === kind) pieces.at(-1).text += ` ${word}`;
     else pieces.push({ kind, text: word });
-  };
-  let [i, j] = [0, 0];
-  while (i < left.length || j < right.length) {
-    if (i < left.length && j < right.length && left[i] === right[j]) {
-      put("kept", left[i]);
-      i += 1;
-      j += 1;
-    } else if (j === right.length || (i < left.length && lengths[i + 1][j] >= lengths[i][j + 1])) {
-      put("removed", left[i]);
-      i += 1;
-    } else {
-      put("added", right[j]);
-      j += 1;
-    }
+    if (kind !== "added") i += 1;
+    if (kind !== "removed") j += 1;
   }
   return pieces;
 }
