@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from pydantic import PositiveInt
@@ -15,9 +15,6 @@ from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
 from radfact.options import Option, Options, only
-
-if TYPE_CHECKING:
-    from maira.judge.data import JudgeDataSummary
 
 
 class ReportOptions(Options):
@@ -132,17 +129,12 @@ def judge_data(
             seed=seed,
             count=options.count,
         )
-    _show(written, out, expects_heldout=held_out > 0)
-
-
-def _show(written: JudgeDataSummary, out: Path, *, expects_heldout: bool) -> None:
-    """Print what was written, and what to change if nothing could be held out."""
     console = Console()
     for split, number in written.samples.items():
         print_line(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
     is_held = written.samples.get("heldout", 0) > 0
     print_line(console, f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
-    if expects_heldout and not is_held:
+    if held_out > 0 and not is_held:
         print_line(
             console,
             "No examples are held out: too few references were drawn, or all of their queries are in the training set "

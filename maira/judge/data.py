@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from maira.judge.pairing import PAIRINGS, Pairing, ReportPair, is_held_out, make_pairs
-from maira.judge.samples import ExampleSet, Split, TrainingExample, write_samples
+from maira.judge.samples import Labeled, Split, TrainingExample
 from maira.judge.scores import ScoreTask, make_rating_examples, make_score_examples
 from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
 from maira.train.data.packing import JudgeTask
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import open_atomic, write_json
+from radfact.io.jsonl import open_atomic, write_json, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
@@ -77,11 +77,11 @@ def make_judge_data(
     about: dict[str, Any] = {"teachers": names, "reports": len(reports)}
     if task == "entailment":
         judges = {name: None if name == INJECTED else teacher.load(cache) for name, teacher in by_name.items()}
-        example_set = make_entailment_examples(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
+        labeled = make_entailment_examples(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
         about |= {"few_shots": str(few_shots or "default"), "balanced": balanced}
     else:
-        example_set = _label_scores(pairs, task, teachers, cache)
-    return _write(example_set, task, about, out, held_out, seed, balanced=balanced)
+        labeled = _label_scores(pairs, task, teachers, cache)
+    return _write(labeled, task, about, out, held_out, seed, balanced=balanced)
 
 
 def make_rated_data(
@@ -103,9 +103,9 @@ def make_rated_data(
     """
     file = path / _RATE_EVAL_TRAIN if layout == "rate-eval" and path.is_dir() else path
     ratings = read_ratings(file, layout, better=better, target=target)
-    example_set, limits = make_rating_examples(ratings, layout, scale, file)
+    labeled, limits = make_rating_examples(ratings, layout, scale, file)
     about = {"ratings": layout, "target": ratings.target, "scale": limits}
-    return _write(example_set, "vert", about, out, held_out, seed)
+    return _write(labeled, "vert", about, out, held_out, seed)
 
 
 def _check_options(task: JudgeTask, teachers: Sequence[JudgeOptions], few_shots: Path | None, balanced: bool) -> None:
@@ -138,7 +138,7 @@ def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, 
 
 def _label_scores(
     pairs: Sequence[ReportPair], task: ScoreTask, teachers: Sequence[JudgeOptions], cache: Path | None
-) -> ExampleSet:
+) -> Labeled:
     with ExitStack() as stack:
         clients: dict[str, ChatClient | None] = {}
         for teacher in teachers:
@@ -150,7 +150,7 @@ def _label_scores(
 
 
 def _write(
-    example_set: ExampleSet,
+    labeled: Labeled,
     task: JudgeTask,
     about: Mapping[str, Any],
     out: Path,
@@ -160,11 +160,12 @@ def _write(
     balanced: bool = False,
 ) -> JudgeDataSummary:
     """Split and write the examples; held-out prompts that also occur in training test nothing and are excluded."""
-    if not example_set.examples:
-        reason = next(iter(example_set.failures.values()), "the pairs give no prompt")
+    examples, failures = labeled
+    if not examples:
+        reason = next(iter(failures.values()), "the pairs give no prompt")
         raise InputError(f"no training examples: {reason}", code=ErrorCode.EMPTY_INPUT)
     splits: dict[Split, list[TrainingExample]] = {"train": [], "heldout": []}
-    for example in example_set.examples:
+    for example in examples:
         splits["heldout" if is_held_out(example.paired.source_id, share, seed) else "train"].append(example)
     prompts = {example.messages[-1] for example in splits["train"]}
     splits["heldout"] = [example for example in splits["heldout"] if example.messages[-1] not in prompts]
@@ -178,7 +179,7 @@ def _write(
                 code=ErrorCode.EMPTY_INPUT,
                 field="balanced",
             )
-    samples = [example.to_sample(task, split) for split, examples in splits.items() for example in examples]
+    samples = [example.to_sample(task, split) for split, drawn in splits.items() for example in drawn]
     sizes: Counter[Split] = Counter(sample.split for sample in samples)
     examples = [*splits["train"], *splits["heldout"]]
     pairings = {example.paired.pair.sample_id: example.paired.pairing for example in examples}
@@ -187,13 +188,13 @@ def _write(
         "by": Counter(example.teacher for example in examples),
         "answers": dict(Counter(_kind(example) for example in examples).most_common()),
         "samples": sizes,
-        "failures": len(example_set.failures),
+        "failures": len(failures),
     }
     with replace_files(out) as new:
-        write_samples(new / "samples.jsonl", samples)
+        write_jsonl(new / "samples.jsonl", (sample.model_dump() for sample in samples))
         name = _write_held_out(splits["heldout"], task, new)
         write_json(new / "about.json", {"task": task, **about, **counts, "held_out": share, "seed": seed})
-    return JudgeDataSummary(sizes, example_set.failures, out / name)
+    return JudgeDataSummary(sizes, failures, out / name)
 
 
 def _kind(example: TrainingExample) -> str:

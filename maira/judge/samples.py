@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from maira.judge.pairing import ReportPair
 from maira.train.data.packing import JudgeTask
-from radfact.io.jsonl import write_jsonl
 from radfact.judges.prompt import Example
 from radfact.llm import Message
 from radfact.records import Record, Text
@@ -28,12 +26,9 @@ class ChatMessage(Record):
 
 
 class ChatSample(Record):
-    """A line of `samples.jsonl`: a prompt of a judge, the expected answer, and where both come from.
+    """A line of `samples.jsonl`: a prompt of a judge, whose last message is the user's, and the expected answer.
 
-    Attributes:
-        sample_id: unique in its file.
-        messages: the prompt; the last message is the user's.
-        source: the teacher, the reference, and how the reports were paired.
+    The name is unique in its file; `source` is the teacher, the reference, and how the reports were paired.
     """
 
     sample_id: Text
@@ -66,12 +61,8 @@ class TrainingExample:
         )
 
 
-@dataclass(slots=True)
-class ExampleSet:
-    """Training examples, and the reasons why some prompts have no answer."""
-
-    examples: list[TrainingExample] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
+Labeled = tuple[list[TrainingExample], dict[str, str]]
+"""Training examples, and the reasons why some prompts have no answer by name."""
 
 
 def label_in_turn(
@@ -79,7 +70,7 @@ def label_in_turn(
     teachers: Mapping[str, TeacherT],
     label: Callable[[TeacherT, Sequence[ItemT]], Sequence[LabelT | str | None]],
     make: Callable[[str, ItemT, str, LabelT], TrainingExample],
-) -> ExampleSet:
+) -> Labeled:
     """Make the examples of items by name; each teacher labels the items that have no label so far.
 
     Instead of a label there may be the reason why there is none, or None if no teacher can label the item.
@@ -89,18 +80,14 @@ def label_in_turn(
         names = [name for name, (_, known) in labels.items() if known is None or isinstance(known, str)]
         for name, new in zip(names, label(teacher, [items[name] for name in names]), strict=True):
             labels[name] = (teacher_name, new or labels[name][1])
-    example_set = ExampleSet()
+    examples: list[TrainingExample] = []
+    failures: dict[str, str] = {}
     for name, (teacher_name, known) in labels.items():
         if isinstance(known, str):
-            example_set.failures[name] = known
+            failures[name] = known
         elif known is not None:
             try:
-                example_set.examples.append(make(name, items[name], teacher_name, known))
+                examples.append(make(name, items[name], teacher_name, known))
             except ValueError as error:
-                example_set.failures[name] = f"the teacher's answer cannot be formatted: {error}"
-    return example_set
-
-
-def write_samples(path: Path, samples: Iterable[ChatSample]) -> None:
-    """Write samples as JSON Lines atomically."""
-    write_jsonl(path, (sample.model_dump() for sample in samples))
+                failures[name] = f"the teacher's answer cannot be formatted: {error}"
+    return examples, failures

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maira.judge.pairing import ReportPair
-from maira.judge.samples import ExampleSet, TrainingExample, label_in_turn
+from maira.judge.samples import Labeled, TrainingExample, label_in_turn
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.offline_splitter import split_narrative
@@ -33,7 +33,7 @@ _SCALES: Mapping[Layout, tuple[float, float]] = {"rate-eval": (0, 5)}
 
 def make_score_examples(
     pairs: Sequence[ReportPair], task: ScoreTask, teachers: Mapping[str, ChatClient | None]
-) -> ExampleSet:
+) -> Labeled:
     """Make examples with GREEN's assessments, or VERT's scores with one decimal.
 
     None instead of a client labels pairs by their injected errors, if any.
@@ -57,7 +57,7 @@ def make_score_examples(
 
 def make_rating_examples(
     ratings: RatingSet, layout: Layout, option: tuple[float, float] | None, file: Path
-) -> tuple[ExampleSet, tuple[float, float]]:
+) -> tuple[Labeled, tuple[float, float]]:
     """Make VERT's prompt about every rated pair, with the mean rating as a share of the scale, where 1 is best.
 
     The scale is the option, or as published for the layout, and is returned as well.
@@ -71,13 +71,14 @@ def make_rating_examples(
     lowest, highest = scale
     if not -math.inf < lowest < highest < math.inf:
         raise InputError(f"expected the lowest and the highest rating, found {lowest:g} {highest:g}", field="scale")
-    example_set = ExampleSet()
+    examples: list[TrainingExample] = []
+    failures: dict[str, str] = {}
     # Pairs with the same reference are held out together.
     sources: dict[str, str] = {}
     for sample in ratings.samples:
         rating = sample.mean(ratings.target)
         if math.isnan(rating):
-            example_set.failures[sample.pair.sample_id] = f"no rating of {ratings.target}"
+            failures[sample.pair.sample_id] = f"no rating of {ratings.target}"
             continue
         if not lowest <= rating <= highest:
             raise InputError(
@@ -88,8 +89,8 @@ def make_rating_examples(
         share = (rating - lowest) / (highest - lowest)
         score = share if ratings.better[ratings.target] == "higher" else 1 - share
         source = sources.setdefault(narrative(sample.pair.reference), sample.pair.sample_id)
-        example_set.examples.append(_make_vert_example(ReportPair(sample.pair, "rated", source), score, "experts"))
-    return example_set, scale
+        examples.append(_make_vert_example(ReportPair(sample.pair, "rated", source), score, "experts"))
+    return (examples, failures), scale
 
 
 def _make_vert_example(paired: ReportPair, score: float, teacher: str) -> TrainingExample:

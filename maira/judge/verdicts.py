@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from maira.judge.pairing import ReportPair
-from maira.judge.samples import ExampleSet, TrainingExample, label_in_turn
+from maira.judge.samples import Labeled, TrainingExample, label_in_turn
 from radfact.errors import Failure
 from radfact.judges import Splitter
 from radfact.judges.llm_judge import JudgePrompt
@@ -33,7 +33,7 @@ class _PairQuery(NamedTuple):
 
 def make_entailment_examples(
     pairs: Sequence[ReportPair], prompt: JudgePrompt, splitter: Splitter, teachers: Mapping[str, Judge | None]
-) -> ExampleSet:
+) -> Labeled:
     """Make entailment queries about pairs, in both directions, with verdict and evidence.
 
     None instead of a judge labels by the injected errors, where they determine the verdict.
@@ -48,8 +48,8 @@ def make_entailment_examples(
     failures: dict[str, str] = {}
     queries = enumerate(_make_queries(pairs, splitter, failures))
     items = {f"{query.paired.pair.sample_id}/{query.direction}{number}": query for number, query in queries}
-    example_set = label_in_turn(items, teachers, _label, make)
-    return ExampleSet(example_set.examples, failures | example_set.failures)
+    examples, unlabeled = label_in_turn(items, teachers, _label, make)
+    return examples, failures | unlabeled
 
 
 def _make_queries(pairs: Sequence[ReportPair], splitter: Splitter, failures: dict[str, str]) -> Iterator[_PairQuery]:

@@ -23,8 +23,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.cost.accelerators import find_accelerator
-from maira.train.cost.flops import make_rates
+from maira.train.cost.flops import find_accelerator, make_rates
 from maira.train.data.packing import PackedBatch
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import dumps, open_atomic, read_text

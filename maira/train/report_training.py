@@ -17,14 +17,14 @@ from maira.runtime.processes import DistributedContext
 from maira.train.components import TOKENIZER_STUDIES, check_context, load_model, set_trainable, write_checkpoint
 from maira.train.config.run_config import FromScratch, TrainConfig
 from maira.train.data.dataset import StudyDataset, data_fingerprints, iterate_texts, open_dataset
-from maira.train.data.packing import SampleDataset
+from maira.train.data.packing import prompt_table
 from maira.train.data.schedule import DataSchedule
 from maira.train.logging import MetricsLogger
 from maira.train.loop import Objective, TrainingSetup, attention_kernel, run_training
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import ParallelModel, main_process_first, sharding
 from maira.train.post.dpo import DpoLoss, DpoObjective
-from maira.train.post.grpo import PromptDataset, RolloutSampler, policy_loss
+from maira.train.post.grpo import RolloutSampler, policy_loss
 from maira.train.post.preferences import open_preferences
 from maira.train.post.rewards import ReportReward
 from maira.train.validation import make_report_validator
@@ -45,13 +45,12 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
     empty = not context.is_main and sharding(config, context) == "fsdp"
     model, processor = load_model(config, iterate_texts(config, TOKENIZER_STUDIES), empty=empty)
     window, origin = context_window(model.config.text_config), data_fingerprints(config) if context.is_main else {}
-    dataset: SampleDataset
-    studies: StudyDataset
+    dataset: StudyDataset
     policy: nn.Module | None = None
     make_objective: Callable[[ParallelModel, DataSchedule, MetricsLogger], Objective] | None = None
     kinds = 0
     if config.dpo:
-        pairs = studies = dataset = open_preferences(config, processor, window)
+        pairs = dataset = open_preferences(config, processor, window)
         policy = DpoLoss(config.dpo)
 
         def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
@@ -61,22 +60,23 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
         vision, tables = model.config.vision_config, config.out / "tables"
         grid = vision.image_size // vision.patch_size if config.patch_loss else None
         open_answers = partial(open_dataset, config, config.train, processor, tables, patch_grid=grid)
-        answers = studies = dataset = main_process_first(
+        answers = dataset = main_process_first(
             context, "reading studies", lambda on_progress: open_answers(on_progress=on_progress)
         )
         kinds = len(answers.kinds)
         if config.grpo:
-            prompts = dataset = PromptDataset(answers, config.grpo, window)
+            # The answers of the table are the limits of the responses.
+            answers.table = prompt_table(answers.table, config.grpo, window)
             policy = policy_loss(config.grpo, model, processor)
             with rename_fields({name: f"grpo.reward.{name}" for name in ("scores", "options")}):
                 reward = ReportReward(config.grpo.reward)
 
             def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
-                return RolloutSampler(config, prompts, schedule, model, processor, reward, log.info)
+                return RolloutSampler(config, answers, schedule, model, processor, reward, log.info)
 
         check_context(dataset.table, model.config, dataset.sample_id)
-    for note, count in studies.notes.items() if context.is_main else ():
-        console.print(f"{count} of {len(studies.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True)
+    for note, count in dataset.notes.items() if context.is_main else ():
+        console.print(f"{count} of {len(dataset.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True)
     set_trainable(model, config)
     return TrainingSetup(
         MairaLossModel(model, kinds, config.patch_loss, attention_kernel(config, context), policy),

@@ -16,8 +16,8 @@ import maira.train.cost.estimate as cost_estimate
 from maira.cli.main import app
 from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
-from maira.train.cost.accelerators import Accelerator, find_accelerator
 from maira.train.cost.estimate import GIB, RESERVED, estimate, measure_workload
+from maira.train.cost.flops import ACCELERATORS, Accelerator, find_accelerator
 from maira.train.cost.memory import build_shapes, estimate_memory
 from radfact.errors import InputError
 
@@ -158,29 +158,20 @@ def test_eight_bit_state_size_matches_torchao() -> None:
     ],
 )
 def test_driver_names_map_to_accelerators(device: str, name: str | None) -> None:
-    result = find_accelerator(device)
-    assert (result and result.name) == name
+    assert find_accelerator(device) == (ACCELERATORS[name] if name else None)
 
 
-@pytest.fixture
-def recipe_file(tmp_path: Path) -> Path:
+def test_the_command_writes_json_or_a_table_of_every_part(tmp_path: Path) -> None:
     file = tmp_path / "r.yaml"
     file.write_text(json.dumps({"model": SMALL, "train": "absent.jsonl", "out": "o", "epochs": 1}))
-    return file
-
-
-def test_the_command_writes_json(recipe_file: Path) -> None:
     ran = CliRunner().invoke(
-        app, ["estimate", str(recipe_file), "token_budget=4096", "--gpus", "2", "--gpu", "h200", "--json"]
+        app, ["estimate", str(file), "token_budget=4096", "--gpus", "2", "--gpu", "h200", "--json"]
     )
     assert ran.exit_code == 0, ran.output
     written = json.loads(ran.stdout)
     assert written["gpus"] == 2
     assert written["memory"]["total"] == sum(v for part, v in written["memory"].items() if part != "total")
-
-
-def test_the_table_of_the_command_lists_every_part(recipe_file: Path) -> None:
-    ran = CliRunner().invoke(app, ["estimate", str(recipe_file)])
+    ran = CliRunner().invoke(app, ["estimate", str(file)])
     assert ran.exit_code == 0, ran.output
     for expected in ("language model", "optimizer states", "fits in", "GPU hours", "the paper's whole mix"):
         assert expected in ran.stdout
@@ -232,7 +223,7 @@ def test_a_run_needs_the_larger_of_the_memory_of_training_and_sampling(
     first = estimate(train_config, "h100")
     assert first["generation"]["memory"]["total"] > first["memory"]["total"]
     between = (RESERVED + first["memory"]["total"] * 1.01) / GIB
-    monkeypatch.setattr(cost_estimate, "ACCELERATORS", (Accelerator("tight", "tight", between, 1e12, 1e12),))
+    monkeypatch.setitem(ACCELERATORS, "tight", Accelerator("tight", between, 1e12, 1e12))
     assert not estimate(train_config, "tight")["fits"]
 
 
@@ -240,7 +231,7 @@ def test_a_response_at_the_limit_must_fit_in_a_row(post_training_file: Path) -> 
     train_config = read_train_config(post_training_file)
     workload = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0])
     shortest, longest = int(workload.prompt.min()) + 24, int(workload.prompt.max()) + 24
-    assert set(workload.answer) == {24}
+    assert int(workload.answer.min()) > 24
     assert estimate(train_config.model_copy(update={"token_budget": longest}), "h100")["fits"]
     with pytest.raises(InputError, match="does not fit"):
         estimate(train_config.model_copy(update={"token_budget": shortest - 1}), "h100")

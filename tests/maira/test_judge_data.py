@@ -76,7 +76,7 @@ def test_more_reports_do_not_move_existing_ones_between_splits() -> None:
 @pytest.mark.parametrize("shots", [None, Path("none")])
 def test_entailment_prompts_equal_those_of_the_judge(shots: Path | None) -> None:
     pairs = make_pairs(REPORTS, ["random"], count=1)
-    example = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE).examples[0]
+    example = make_entailment_examples(pairs, judge_prompt(shots), load_splitter("offline"), OFFLINE)[0][0]
     label: Any = example.label
     backend = MockChatModel(example.answer)
     judge = LLMJudge("m", ChatClient(backend, {"model": "m"}), judge_prompt(shots))
@@ -109,7 +109,7 @@ def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
 def labels_of(pairings: list[Any], teachers: dict[str, Judge | None]) -> list[Any]:
     """The labels of entailment queries about the reports."""
     pairs = make_pairs(REPORTS, pairings)
-    return [e.label for e in make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).examples]
+    return [e.label for e in make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers)[0]]
 
 
 def test_error_labels_agree_with_the_offline_judge() -> None:
@@ -123,7 +123,7 @@ def test_error_labels_agree_with_the_offline_judge() -> None:
 def test_undecided_queries_go_to_the_next_teacher() -> None:
     pairs = make_pairs(REPORTS, ["permuted", "reworded"])
     injected, combined = (
-        make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers).examples
+        make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), teachers)[0]
         for teachers in (ERRORS, ERRORS | OFFLINE)
     )
     assert {example.teacher for example in combined} == {"injected", "offline"}
@@ -164,7 +164,7 @@ def test_a_balanced_draw_is_half_entailed_with_few_copies_in_training(tmp_path: 
 
 def test_a_balanced_draw_uses_what_is_available() -> None:
     pairs = make_pairs(REPORTS, ["edited"])
-    examples: list[Any] = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), OFFLINE).examples
+    examples: list[Any] = make_entailment_examples(pairs, NO_SHOTS, load_splitter("offline"), OFFLINE)[0]
     copies = [example for example in examples if example.label.phrase in example.label.reference]
     wrong = [example for example in examples if example.label.status != "entailment"]
     assert min(len(copies), len(wrong)) > 0
@@ -206,7 +206,7 @@ def test_vert_targets_have_one_decimal() -> None:
         "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
     )
     client = mock_client(answer, name="m")
-    (examples,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client}).examples
+    (examples,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client})[0]
     assert examples.answer == "0.9"
     assert examples.messages[0][1].startswith("Objective: Evaluate the accuracy of a candidate radiology report")
 

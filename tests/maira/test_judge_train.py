@@ -18,6 +18,7 @@ from tiny_judge import (
     texts,
     train_config,
     train_tiny_judge,
+    write_samples,
     write_tiny_model,
 )
 from tiny_runs import Command, metrics, quiet
@@ -25,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from maira.judge.dataset import NO_IMAGES, encode_chat
 from maira.judge.run_config import read_judge_config
-from maira.judge.samples import ChatMessage, ChatSample, TrainingExample, write_samples
+from maira.judge.samples import ChatMessage, ChatSample, TrainingExample
 from maira.judge.training import JudgeLossModel, check_packing, stops, train_judge
 from maira.train.components import gather_weights
 from maira.train.data.packing import EncodedSample, StepTotals, collate

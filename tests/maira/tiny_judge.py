@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from maira.judge.pairing import ReportPair
 from maira.judge.run_config import JudgeTrainConfig
-from maira.judge.samples import ChatSample, TrainingExample, write_samples
+from maira.judge.samples import ChatSample, TrainingExample
 from maira.judge.training import train_judge
 from maira.judge.verdicts import held_out_judgments, make_entailment_examples
-from radfact.io.jsonl import write_json
+from radfact.io.jsonl import write_json, write_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
 from radfact.judges.offline import OfflineJudge
@@ -80,7 +80,7 @@ def example_set() -> list[TrainingExample]:
         reference = f"{texts[0]} {sentence}" if rng.random() < 0.5 else f"{sentence} {texts[0]}"
         pairs.append(ReportPair(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
     offline = {"offline": OfflineJudge()}
-    examples = make_entailment_examples(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline).examples
+    examples, _ = make_entailment_examples(pairs, judge_prompt(Path("none")), load_splitter("offline"), offline)
     return [example for example in examples if "/A" in example.name]
 
 
@@ -92,6 +92,10 @@ def samples(examples: Sequence[TrainingExample]) -> list[ChatSample]:
         example.to_sample("entailment", "heldout" if place in hold_out else "train")
         for place, example in enumerate(examples)
     ]
+
+
+def write_samples(path: Path, chat_samples: Sequence[ChatSample]) -> None:
+    write_jsonl(path, (sample.model_dump() for sample in chat_samples))
 
 
 def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTrainConfig:

@@ -23,8 +23,7 @@ from maira.runtime.processes import DistributedContext
 from maira.train import attention
 from maira.train.components import invalid_model_config
 from maira.train.config.run_config import DataSource, GrpoConfig, TrainConfig
-from maira.train.cost.accelerators import ACCELERATORS, Accelerator
-from maira.train.cost.flops import make_rates
+from maira.train.cost.flops import ACCELERATORS, Accelerator, make_rates
 from maira.train.cost.memory import NF4, build_shapes, estimate_memory, is_quantized
 from maira.train.data.packing import pack
 from maira.train.data.sources import open_source
@@ -35,8 +34,6 @@ from radfact.io.jsonl import read_jsonl
 GIB = 1 << 30
 RESERVED = 2 * GIB
 """Bytes reserved for CUDA, its libraries, communication, and fragmentation; a guess."""
-MFU = 0.45
-"""Default MFU, typical of large models with packed rows on recent GPUs."""
 TABLE_1 = {
     "MIMIC-CXR": ("findings", 158_555, 0.606, 0.642),
     "MS-CXR": ("phrase", 817, 0, 0),
@@ -47,23 +44,27 @@ TABLE_1 = {
     "USMix, GR-Bench": ("grounded", 8_580, 0.812, 0),
 }
 """MAIRA-2, table 1: task, training samples, and shares with a lateral and with a prior, by data set."""
-_FOLDERS = {"mimic": "MIMIC-CXR", "mimic-cxr": "MIMIC-CXR", "mimic-cxr-jpg": "MIMIC-CXR"}
-_FOLDERS |= {"ms-cxr": "MS-CXR", "padchest": "PadChest", "padchest-gr": "PadChest-GR"}
+_FOLDERS = {
+    "mimic": "MIMIC-CXR",
+    "mimic-cxr": "MIMIC-CXR",
+    "mimic-cxr-jpg": "MIMIC-CXR",
+    "ms-cxr": "MS-CXR",
+    "padchest": "PadChest",
+    "padchest-gr": "PadChest-GR",
+}
 """Data sets of `TABLE_1` by the name of the data folder."""
 _PROMPT_TOKENS, _ANSWER_TOKENS = 196, 140
 """Text tokens of an average sample of the paper."""
-_STUDIES_READ = 400
-"""Approximate number of studies of a source whose texts are read."""
+_STUDIES_READ, _ROWS, _DRAWS = 400, 2000, 20
+"""Approximate number of studies of a source whose texts are read, samples that represent an epoch, drawn steps."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 class Workload(NamedTuple):
-    """Number of samples (with `dpo`, pairs) of an epoch, those of a step that represents it, and their source.
+    """Number of samples (with `dpo`, pairs) of an epoch, lengths of samples that represent it, and their source.
 
-    The arrays are (samples of the step,), from the shortest to the longest sample: images, tokens of the prompt with
-    those of images, tokens of the answer, and the most tokens of an answer. With `grpo` a sample is a study, whose
-    responses have the length of its answer.
+    The arrays are (rows,): images, tokens of the prompt with those of images, tokens of the answer, and its limit.
     """
 
     samples: int
@@ -75,29 +76,35 @@ class Workload(NamedTuple):
 
     @property
     def tokens(self) -> Numbers:
-        """(samples of the step,), tokens of prompt and answer."""
+        """(rows,), tokens of prompt and answer."""
         return self.prompt + self.answer
+
+    def steps(self, count: int) -> Numbers:
+        """Draw the rows of `_DRAWS` steps of `count` samples, (steps, samples)."""
+        return np.random.default_rng(0).integers(_ROWS, size=(_DRAWS, count))
 
 
 def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
     """Measure the data of a configuration; absent sources are replaced by the data sets of table 1 that folders name.
 
     If table 1 has no data set of that name, the whole table replaces the data.
-
-    Raises:
-        InputError: the data exist and cannot be read, or have no answers for the tasks.
     """
     rows: list[tuple[float, ...]] = []
     basis: list[str] = []
     sources = [(str(source.manifest or source.shards), source) for source in config.train]
-    absent = [path for path, source in sources if _is_absent(source)]
-    if unknown := [path for path in absent if _data_set(path) is None]:
+    # The innermost known folder of an absent path names its data set.
+    absent = {
+        path: next((_FOLDERS[part] for part in reversed(path.lower().split("/")) if part in _FOLDERS), None)
+        for path, source in sources
+        if _is_absent(path, source)
+    }
+    if unknown := [path for path, name in absent.items() if name is None]:
         rows = [row for name in TABLE_1 for row in _published(name, config.tasks, config, model_config)]
         basis = [f"the paper's whole mix (table 1), its private data included, since {unknown[0]} cannot be opened"]
     else:
         count_tokens, method = _token_counter(config)
         for path, source in sources:
-            if path in absent and (name := _data_set(path)):
+            if name := absent.get(path):
                 rows += _published(name, config.shares(source), config, model_config)
                 basis.append(f"{name} of the paper's table 1 for {path}, which cannot be opened")
             else:
@@ -105,13 +112,10 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
                 basis.append(f"{path}, {method}")
     if not rows:
         raise InputError("expected answers for the configured tasks, found none in the studies", field="train")
-    rows.sort(key=lambda row: sum(row[2:4]))
     weight, *columns = np.array(rows).T
-    # Samples at equal distances of the cumulated weights represent an epoch, the longest included.
-    drawn = np.searchsorted(weight.cumsum() / weight.sum() + 1e-9, np.linspace(0, 1, config.samples_per_draw))
+    # The rows at equal steps of the cumulated weights represent an epoch.
+    drawn = np.searchsorted(weight.cumsum() / weight.sum(), (np.arange(_ROWS) + 0.5) / _ROWS)
     images, prompt, answer, limit = (column[drawn].astype(np.int64) for column in columns)
-    if config.grpo is not None:
-        answer = np.minimum(answer, limit)
     if config.dpo is not None:
         basis.append("one preference pair per study, with two reports as long as its own")
     basis.append(
@@ -121,36 +125,25 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     return Workload(round(weight.sum()), images, prompt, answer, limit, "; ".join(basis))
 
 
-def _is_absent(source: DataSource) -> bool:
-    path = str(source.manifest or source.shards)
-    if "://" in path:
-        try:
-            open_source(source)
-        except InputError:
-            return True
-        return False
-    return not Path(path, *([] if source.manifest else ["index.json"])).is_file()
-
-
-def _data_set(path: str) -> str | None:
-    """Return the data set of `TABLE_1` that the innermost known folder of a path names."""
-    return next((_FOLDERS[part] for part in reversed(path.lower().split("/")) if part in _FOLDERS), None)
+def _is_absent(path: str, source: DataSource) -> bool:
+    if "://" not in path:
+        return not Path(path, *([] if source.manifest else ["index.json"])).is_file()
+    try:
+        open_source(source)
+    except InputError:
+        return True
+    return False
 
 
 def _published(
     name: str, shares: dict[Any, float], config: TrainConfig, model_config: MairaConfig
 ) -> Iterator[tuple[float, ...]]:
     """Yield the samples of a data set of table 1 as rows: weight, images, tokens of prompt and answer, limit."""
-    task, samples, *shares_of_images = TABLE_1[name]
-    lateral, prior = (
-        0.0 if dropped in config.drop else share
-        for dropped, share in zip(("lateral", "prior"), shares_of_images, strict=True)
-    )
-    for images, share in enumerate(
-        ((1 - lateral) * (1 - prior), lateral * (1 - prior) + prior * (1 - lateral), lateral * prior), start=1
-    ):
-        weight = samples * shares.get(task, 0.0) * share
-        if weight:
+    task, samples, lateral, prior = TABLE_1[name]
+    lateral, prior = lateral * ("lateral" not in config.drop), prior * ("prior" not in config.drop)
+    both = lateral * prior
+    for images, share in ((1, 1 - lateral - prior + both), (2, lateral + prior - 2 * both), (3, both)):
+        if weight := samples * shares.get(task, 0.0) * share:
             prompt = images * model_config.image_seq_length + _PROMPT_TOKENS
             yield weight, images, prompt, _ANSWER_TOKENS, _limit(task, config, model_config, prompt)
 
@@ -168,19 +161,19 @@ def _read_lengths(
     studies, shares = open_source(source), config.shares(source)
     numbers = range(0, studies.count, max(1, studies.count // _STUDIES_READ))
     rows: list[tuple[float, ...]] = []
-    for number in numbers:
-        for _, study, size in studies.scan(number, number + 1, source.split):
-            known = drop_inputs(study, config.drop)
-            for task, share in shares.items():
-                for phrase in (known.phrases or ()) if task == "phrase" else (None,):
-                    example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
-                    if example.target is not None:
-                        images = len(example.images)
-                        prompt = images * model_config.image_seq_length
-                        prompt += count_tokens(render(example.messages).replace(IMAGE, ""))
-                        limit = _limit(task, config, model_config, prompt)
-                        weight = share * studies.count / len(numbers)
-                        rows.append((weight, images, prompt, count_tokens(example.target) + 1, limit))
+    for _, study, size in (entry for number in numbers for entry in studies.scan(number, number + 1, source.split)):
+        known = drop_inputs(study, config.drop)
+        for task, phrase in (
+            (t, phrase) for t in shares for phrase in (known.phrases or () if t == "phrase" else [None])
+        ):
+            example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
+            if example.target is None:
+                continue
+            images = len(example.images)
+            prompt = images * model_config.image_seq_length + count_tokens(render(example.messages).replace(IMAGE, ""))
+            weight = shares[task] * studies.count / len(numbers)
+            limit = _limit(task, config, model_config, prompt)
+            rows.append((weight, images, prompt, count_tokens(example.target) + 1, limit))
     if config.dpo is not None and source.preferences is not None and source.preferences.is_file():
         pairs, total = sum(1 for _ in read_jsonl(source.preferences)), sum(row[0] for row in rows)
         rows = [(weight * pairs / total, *lengths) for weight, *lengths in rows]
@@ -197,30 +190,22 @@ def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
     return lambda text: len(tokenizer(text)["input_ids"]), "tokenized"
 
 
-def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = MFU) -> dict[str, Any]:
+def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) -> dict[str, Any]:
     """Estimate the cost of a training configuration, without reading weights or allocating memory for them.
 
-    Args:
-        config: of the training. If its model does not exist, the model of the paper is assumed.
-        gpu: name in `ACCELERATORS`.
-        gpus: number of GPUs, with one process each.
-        mfu: model FLOPs utilization, as a share of the GPU's peak.
-
-    Returns: bytes, seconds and operations, as JSON values.
-
-    Raises:
-        InputError: the GPU is unknown, the configuration is inconsistent or samples with vLLM, or its data cannot be
-            read.
+    If its model does not exist, the model of the paper is assumed. Each of the GPUs, named as in `ACCELERATORS`, has
+    one process. Returns bytes, seconds and operations, as JSON values.
     """
-    accelerator = next((known for known in ACCELERATORS if known.name == gpu), None)
+    accelerator = ACCELERATORS.get(gpu)
     if accelerator is None:
-        names = ", ".join(known.name for known in ACCELERATORS)
-        raise InputError(f"expected one of {names}, found '{gpu}'", field="--gpu")
+        raise InputError(f"expected one of {', '.join(ACCELERATORS)}, found '{gpu}'", field="--gpu")
     if config.grpo is not None and config.grpo.engine == "vllm":
         message = "the memory and time of vLLM cannot be estimated; set grpo.engine=transformers"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="grpo.engine")
     model_config, model_name = resolve_model_config(config)
     workload = measure_workload(config, model_config)
+    if config.grpo is not None:
+        workload = workload._replace(answer=np.minimum(workload.answer, workload.limit))
     per_epoch = workload.samples // config.samples_per_draw * config.steps_per_draw
     if not per_epoch:
         raise InputError(f"expected at most the {workload.samples} answers of an epoch", field="global_batch")
@@ -230,14 +215,16 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = MFU) -> 
         else max(1, round((config.epochs or 0) * per_epoch))
     )
     answers = config.global_batch * (1 if config.dpo is None else 2)
-    images, prompt, answer = (np.repeat(column, answers // len(column)) for column in workload[1:4])
-    flops = make_rates(model_config, config).of(prompt + answer, int(images.sum()), int(answer.sum()))
+    totals = make_rates(model_config, config).of(
+        workload.tokens, int(workload.images.sum()), int(workload.answer.sum())
+    )
+    flops = {part: count * answers / _ROWS for part, count in totals.items()}
     model = build_shapes(model_config, config)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
     # FlashAttention needs Ampere or later.
     is_varlen = config.attention != "samples" and config.precision == "bf16" and not gpu.startswith("v100")
     kernel = attention.VARLEN if is_varlen else attention.SAMPLES
-    rows, filled, fullest = _pack_step(config, workload, gpus)
+    rows, filled, fullest = _pack_steps(config, workload, gpus)
     memory = estimate_memory(
         model,
         config,
@@ -260,10 +247,10 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = MFU) -> 
         counts = [(p.numel(), p.requires_grad) for module in modules_of(model, part) for p in module.parameters()]
         parameters[str(part)] = {"all": sum(n for n, _ in counts), "trained": sum(n for n, trains in counts if trains)}
     assumptions = {
-        "MFU": f"{mfu:.1%}, assumed and not measured; it includes communication between GPUs",
+        "MFU": f"{mfu:.1%}, assumed and not measured" + ("; with communication between GPUs" if gpus > 1 else ""),
         "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16; operations are "
         "the model's matrix products, without recomputation",
-        "memory": f"by formula for the fullest of the packed rows of a step, with the attention kernel "
+        "memory": f"by formula for the fullest of the packed rows of {_DRAWS} steps, with the attention kernel "
         f"{kernel.removeprefix('maira_')}; torch.compile needs less",
         "time": "steps only, without start, validation, drafts, saving, waiting for data, and a reference model",
         "samples": workload.basis,
@@ -278,11 +265,11 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = MFU) -> 
     hours = steps * seconds / 3600
     return {
         "model": model_name,
-        "gpu": accelerator.name,
+        "gpu": gpu,
         "gpus": gpus,
         "mfu": mfu,
-        "assumptions": assumptions,
         "sharding": kind,
+        "assumptions": assumptions,
         "parameters": parameters,
         "memory": memory | {"total": sum(memory.values())},
         "generation": generation,
@@ -303,11 +290,7 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = MFU) -> 
 
 
 def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
-    """Return the model configuration of a training configuration, and a description of where it comes from.
-
-    Raises:
-        InputError: the model configuration is invalid.
-    """
+    """Return the model configuration of a training configuration, and a description of where it comes from."""
     parts = config.model
     if isinstance(parts, Path):
         if not parts.exists():
@@ -327,29 +310,30 @@ def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
     return made, "a new model, as configured"
 
 
-def _pack_step(
+def _pack_steps(
     config: TrainConfig, workload: Workload, processes: int
 ) -> tuple[float, float, tuple[list[int], int, int]]:
-    """Pack the samples of the step as a run would.
+    """Pack the samples of some steps as a run would.
 
     Returns: rows per process, the filled share of the rows, and the fullest row, with sampled responses at their limit:
     tokens of its samples, its images and answer tokens.
-
-    Raises:
-        InputError: a step has too few samples for the number of processes.
     """
     answers = 1 if config.dpo is None else 2
-    repeats = config.global_batch // len(workload.prompt)
-    images, prompt, answer, limit = (np.repeat(column, repeats) for column in workload[1:5])
-    lengths = answers * (prompt + answer)
-    packed = pack(lengths.tolist(), config.token_budget, processes)
-    rows, filled = len(packed) / processes, float(lengths.sum()) / (len(packed) * config.token_budget)
-    if config.grpo is not None:
-        answer = limit
-        packed = pack((prompt + limit).tolist(), config.token_budget, processes)
-    # `pack` returns the fullest row first.
-    row = np.repeat(packed[0], answers)
-    return rows, filled, ((prompt + answer)[row].tolist(), int(images[row].sum()), int(answer[row].sum()))
+    limited = workload.answer if config.grpo is None else workload.limit
+    lengths, counts, filled, rows = answers * (workload.prompt + limited), [], [], []
+    for drawn in np.repeat(
+        workload.steps(config.samples_per_draw), config.global_batch // config.samples_per_draw, axis=1
+    ):
+        tokens = answers * workload.tokens[drawn]
+        packed = pack(tokens.tolist(), config.token_budget, processes)
+        counts.append(len(packed) / processes)
+        filled.append(tokens.sum() / (len(packed) * config.token_budget))
+        if config.grpo is not None:
+            packed = pack(lengths[drawn].tolist(), config.token_budget, processes)
+        rows.append(drawn[packed[0]])  # the fullest
+    row = np.repeat(max(rows, key=lambda row: lengths[row].sum()), answers)
+    fullest = (lengths[row] // answers).tolist(), int(workload.images[row].sum()), int(limited[row].sum())
+    return float(np.mean(counts)), float(np.mean(filled)), fullest
 
 
 def _estimate_sampling(
@@ -362,15 +346,19 @@ def _estimate_sampling(
     gpus: int,
     mfu: float,
 ) -> dict[str, Any]:
-    """Estimate time and memory of sampling the responses of a step on a GPU, batched as `TransformersEngine` does.
+    """Estimate time and memory of sampling the responses of a step on the GPU with the longest prompts.
 
-    The longest prompts come first, as many as fit into the memory that training leaves. Prefill is compute-bound; a
-    decoding step takes the time of its operations or of its memory traffic (weights, keys and values).
+    `TransformersEngine` takes the longest prompts first, as many as fit into the memory that training leaves. Prefill
+    is compute-bound; a decoding step takes the time of its operations or of its memory traffic (weights, keys and
+    values).
     """
     grpo, text, size = config.grpo or GrpoConfig(), model.config.text_config, 2 if config.precision == "bf16" else 4
     rates = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
-    layers = [(name, m.weight) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
-    layers = [(name, weight) for name, weight in layers if "language_model" in name or "lm_head" in name]
+    layers = [
+        (name, module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and ("language_model" in name or "lm_head" in name)
+    ]
     quantized = sum(weight.numel() for name, weight in layers if is_quantized(name, weight, config))
     rates = rates._replace(token=rates.token + 2 * sum(weight.numel() for name, weight in layers if ".lora_" in name))
     weights = size * (sum(weight.numel() for _, weight in layers) - quantized)
@@ -385,38 +373,41 @@ def _estimate_sampling(
         "copies": 0 if kind == "fsdp" else size * sum(p.numel() for p in trained if p.itemsize > size),
     }
     free, operations = accelerator.memory * GIB - RESERVED, mfu * accelerator.peak
-    planned = size if kind == "fsdp" else model.dtype.itemsize
-
-    def memory(rows: int, length: int) -> dict[str, int]:
-        row, chunk = batch_bytes(length, text, size)
-        cache = rows * length * cached
-        return held | {"cache": cache, "temporary": rows * row + chunk - cache}
-
-    studies = ceil(len(workload.prompt) / gpus)
-    responses, length = studies * grpo.num_generations, int((workload.prompt + workload.limit).max())
     # The engine plans with the type of the first weight; autocast has not copied the weights yet.
-    count = largest_batch_size(round(free - sum(held.values()) + held["copies"]), length, text, planned)
-    while count > 1 and sum(memory(count, length).values()) > free:
-        count //= 2
-    batches = ceil(responses / count)
-    rows = responses / batches
-    # The longest prompts come first, and each batch is padded to its longest.
-    longest = np.sort(workload.prompt)[::-1][np.arange(batches) * len(workload.prompt) // batches]
-    steps = round(np.quantile(workload.answer, 1 - 0.5 * batches / studies if studies > batches else 1))
-    reading = studies * workload.images.mean() * (rates.encoder + grpo.num_generations * rates.adapter)
-    reading += rows * float((longest * rates.token + longest * (longest + 1) / 2 * rates.pair).sum())
-    context = longest[:, None] + np.arange(steps)
-    computed = rows * (rates.token + rates.answer + context * rates.pair) / operations
-    # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly. The
-    # dynamic cache is read and copied.
-    moved = weights + quantized * (NF4 + (4 if rows > 4 else 0)) + 3 * rows * context * cached
-    decoding = float(np.maximum(computed, moved / accelerator.bandwidth).sum())
-    peak = memory(min(count, responses), length)
+    planned, room = size if kind == "fsdp" else model.dtype.itemsize, free - sum(held.values())
+    reading = decoding = 0.0
+    steps: list[int] = []
+    batches: list[tuple[int, dict[str, int]]] = []
+    for draw in workload.steps(config.samples_per_draw):
+        own = draw[np.argsort(-workload.prompt[draw], kind="stable")][::gpus]
+        images = int(workload.images[own].sum())
+        reading += images * (rates.encoder + grpo.num_generations * rates.adapter) / operations
+        order = np.repeat(own, grpo.num_generations)
+        while len(order):
+            longest = int(workload.prompt[order[0]])
+            length = longest + int(workload.limit[order].max())
+            count = largest_batch_size(round(room + held["copies"]), length, text, planned)
+            row, chunk = batch_bytes(length, text, size)
+            while count > 1 and count * row + chunk > room:
+                count //= 2
+            rows, order = np.split(order, [count])
+            count, cache = len(rows), len(rows) * length * cached
+            batches.append((count, held | {"cache": cache, "temporary": count * row + chunk - cache}))
+            reading += count * (longest * rates.token + longest * (longest + 1) / 2 * rates.pair) / operations
+            steps.append(int(workload.answer[rows].max()))
+            context = longest + np.arange(steps[-1])
+            # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly.
+            # The dynamic cache is read and copied.
+            moved = weights + quantized * (NF4 + (4 if count > 4 else 0)) + 3 * count * context * cached
+            needed = count * (rates.token + rates.answer + context * rates.pair)
+            decoding += float(np.maximum(needed / operations, moved / accelerator.bandwidth).sum())
+    peak = max((parts for _, parts in batches), key=lambda parts: sum(parts.values()))
+    times = _DRAWS * grpo.num_iterations
     return {
-        "responses_per_gpu": responses,
-        "batch_size": min(count, responses),
-        "decoding_steps": steps,
-        "prompt_seconds_per_step": reading / operations / grpo.num_iterations,
-        "decoding_seconds_per_step": decoding / grpo.num_iterations,
+        "responses_per_gpu": -(-config.samples_per_draw // gpus) * grpo.num_generations,
+        "batch_size": max(count for count, _ in batches),
+        "decoding_steps": float(np.mean(steps)),
+        "prompt_seconds_per_step": reading / times,
+        "decoding_seconds_per_step": decoding / times,
         "memory": peak | {"total": sum(peak.values())},
     }

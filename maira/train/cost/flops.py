@@ -1,4 +1,4 @@
-"""Floating-point operations of the model in a training step, independent of the implementation.
+"""Data sheets of accelerators, and floating-point operations of a training step, independent of the implementation.
 
 For each token, a weight takes two operations in the forward pass, two in the backward pass if the gradient flows on to
 earlier layers, and two more if the weight is trained. Attention counts the pairs of the causal mask in each sample. As
@@ -9,6 +9,7 @@ Source: PaLM (Chowdhery et al. 2022), appendix B.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,6 +19,51 @@ import numpy.typing as npt
 
 from maira.model.tokens import ADDED_TOKENS
 from maira.train.config.run_config import BaseTrainConfig
+
+
+class Accelerator(NamedTuple):
+    """One kind of GPU by the data sheet; for a card of two devices (MI250), one of them.
+
+    Attributes:
+        device: part of the device name that the driver reports; case does not matter.
+        memory: approximate memory that is available to programs, in GiB.
+        peak: dense bfloat16 operations per second with float32 sums; for the V100, which has no bfloat16, of float16.
+        bandwidth: memory bandwidth, bytes per second.
+    """
+
+    device: str
+    memory: float
+    peak: float
+    bandwidth: float
+
+
+# `find_accelerator` takes the first match, so longer device names come before names that they contain.
+ACCELERATORS = {
+    "a100-80g": Accelerator("A100-SXM4-80GB", 79.1, 312e12, 2.039e12),
+    "a100-80g-pcie": Accelerator("A100 80GB PCIe", 79.1, 312e12, 1.935e12),
+    "a100-40g": Accelerator("A100", 39.4, 312e12, 1.555e12),
+    "h100-pcie": Accelerator("H100 PCIe", 79.1, 756e12, 2.0e12),
+    "h100-nvl": Accelerator("H100 NVL", 93.1, 835e12, 3.9e12),
+    "h100": Accelerator("H100", 79.1, 989e12, 3.35e12),
+    "h200": Accelerator("H200", 139.8, 989e12, 4.8e12),
+    "b200": Accelerator("B200", 178.4, 2250e12, 7.7e12),
+    "l40s": Accelerator("L40S", 44.4, 362e12, 0.864e12),
+    "l4": Accelerator("L4", 22.0, 121e12, 0.3e12),
+    "a10": Accelerator("A10", 22.0, 125e12, 0.6e12),
+    "v100-32g": Accelerator("V100-SXM2-32GB", 31.7, 125e12, 0.9e12),
+    "v100-16g": Accelerator("V100", 15.8, 125e12, 0.9e12),
+    "mi250x": Accelerator("MI250X", 64.0, 191.5e12, 1.638e12),
+    "mi250": Accelerator("MI250", 64.0, 181e12, 1.638e12),
+    "mi300x": Accelerator("MI300X", 192.0, 1307e12, 5.3e12),
+}
+"""By short name, as in `--gpu`."""
+
+
+def find_accelerator(device: str) -> Accelerator | None:
+    """Return the accelerator with a device name (as of `torch.cuda.get_device_name`), or None if it is unknown."""
+    # Match whole words: an A10G is not an A10.
+    known = ACCELERATORS.values()
+    return next((each for each in known if re.search(rf"\b{re.escape(each.device)}\b", device, re.I)), None)
 
 
 class Rates(NamedTuple):
@@ -37,13 +83,7 @@ class Rates(NamedTuple):
     answer: float
 
     def of(self, tokens: Sequence[int] | npt.NDArray[Any], images: int, answers: int) -> dict[str, float]:
-        """Return the operations of some samples by component.
-
-        Args:
-            tokens: (samples,), tokens of prompt and answer, with image tokens, without padding.
-            images: number of images of all samples.
-            answers: number of answer tokens of all samples.
-        """
+        """Return the operations by component of samples of so many tokens, without padding, and all their images."""
         lengths = np.asarray(tokens, dtype=np.float64)
         return {
             "encoder": images * self.encoder,

@@ -53,17 +53,9 @@ def estimate_memory(
 ) -> dict[str, int]:
     """Estimate the peak memory of a training step on one GPU, in bytes by use.
 
-    Args:
-        model: as of `build_shapes`.
-        config: of the training.
-        samples: tokens of each sample of the largest row.
-        images: number of images of the row.
-        answers: number of answer tokens of the row.
-        processes: number of processes.
-        sharding: "none", "ddp" or "fsdp".
-        kernel: attention kernel, `attention.VARLEN` or `attention.SAMPLES`.
-        accumulates: whether a step has several rows, so that gradients exist before the last one.
-        memory: of the GPU. With FSDP, gradients are accumulated unsharded if they fit.
+    The largest row has samples of so many tokens, images and answer tokens. `accumulates` says whether a step has
+    several rows, so that gradients exist before the last one. With FSDP they are accumulated unsharded if the `memory`
+    of the GPU allows.
     """
     is_sharded, is_half, checkpointing = sharding == "fsdp", config.precision == "bf16", config.activation_checkpointing
     share, size = processes if is_sharded else 1, 2 if is_half else 4
@@ -98,16 +90,22 @@ def estimate_memory(
     if not accumulates and not is_sharded:
         # The backward pass frees activations while it makes gradients.
         gradients = max(0, gradients - round(activations + logits + backward))
-    image_tokens, adapter = (
-        images * model.config.image_seq_length,
-        (4 if is_mixed else size) * text.hidden_size * tokens,
-    )
+    adapter = (4 if is_mixed else size) * text.hidden_size * tokens
     if "adapter" in config.trained:
         # Inputs and outputs of GELU between the layers.
-        adapter += image_tokens * size * (2 * (model.config.projector_n_layers - 1) * text.hidden_size)
-        adapter += image_tokens * size * model.config.image_merge**2 * vision.hidden_size
+        width = 2 * (model.config.projector_n_layers - 1) * text.hidden_size
+        width += model.config.image_merge**2 * vision.hidden_size
+        adapter += images * model.config.image_seq_length * size * width
         if is_cast:
             adapter += 2 * sum(p.numel() for name, p in parameters.items() if "multi_modal_projector" in name)
+    gathered = 0
+    if is_sharded:
+        # The gathered weights of the current block and of the prefetched block, the buffer that receives the latter,
+        # and the float32 gradients of the block; or all gradients, if they are accumulated unsharded.
+        unsharded = 4 * sum(p.numel() for p in trained)
+        is_kept = accumulates and unsharded <= UNSHARDED_GRADIENT_LIMIT * memory
+        reduced = 4 * sum(p.numel() for p in block if p.requires_grad)
+        gathered = 3 * size * sum(p.numel() for p in block) + reduced + is_kept * unsharded
     return {
         "weights": ceil(weights / share),
         "gradients": ceil(gradients / share),
@@ -116,7 +114,7 @@ def estimate_memory(
         "adapter": round(adapter),
         "activations": round(activations),
         "logits": round(logits),
-        "gathered": _gathered_bytes(block, trained, size, memory if accumulates else 0) if is_sharded else 0,
+        "gathered": gathered,
         "temporary": round(backward),
     }
 
@@ -166,16 +164,3 @@ def _state_bytes(count: int, itemsize: int, config: TrainConfig) -> int:
     if config.optimizer == "adamw_8bit" and count >= 4096 and count % 256 == 0:
         return 2 * (count + 4 * count // 256 + 4 * 256)
     return 2 * itemsize * count
-
-
-def _gathered_bytes(block: Sequence[Tensor], trained: Sequence[Tensor], size: int, memory: float) -> int:
-    """Return the bytes that FSDP2 needs in addition to its shards during the backward pass of a block.
-
-    These are the gathered weights of the current block and of the prefetched block, the buffer that receives the
-    latter, and the float32 gradients of the block; or all gradients, if they are accumulated unsharded.
-    """
-    accumulated = 4 * sum(p.numel() for p in trained)
-    if accumulated > UNSHARDED_GRADIENT_LIMIT * memory:
-        accumulated = 0
-    reduced = sum(p.numel() for p in block if p.requires_grad)
-    return 3 * size * sum(p.numel() for p in block) + 4 * reduced + accumulated

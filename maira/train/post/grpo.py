@@ -33,7 +33,7 @@ from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.batches import EncodedRow, SkippedSample, StepBatches, collate_row
 from maira.train.data.dataset import StudyDataset
-from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack, prompt_table
+from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
 from maira.train.data.schedule import DataSchedule
 from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
@@ -111,15 +111,10 @@ class PolicyLoss(nn.Module):
 
 
 class SampledResponse(NamedTuple):
-    """A response to a prompt.
+    """A response to a prompt: an index in the step, and a row in the table of samples.
 
-    Attributes:
-        prompt_index: index of its prompt in the step.
-        row: row of its prompt in the table of samples.
-        ids: tokens of the response; empty if there is none.
-        log_probs: log-probabilities of its tokens in the inference engine; empty if the model in training samples.
-        reward: its reward; None without a response.
-        reason: why there is no response.
+    `log_probs` are those of the inference engine, and empty if the model in training samples. Without a response there
+    are no ids, but the reason.
     """
 
     prompt_index: int
@@ -135,24 +130,6 @@ class SampledResponse(NamedTuple):
         return math.nan if self.reward is None or self.reward.total is None else self.reward.total
 
 
-class PromptDataset:
-    """Prompts of reports; the answers in its table are the limits of the responses."""
-
-    def __init__(self, answers: StudyDataset, config: GrpoConfig, window: int) -> None:
-        self.answers = answers
-        self.table = prompt_table(answers.table, config, window)
-        self.pad_id, self.sample_id, self.location = answers.pad_id, answers.sample_id, answers.location
-
-    def encode(self, row: int) -> EncodedSample:
-        """Return a sample with the prompt alone. See `StudyDataset.encode`."""
-        sample = self.answers.encode(row)
-        return replace(sample, input_ids=sample.input_ids[: sample.prompt_tokens])
-
-    def blank(self) -> EncodedSample:
-        """Return an empty image without a response."""
-        return replace(self.answers.blank(), policy=make_targets(0, 0.0, (), [], []))
-
-
 def policy_loss(config: GrpoConfig, model: Any, processor: MairaProcessor) -> PolicyLoss:
     """Make the loss of the responses of a MAIRA-2."""
     return PolicyLoss(_grammar(model, processor), model.config.text_config.vocab_size, processor.image_token_id, config)
@@ -162,13 +139,8 @@ def _grammar(model: Any, processor: MairaProcessor) -> Grammar:
     return Grammar(processor.tokenizer, model.generation_config.eos_token_id)
 
 
-class _Request(NamedTuple):
-    """A request with the index of its prompt in the step and its row in the table, and the report of the study."""
-
-    prompt_index: int
-    row: int
-    reference: Report
-    request: GenerationRequest
+_Request = tuple[SampledResponse, Report, GenerationRequest]
+"""A response to sample, the report of the study, and the request."""
 
 
 class RolloutSampler:
@@ -183,7 +155,7 @@ class RolloutSampler:
     def __init__(
         self,
         config: TrainConfig,
-        dataset: PromptDataset,
+        dataset: StudyDataset,
         schedule: DataSchedule,
         model: ParallelModel,
         processor: MairaProcessor,
@@ -247,7 +219,7 @@ class RolloutSampler:
                 skipped += [SkippedSample(self._dataset.location(prompts[index]), 0, reason) for reason in reasons]
             self._context.wait()  # processes that have failed report it here
             with evaluation_mode(self._model.training), open_engine() as engine:
-                responses = dict(engine.generate([request.request for request in requests]))
+                responses = dict(engine.generate([request for *_, request in requests]))
         sampled_at = time.perf_counter()
         own = self._score(requests, [responses[index] for index in range(len(requests))])
         scored_at = time.perf_counter()
@@ -268,7 +240,7 @@ class RolloutSampler:
     def _requests(self, step: int, index: int, row: int, folder: Path) -> list[_Request]:
         """Return the requests of a prompt, whose images are written to a folder if they are in a shard."""
         lengths = self._dataset.table[row]
-        source, task = self._dataset.answers.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
+        source, task = self._dataset.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
         study = keep_task_report(study_on_disk(source.read(int(lengths["number"])), folder), task)
         shown = drop_inputs(study, self._config.drop)
         if errors := check_images(shown)[1]:
@@ -281,24 +253,23 @@ class RolloutSampler:
             seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
             request = report_request(example, self._grpo.max_new_tokens)
             request = replace(request, sampling=Sampling(self._grpo.temperature, seed))
-            requests.append(_Request(index, row, reference, request))
+            requests.append((SampledResponse(index, row), reference, request))
         return requests
 
     def _score(
         self, requests: Sequence[_Request], responses: Sequence[Response | FailedRequest]
     ) -> list[SampledResponse]:
         """Return the responses of this process with their rewards."""
-        both = list(zip(requests, responses, strict=True))
-        answered = [(request, response) for request, response in both if isinstance(response, Response)]
-        drafts = [make_draft(request.request.example, response, "model") for request, response in answered]
-        rewards = iter(self._reward(drafts, [request.reference for request, _ in answered]))
         scored = []
-        for (index, row, *_), response in both:
+        answered: list[tuple[dict[str, Any], Report]] = []
+        for (sampled, reference, request), response in zip(requests, responses, strict=True):
             if isinstance(response, FailedRequest):
-                scored.append(SampledResponse(index, row, reason=response.reason))
+                scored.append(sampled._replace(reason=response.reason))
             else:
-                scored.append(SampledResponse(index, row, response.ids, response.log_probs, next(rewards)))
-        return scored
+                scored.append(sampled._replace(ids=response.ids, log_probs=response.log_probs))
+                answered.append((make_draft(request.example, response, "model"), reference))
+        rewards = iter(self._reward([draft for draft, _ in answered], [reference for _, reference in answered]))
+        return [sampled if sampled.reason else sampled._replace(reward=next(rewards)) for sampled in scored]
 
     def _pack(
         self, responses: Sequence[SampledResponse], advantages: Sequence[float], totals: StepTotals
@@ -315,11 +286,12 @@ class RolloutSampler:
         rows = []
         for row in packed[self._context.rank :: size]:
             samples = [self._with_response(encode(kept[index][0].row), *kept[index]) for index in row]
-            rows.append(collate_row(EncodedRow(samples, []), totals, self._dataset))
+            batch = collate_row(EncodedRow(samples, []), totals, self._dataset)
+            rows.append(batch if samples else replace(batch, policy=make_targets(0, 0.0, (), [], [])))
         return rows
 
     def _with_response(self, prompt: EncodedSample, response: SampledResponse, advantage: float) -> EncodedSample:
-        """Return a prompt with a response, and the tokens that the grammar allowed at each position."""
+        """Return a sample with a response as its answer, and the tokens that the grammar allowed at each position."""
         if prompt.task == "findings":
             choices, banned = [int(Allow.ANYTHING)] * len(response.ids), list[tuple[int, int]]()
         else:
@@ -327,7 +299,8 @@ class RolloutSampler:
             limit = min(limit, self._window - prompt.prompt_tokens)
             choices, banned = replay_grammar(self._grammar, response.ids, limit)
         targets = make_targets(len(response.ids), advantage, response.log_probs, choices, banned)
-        return replace(prompt, input_ids=[*prompt.input_ids, *response.ids], policy=targets)
+        ids = [*prompt.input_ids[: prompt.prompt_tokens], *response.ids]
+        return replace(prompt, input_ids=ids, policy=targets)
 
 
 def compute_advantages(rewards: Sequence[float], config: GrpoConfig) -> tuple[list[float], dict[str, float]]:

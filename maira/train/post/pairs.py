@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
@@ -19,13 +18,12 @@ from radfact.io.pairs import read_drafts
 from radfact.records import Report
 
 
-@dataclass(frozen=True, slots=True)
-class PreferencePairs:
+class PreferencePairs(NamedTuple):
     """Lines of `preferences.jsonl`, studies without a pair by reason, and the number of chosen drafts by file."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    chosen: Counter[Path] = field(default_factory=Counter)
+    rows: list[dict[str, Any]]
+    skipped: Counter[str]
+    chosen: Counter[Path]
 
 
 _Draft = dict[str, Any]
@@ -43,7 +41,7 @@ def make_preferences(
     for file in files:
         for sample_id, draft in _read_file(file, studies).items():
             drafts.setdefault(sample_id, []).append(draft)
-    pairs = PreferencePairs()
+    pairs = PreferencePairs([], Counter(), Counter())
     groups: list[tuple[Study, Task, list[_Draft]]] = []
     for sample_id, study in studies.items():
         own = drafts.get(sample_id, [])

@@ -19,7 +19,7 @@ from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, Part, modules_of
-from maira.train.cost.accelerators import Accelerator, find_accelerator
+from maira.train.cost.flops import Accelerator, find_accelerator
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "checkpoints" / "phantom"
 GIB = 1 << 30
