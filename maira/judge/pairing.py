@@ -60,14 +60,14 @@ def make_pairs(
         raise InputError(message, code=ErrorCode.MISSING_OPTION, field="drafts")
     rng = random.Random(f"{seed}/pairs")
     order = rng.sample(sorted(reports), len(reports))
-    makers = _makers(reports, drafts, pairings, rng, seed)
+    make = _maker(reports, drafts, pairings, rng, seed)
     seen = set[tuple[Report, Report]]()
     pairs: list[ReportPair] = []
     turn = 0
     for key in order:
         # A report without a candidate of the kind whose turn it is may have one of the next kind.
         for step in range(len(pairings)):
-            made = makers[pairings[(turn + step) % len(pairings)]](key)
+            made = make(pairings[(turn + step) % len(pairings)], key)
             if made is not None and (texts := (made.pair.reference, made.pair.candidate)) not in seen:
                 seen.add(texts)
                 pairs.append(made)
@@ -84,41 +84,39 @@ def is_held_out(source_id: str, share: float, seed: int) -> bool:
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
-def _makers(
+def _maker(
     reports: Mapping[str, str], drafts: Mapping[str, str], pairings: Sequence[Pairing], rng: random.Random, seed: int
-) -> dict[Pairing, Callable[[str], ReportPair | None]]:
+) -> Callable[[Pairing, str], ReportPair | None]:
+    """Return a function that makes the pair of a kind with a reference, or None if there is none."""
     keys = sorted(reports)
     places = {key: place for place, key in enumerate(keys)}
     nearest = _nearest(reports) if "nearest" in pairings else {}
     injector = RuleInjector(seed=seed)
 
-    def maker(kind: Pairing, candidate: Callable[[str], str | None]) -> Callable[[str], ReportPair | None]:
-        def make(key: str) -> ReportPair | None:
-            text = candidate(key)
-            return ReportPair(Pair(f"{key}_{kind}", text, reports[key]), kind, key) if text and text.strip() else None
-
-        return make
-
     def other(key: str) -> str:
         place = rng.randrange(len(keys) - 1)
         return reports[keys[place + (place >= places[key])]]
 
-    def permuted(key: str) -> ReportPair | None:
+    candidates: dict[str, Callable[[str], str | None]] = {
+        "random": other,
+        "edited": lambda key: _edited(reports[key], rng),
+        "drafted": drafts.get,
+        "nearest": nearest.get,
+        "reworded": lambda key: reword(reports[key], rng),
+    }
+
+    def make(kind: Pairing, key: str) -> ReportPair | None:
+        if kind != "permuted":
+            text = candidates[kind](key)
+            return ReportPair(Pair(f"{key}_{kind}", text, reports[key]), kind, key) if text and text.strip() else None
         # Changes of findings, size and place (a to d) come before changes of comparisons.
         for letter in sorted(rng.sample(_LETTERS, len(_LETTERS)), key=lambda letter: letter in "ef"):
             for number in rng.sample((1, 2, 3), 3):
                 if made := injector.inject(key, reports[key], letter, number):
-                    return ReportPair(Pair(made.sample_id, made.candidate, made.reference), "permuted", key, made)
+                    return ReportPair(Pair(made.sample_id, made.candidate, made.reference), kind, key, made)
         return None
 
-    return {
-        "random": maker("random", other),
-        "edited": maker("edited", lambda key: _edited(reports[key], rng)),
-        "drafted": maker("drafted", drafts.get),
-        "nearest": maker("nearest", nearest.get),
-        "permuted": permuted,
-        "reworded": maker("reworded", lambda key: reword(reports[key], rng)),
-    }
+    return make
 
 
 def _edited(report: str, rng: random.Random) -> str | None:

@@ -14,16 +14,11 @@ from radfact.records import Record
 
 
 class ChatSource(Record):
-    """Conversations with their answers, as `maira judge-data` writes them.
+    """Conversations with their answers, as `maira judge-data` writes them (`samples.jsonl`)."""
 
-    Attributes:
-        file: `samples.jsonl`; a relative path is relative to the working directory.
-        split: only the samples of this split; None for all.
-        tasks: factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
-    """
-
-    file: Path
-    split: str | None = "train"
+    file: Path  # a relative path is relative to the working directory
+    split: str | None = "train"  # None for all
+    # Factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     tasks: dict[JudgeTask, NonNegative] | None = None
 
 
@@ -34,15 +29,10 @@ class JudgeValidationConfig(LossValidationConfig):
 
 
 class JudgeTrainConfig(BaseTrainConfig):
-    """Options of the training of a judge, a language model that is trained entirely or by adapters.
+    """Options of the training of a judge, a language model that is trained entirely or by adapters."""
 
-    Attributes:
-        model: folder of a causal language model with its tokenizer and chat template.
-        train: training data; the path of a file stands for a list with its split `train`.
-    """
-
-    model: Path
-    train: list[ChatSource]
+    model: Path  # folder of a causal language model with its tokenizer and chat template
+    train: list[ChatSource]  # the path of a file stands for a list with its split `train`
     validation: JudgeValidationConfig = JudgeValidationConfig()
     tasks: dict[JudgeTask, NonNegative] = {"entailment": 1.0, "green": 1.0, "vert": 1.0}  # noqa: RUF012
 
