@@ -97,8 +97,8 @@ def pack(
     ] = None,
 ) -> None:
     """Pack samples and their images into training shards (tar files in WebDataset layout, with an index)."""
-    from maira.data.pack_shards import pack as pack_shards
-    from maira.data.pack_shards import parse_size
+    from maira.data.shards import pack as pack_shards
+    from maira.data.shards import parse_size
 
     size = parse_size(shard_size)
     with show_progress("packing") as on_progress:

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from maira.cli.manifest import pack as pack_command
 from maira.data.manifest import Failure, read_failures, read_manifest, write_manifest
-from maira.data.pack_shards import pack, parse_size
-from maira.data.shards import INDEX, Shards
+from maira.data.shards import INDEX, Shards, pack, parse_size
 from maira.data.study import IMAGE_COLUMNS, Study
 from radfact.errors import ExitCode
 from radfact.records import Box, Sentence

@@ -14,7 +14,7 @@ from PIL import Image
 import maira.train.data.dataset as module
 from maira.data.images import CropMap, load_gray
 from maira.data.manifest import read_manifest, write_manifest
-from maira.data.pack_shards import pack as pack_shards
+from maira.data.shards import pack as pack_shards
 from maira.data.study import Label, Study
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, drop_inputs, make_example
