@@ -13,7 +13,7 @@ from jinja2 import TemplateError
 from maira.judge.run_config import ChatSource, JudgeTrainConfig
 from maira.judge.samples import ChatSample
 from maira.train.data.packing import ALL_TASKS, SAMPLE_LENGTHS, EncodedSample
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, read_text
 from radfact.records import validate_model
 
@@ -66,9 +66,7 @@ def open_chat_dataset(
         seen: dict[str, int] = {}
         for line, row in read_jsonl(source.file):
             sample = validate_model(ChatSample, row, file=source.file, line=line)
-            if (first := seen.setdefault(sample.sample_id, line)) != line:
-                message = f"duplicate name '{sample.sample_id}' in the lines {first} and {line}"
-                raise InputError(message, code=ErrorCode.DUPLICATE, file=source.file, field="sample_id")
+            check_unique_id(seen, sample.sample_id, line, file=source.file)
             done += 1
             if on_progress and done % 100 == 0:
                 on_progress(done, total)

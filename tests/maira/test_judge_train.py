@@ -199,7 +199,7 @@ def test_unusable_data_is_an_error_without_an_output_folder(model: Path, data: P
         ({"model": tmp_path / "gpt2"}, "no intermediate_size"),
         ({"model": short}, r"at most 16 tokens.*\(task entailment\)"),
         ({"tasks": {"green": 1}}, "'train' .* green"),
-        ({"train": tmp_path / "twice.jsonl"}, r"twice\.jsonl: sample_id: duplicate"),
+        ({"train": tmp_path / "twice.jsonl"}, r"twice\.jsonl:2: sample_id: duplicate"),
         ({"train": tmp_path / "damaged.jsonl"}, r"damaged\.jsonl:2: "),
         ({"token_budget": 20}, "^token_budget: "),
     ]
