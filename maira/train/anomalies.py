@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from maira.train.config.run_config import AnomalyConfig
-from maira.train.data.batches import Phase, SkippedSample
+from maira.train.data.schedule import Phase, SkippedSample
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import append_jsonl
 

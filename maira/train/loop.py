@@ -22,16 +22,21 @@ from maira.runtime.processes import DistributedContext
 from maira.runtime.signals import TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
-from maira.train.blocks import prepare_blocks
 from maira.train.checkpointing import CheckpointManager, resume_fields
 from maira.train.config.run_config import BaseTrainConfig
-from maira.train.data.batches import Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
-from maira.train.data.schedule import DataSchedule
+from maira.train.data.schedule import DataSchedule, Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
-from maira.train.optimizers import make_lr_schedule, make_optimizer
-from maira.train.parallel import ParallelModel, init_distributed, parallelize, sharding
+from maira.train.parallel import (
+    ParallelModel,
+    init_distributed,
+    make_lr_schedule,
+    make_optimizer,
+    parallelize,
+    prepare_blocks,
+    sharding,
+)
 from maira.train.post.plot import PLOT_FILE, plot_rewards
 from maira.train.record import RECORD_FILE, make_record
 from maira.train.validation import Validator

@@ -1,24 +1,31 @@
-"""The processes that train one model, and how the model is distributed over them.
+"""How a model is trained on its devices: processes that share the model, blocks, optimizer.
 
-`torchrun` and `accelerate launch` start them. Tensors travel by NCCL between GPUs and by gloo between CPUs.
+`torchrun` and `accelerate launch` start the processes. Tensors travel by NCCL between GPUs and by gloo between CPUs.
 Source: MAIRA-2, appendix B.2.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from types import MethodType
 from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from maira.runtime import processes
 from maira.runtime.processes import DistributedContext
@@ -212,3 +219,100 @@ def _fits_unsharded(model: nn.Module, context: DistributedContext) -> bool:
     # Unsharded gradients are float32 whatever the type of the weights.
     size = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     return size <= UNSHARDED_GRADIENT_LIMIT * torch.cuda.get_device_properties(context.device).total_memory
+
+
+_KEPT = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "torch_attn::_varlen_attn",
+    }
+)
+"""Operations whose outputs "selective" saves, since they are expensive: matrix products and attention."""
+
+
+def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
+    """Apply activation checkpointing and compilation to the blocks of a model before it is distributed.
+
+    Blocks in evaluation mode, as in validation and generation, are not affected.
+    """
+    for block in _blocks(model):
+        forward: Callable[..., Any] = block.forward
+        if config.activation_checkpointing == "selective":
+            # Inside of the compiled function, whose operations are not visible from outside.
+            forward = MethodType(_selective, block)
+        if config.compile and isinstance(block, GradientCheckpointingLayer):
+            # Only sizes that have changed become dynamic. With `dynamic=True`, under FSDP2, the numbers of a module,
+            # such as the size of a head, become symbolic too, which splits a block into several graphs.
+            forward = torch.compile(forward)
+        if config.activation_checkpointing == "full":
+            forward = partial(checkpoint, forward, use_reentrant=False)
+        if forward is not block.forward:
+            block.forward = partial(_training_only, block, forward)
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    for module in model.modules():
+        is_trained = any(parameter.requires_grad for parameter in module.parameters())
+        if isinstance(module, GradientCheckpointingLayer) or (isinstance(module, Block) and is_trained):
+            yield module
+
+
+def _training_only(block: nn.Module, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    if block.training and torch.is_grad_enabled():
+        return forward(*args, **options)
+    return type(block).forward(block, *args, **options)
+
+
+def _selective(block: nn.Module, *args: Any, **options: Any) -> Any:
+    whole = type(block).forward
+    contexts = partial(create_selective_checkpoint_contexts, _policy)
+    return checkpoint(whole, block, *args, use_reentrant=False, context_fn=contexts, **options)
+
+
+def _policy(_context: Any, operation: Any, *_args: Any, **_options: Any) -> CheckpointPolicy:
+    must_save = getattr(operation, "_schema", None) is not None and operation._schema.name in _KEPT
+    return CheckpointPolicy.MUST_SAVE if must_save else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Optimizer:
+    """Make AdamW for a model's trained weights, after the model is distributed."""
+    # Matrices have weight decay, biases, norms and other vectors do not.
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
+    decays = ((matrices, config.weight_decay), (vectors, 0.0))
+    groups: list[dict[str, Any]] = [{"params": group, "weight_decay": decay} for group, decay in decays if group]
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError:
+        message = "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'"
+        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="optimizer") from None
+    # A message for torchao's developers, when the step is compiled.
+    warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
+    stochastic = config.weights == "bfloat16"
+    optimizer: torch.optim.Optimizer = AdamW8bit(
+        groups, lr=config.learning_rate, betas=config.betas, bf16_stochastic_round=stochastic
+    )
+    if all(parameter.device.type == "cpu" for parameter in model.parameters()):
+        # Compiling it for every shape takes minutes on a CPU.
+        optimizer.step = torch.compiler.set_stance("force_eager")(optimizer.step)  # type: ignore[method-assign]
+    return optimizer
+
+
+def make_lr_schedule(config: BaseTrainConfig, steps: int) -> Callable[[int], float]:
+    """Return the factor of the learning rate by step: linear warm-up, then cosine decay to 0."""
+    warmup = max(1, round(config.warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+
+    return factor

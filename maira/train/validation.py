@@ -5,31 +5,53 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
+from maira.data.image_check import ImageCheck
+from maira.data.shards import PackedSample
+from maira.data.study import Study
+from maira.generate.drafts import GenerationItem, Row, make_draft, without_references
+from maira.generate.engine import EngineOptions, FailedRequest, length_key, report_request
+from maira.generate.transformers_engine import TransformersEngine
+from maira.grounding.boxes import Overlap, summarize_overlaps
+from maira.grounding.evaluation import completion_items, has_reference_boxes
+from maira.model.parser import split_sentences
 from maira.model.processor import MairaProcessor
+from maira.model.prompts import NEW_TOKENS, Task
+from maira.model.task_examples import drop_inputs, make_example
 from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import BaseTrainConfig, TrainConfig
-from maira.train.data.batches import SkippedSample, collate_row, encode_row
-from maira.train.data.dataset import open_dataset
-from maira.train.data.packing import ALL_TASKS, SampleDataset, StepTotals, check_lengths, pack
-from maira.train.data.workers import map_in_workers
-from maira.train.draft_validation import DraftEvaluator
-from maira.train.generation import evaluation_mode
+from maira.train.data.dataset import StudyDataset, open_dataset
+from maira.train.data.packing import ALL_TASKS, TASKS, SampleDataset, StepTotals, check_lengths, pack
+from maira.train.data.schedule import SkippedSample, collate_row, encode_row, map_in_workers
+from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.logging import MetricsLogger, MetricValues
 from maira.train.parallel import ParallelModel, main_process_first
+from radfact.api import RadFact
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import read_json, write_json
+from radfact.io.jsonl import read_json, write_json, write_jsonl
+from radfact.metrics.radfact.scores import SCORES
+from radfact.reader.polarity import read_polarity
+from radfact.records import Pair, Report, Sentence, narrative
+from radfact.rewards import load_reward
 
-_SEED_KEY = (0, 0)
-"""Distinguishes this draw from others with a run's seed."""
+BOXES = {"precision": "precision", "recall": "recall", "mean_iou": "iou"}
+"""Scores of box completion, and their names in the metrics of a run."""
+_SCORES_IF_INSTALLED = ("findings", "rouge_l")
+"""Scores in addition to those of RadFact, as far as their packages are installed."""
+_SENTENCE_STATISTICS = ("words", "normal_sentence_share", "repeated_sentence_share", "boxes_per_sentence")
+MONITORED = tuple(f"drafts/{name}" for name in (*_SCORES_IF_INSTALLED, *_SENTENCE_STATISTICS))
+"""Names of the values in the metrics of a run."""
 
 
 class Validator:
@@ -224,9 +246,15 @@ def sample_answers(dataset: SampleDataset, config: BaseTrainConfig) -> npt.NDArr
     for index, source in enumerate(config.validation.sources):
         for task, share in config.shares(source).items():
             shares[(table["source"] == index) & (table["task"] == ALL_TASKS.index(task))] = share
-    rng = np.random.default_rng(np.random.SeedSequence((config.seed, *_SEED_KEY)))
-    count = min(config.validation.samples, len(table))
-    return np.sort(rng.choice(len(table), count, replace=False, p=shares / shares.sum()))
+    return _draw(config, 0, len(table), config.validation.samples, shares / shares.sum())
+
+
+def _draw(
+    config: BaseTrainConfig, number: int, size: int, count: int, shares: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.int64]:
+    """Draw indices below a size, sorted; the number of a draw distinguishes it from others with a run's seed."""
+    rng = np.random.default_rng(np.random.SeedSequence((config.seed, 0, number)))
+    return np.sort(rng.choice(size, min(count, size), replace=False, p=shares))
 
 
 def _validation_fingerprint(dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig) -> str:
@@ -248,3 +276,212 @@ def _shard_rows(
     own = packed[context.rank :: context.size]
     rows = -(-len(packed) // context.size)
     return own + packed[:1] * (rows - len(own)), len(own)
+
+
+class DraftEvaluator:
+    """Drafts the reports of some studies, and completes the boxes of their reference reports.
+
+    Each process handles its share with all weights: sharded ones are gathered once for the round, in the type of the
+    computation (14 GB of a 7B model, while no activations are held). Gathering them block by block would send all
+    weights over the network for every token, and synchronize the processes at every step.
+    """
+
+    def __init__(
+        self, config: TrainConfig, dataset: StudyDataset, processor: MairaProcessor, context: DistributedContext
+    ) -> None:
+        self._config, self._processor, self._context = config, processor, context
+        self.every = config.validation.drafts_every
+        self._failures: list[str] = []  # reasons why studies of this process have no requests
+        drawn = sample_studies(dataset, config)
+        studies: list[Study] = []
+        for source, number, task in drawn:
+            # A study that cannot be read is reported by the process that drafts it.
+            with skipping_unreadable(config.faults, "the drafts"):
+                studies.append(keep_task_report(dataset.study(source, number), task))
+        self._references: dict[str, Report] = {
+            study.sample_id: study.grounded_findings or study.findings or "" for study in studies
+        }
+        self.names = [f"drafts/{name}" for name in SCORES] if studies else []
+        if any(has_reference_boxes(study) for study in studies):
+            self.names += [f"boxes/{name}" for name in BOXES.values()]
+        self._radiographs = TemporaryDirectory(prefix="maira-radiographs-")
+        self._items: list[GenerationItem] = []
+        for source, number, task in drawn[context.rank :: context.size]:
+            with skipping_unreadable(config.faults, "the drafts") as reasons:
+                study = study_on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
+                shown = drop_inputs(keep_task_report(study, task), config.drop)
+                if errors := check_images(shown)[1]:
+                    raise errors[0]
+                self._items += list(_requests(shown, task, config))
+            self._failures += reasons
+        self._items.sort(key=lambda item: length_key(item.request))
+
+    def evaluate(self, model: ParallelModel, step: int) -> tuple[dict[str, float | None], list[str]]:
+        """Draft with the current weights, save the drafts to `drafts/step-N.jsonl`, and score them.
+
+        All processes call this. The scores are `drafts/...` by RadFact with the offline judge, `boxes/...` by box
+        completion, and in post-training those of `monitor_drafts`, None if undefined; then come the reasons why
+        requests have no response.
+        """
+        with generation_engine(model, self._processor, self._config.faults.image_check) as engine:
+            drafts, boxes, failures = self._generate(engine, f"step-{step}")
+        parts = self._context.gather((drafts, boxes, failures))
+        scores: dict[str, float | None] = {}
+        if self._context.is_main:
+            by_id = {row["sample_id"]: row for part in parts for row in part[0]}
+            ordered = [by_id[sample_id] for sample_id in self._references if sample_id in by_id]
+            write_jsonl(self._config.out / "drafts" / f"step-{step:06}.jsonl", ordered)
+            scores = self._score(ordered, [row for part in parts for row in part[1]])
+        return self._context.gather(scores)[0], [reason for part in parts for reason in part[2]]
+
+    def _generate(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
+        drafts: list[Row] = []
+        boxes: list[Row] = []
+        failures = [*self._failures]
+        for index, response in engine.generate([item.request for item in self._items]):
+            item = self._items[index]
+            if isinstance(response, FailedRequest):
+                failures.append(f"{item.sample_id}: {response.reason}")
+            else:
+                (boxes if item.request.form == "boxes" else drafts).append(item.row(response, name))
+        return drafts, boxes, failures
+
+    def _score(self, drafts: Sequence[Row], boxes: Sequence[Row]) -> dict[str, float | None]:
+        from radfact.judges.offline import OfflineJudge
+
+        pairs = [
+            Pair(row["sample_id"], parse_draft(row["report"]), self._references[row["sample_id"]]) for row in drafts
+        ]
+        scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
+        scores: dict[str, float | None] = {f"drafts/{name}": scored.get(name) for name in SCORES}
+        if self._config.is_post_training and pairs:
+            scores |= monitor_drafts(pairs)
+        overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in boxes if row["iou"] is not None]
+        if f"boxes/{BOXES['mean_iou']}" in self.names:
+            box_scores = summarize_overlaps(overlaps, replicates=0)
+            scores |= {f"boxes/{ours}": box_scores[name].point for name, ours in BOXES.items()}
+        return {name: None if value is None or math.isnan(value) else value for name, value in scores.items()}
+
+
+def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int, int, Task]]:
+    """Draw the studies to draft, as a function of the seed and the data."""
+    tasks: dict[tuple[int, int], Task] = {}
+    for task in ("findings", "grounded"):
+        rows = dataset.table[dataset.table["task"] == TASKS.index(task)]
+        tasks |= dict.fromkeys(zip(rows["source"].tolist(), rows["number"].tolist(), strict=True), task)
+    places = sorted(tasks)
+    return [(*places[i], tasks[places[i]]) for i in _draw(config, 1, len(places), config.validation.drafts)]
+
+
+def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
+    """Yield the requests for the report of a study and for the boxes of each sentence of a grounded reference."""
+    example = make_example(without_references(study), task, preset=config.preset)
+    yield GenerationItem(report_request(example), partial(make_draft, example))
+    yield from completion_items(study, NEW_TOKENS["phrase"], preset=config.preset)
+
+
+def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:
+    """Return the mean of each value over a round of drafts, None without one."""
+    columns: dict[str, list[float | None]] = {}
+    for name in _SCORES_IF_INSTALLED:
+        columns[name] = []
+        with suppress(InputError):  # a package is missing: the value stays unknown
+            columns[name] = [reward.total for reward in load_reward(name)(pairs)]
+    columns |= sentence_statistics([pair.candidate for pair in pairs])
+    known = {name: [value for value in column if value is not None] for name, column in columns.items()}
+    return {f"drafts/{name}": float(np.mean(column)) if column else None for name, column in known.items()}
+
+
+def sentence_statistics(reports: Sequence[Report]) -> dict[str, list[Any]]:
+    """Return the words of each report, and three values of each sentence.
+
+    They are whether it only denies findings or states normality, whether it repeats an earlier one of its report, and
+    its number of boxes.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in _SENTENCE_STATISTICS}
+    for report in reports:
+        columns["words"].append(len(narrative(report).split()))
+        sentences = [Sentence(text=text) for text in split_sentences(report)] if isinstance(report, str) else report
+        earlier: set[str] = set()
+        for sentence in sentences:
+            columns["normal_sentence_share"].append(read_polarity(sentence.text) == "negative")
+            columns["repeated_sentence_share"].append(sentence.text in earlier)
+            columns["boxes_per_sentence"].append(len(sentence.boxes or ()))
+            earlier.add(sentence.text)
+    return columns
+
+
+@contextmanager
+def generation_engine(
+    model: ParallelModel, processor: MairaProcessor, image_check: ImageCheck
+) -> Iterator[TransformersEngine]:
+    """Context with an engine of the current weights; all processes enter it, and generate independently."""
+    maira: Any = model.training.model
+    device = model.context.device
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=model.autocast)
+    # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
+    with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
+        # A static cache would stay in memory during training, and autocast gives keys and values other types.
+        options = EngineOptions(cache="dynamic", image_check=image_check)
+        yield TransformersEngine.from_model(maira, processor, options)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the memory of the key-value cache
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Context with a model in evaluation mode; then restores the modes of its modules and torch's random generators."""
+    modes = [(module, module.training) for module in model.modules()]
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+@contextmanager
+def gathered_weights(model: ParallelModel) -> Iterator[None]:
+    """Context with all weights of a sharded model on every process, in the type of the computation.
+
+    All processes enter it; inside, they compute independently.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    root: Any = model.training
+    if isinstance(root, FSDPModule):
+        # Else, the first part that computes here would become FSDP2's root, unless the whole model has computed before.
+        root._get_fsdp_state()._lazy_init()
+    sharded = {name: part for name, part in root.named_modules() if isinstance(part, FSDPModule)}
+    with model.context.collective_section():
+        for part in sharded.values():
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+    try:
+        yield
+    finally:
+        for name, part in sharded.items():
+            part.reshard()
+            # The root module keeps its weights after a forward pass, since the backward pass begins with them.
+            part.set_reshard_after_forward(name != "", recurse=False)
+
+
+def study_on_disk(sample: PackedSample, folder: Path) -> Study:
+    """Return the study with its images as files; images of shards are written to a folder."""
+    paths = {}
+    for column, content in sample.images.items():
+        folder.mkdir(exist_ok=True)
+        paths[column] = folder / getattr(sample.study, column).name
+        paths[column].write_bytes(content)
+    return sample.study.model_copy(update=paths)
+
+
+def keep_task_report(study: Study, task: Task) -> Study:
+    """Return the study with only the report of a task."""
+    return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
+
+
+def parse_draft(report: Any) -> Report:
+    """Return the `report` of a draft, text or records of sentences, as a report."""
+    return report if isinstance(report, str) else [Sentence.model_validate(sentence) for sentence in report]

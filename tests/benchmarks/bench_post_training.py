@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maira.train.draft_validation import sentence_statistics
+from maira.train.validation import sentence_statistics
 from radfact import evaluate, read_candidates_and_references
 from radfact.io.jsonl import read_json, write_json
 from radfact.statistics.bootstrap import bootstrap

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from maira.train.anomalies import WARMUP, WINDOW, AnomalyDetector
 from maira.train.config.run_config import AnomalyConfig
-from maira.train.data.batches import SkippedSample
+from maira.train.data.schedule import SkippedSample
 
 norms = st.floats(0.1, 10, allow_nan=False)
 

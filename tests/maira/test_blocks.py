@@ -19,10 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from maira.model.config import MairaConfig
 from maira.runtime.processes import DistributedContext
 from maira.train import parallel
-from maira.train.blocks import prepare_blocks
 from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import parallelize
+from maira.train.parallel import parallelize, prepare_blocks
 
 
 def make_recipe(checkpointing: str, compiled: bool = False) -> TrainConfig:

@@ -14,14 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from maira.model.config import VICUNA_7B, MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
-from maira.train.blocks import prepare_blocks
 from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import make_rates
 from maira.train.cost.memory import build_shapes, estimate_memory
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.loss import MairaLossModel
-from maira.train.optimizers import make_optimizer
+from maira.train.parallel import make_optimizer, prepare_blocks
 
 SAMPLES, IMAGES, ANSWERS = (220, 150, 130), 4, 40
 IMAGE = 300

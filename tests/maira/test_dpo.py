@@ -33,8 +33,8 @@ from maira.model.processor import MairaProcessor
 from maira.model.task_examples import drop_inputs, make_example
 from maira.train.config.run_config import DpoConfig, TrainConfig
 from maira.train.cost.estimate import measure_workload
-from maira.train.data.batches import EncodedRow, collate_row
 from maira.train.data.packing import EncodedSample, PackedBatch, Preference, StepTotals, collate
+from maira.train.data.schedule import EncodedRow, collate_row
 from maira.train.loss import Losses, MairaLossModel
 from maira.train.post import dpo
 from maira.train.post.dpo import REFERENCE_FILE, DpoLoss

@@ -22,13 +22,11 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
-from maira.train.blocks import prepare_blocks
 from maira.train.config.run_config import DpoConfig, GrpoConfig, TrainConfig
 from maira.train.data.packing import PolicyTargets, StepTotals
 from maira.train.loop import Trainer
 from maira.train.loss import MairaLossModel
-from maira.train.optimizers import make_optimizer
-from maira.train.parallel import ParallelModel
+from maira.train.parallel import ParallelModel, make_optimizer, prepare_blocks
 from maira.train.post.dpo import DpoLoss, DpoObjective
 from maira.train.post.grpo import PolicyLoss, RolloutSampler
 

@@ -27,11 +27,11 @@ from maira.model.task_examples import make_example
 from maira.train.checkpointing import resume_fields
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.packing import EncodedSample, StepTotals, collate
-from maira.train.draft_validation import MONITORED, monitor_drafts
 from maira.train.loss import MairaLossModel
 from maira.train.post.grpo import compute_advantages, make_targets, policy_loss, replay_grammar
 from maira.train.post.rewards import excess_length
 from maira.train.report_training import train
+from maira.train.validation import MONITORED, monitor_drafts
 from radfact.errors import RunError
 from radfact.records import Box, Pair, Sentence
 

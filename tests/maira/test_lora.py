@@ -26,7 +26,7 @@ from maira.runtime.processes import DistributedContext
 from maira.train.components import load_model, set_trainable, write_checkpoint
 from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
-from maira.train.optimizers import make_optimizer
+from maira.train.parallel import make_optimizer
 from maira.train.post.rollout_engine import write_language_model
 from radfact.errors import InputError
 

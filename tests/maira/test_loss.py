@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from packed_rows import KINDS, alone, gradients, make_sample, pack, trainable
 
 from maira.model.config import MairaConfig
-from maira.train.data.batches import EncodedRow, collate_row
 from maira.train.data.packing import EncodedSample, StepTotals
+from maira.train.data.schedule import EncodedRow, collate_row
 from maira.train.loss import MairaLossModel
 
 MIXES = {"one image": (1, 1), "two": (2, 2), "three": (3, 3), "mixed": (1, 3, 2, 1)}

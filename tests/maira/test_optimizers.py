@@ -14,7 +14,7 @@ from torch import nn
 from maira.runtime.processes import DistributedContext
 from maira.train.checkpointing import CheckpointManager
 from maira.train.config.run_config import TrainConfig
-from maira.train.optimizers import make_lr_schedule, make_optimizer
+from maira.train.parallel import make_lr_schedule, make_optimizer
 
 
 def train_config(**options: Any) -> TrainConfig:

@@ -29,8 +29,7 @@ from maira.train.checkpointing import CheckpointManager
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.loss import MairaLossModel
-from maira.train.optimizers import make_optimizer
-from maira.train.parallel import ParallelModel, init_distributed, parallelize
+from maira.train.parallel import ParallelModel, init_distributed, make_optimizer, parallelize
 from maira.train.report_training import train
 
 pytestmark = pytest.mark.slow  # starts processes

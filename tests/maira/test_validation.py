@@ -22,7 +22,6 @@ from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.dataset import StudyDataset, open_dataset
 from maira.train.data.packing import TASKS
-from maira.train.generation import evaluation_mode
 from maira.train.logging import MetricsLogger
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import ParallelModel
@@ -31,6 +30,7 @@ from maira.train.validation import (
     BestCheckpoint,
     Validator,
     _shard_rows,
+    evaluation_mode,
     make_report_validator,
     sample_answers,
 )

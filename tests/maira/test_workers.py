@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from maira.train.data.workers import map_in_workers
+from maira.train.data.schedule import map_in_workers
 from radfact.errors import ErrorCode, InputError, RunError
 
 LONG = 10**6

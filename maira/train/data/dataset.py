@@ -25,8 +25,8 @@ from maira.model.prompts import Task, render
 from maira.model.task_examples import Example, drop_inputs, make_example
 from maira.train.config.run_config import DataSource, TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
+from maira.train.data.schedule import map_in_workers
 from maira.train.data.sources import ManifestSource, StudySource, open_source, reading_sample
-from maira.train.data.workers import map_in_workers
 from radfact.errors import ErrorCode, InputError
 from radfact.io.download import file_sha256
 from radfact.io.jsonl import open_atomic, read_json, write_json

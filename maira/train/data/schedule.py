@@ -1,16 +1,36 @@
-"""The order of a run's samples: which ones each optimizer step takes, and how they share rows."""
+"""Which samples form which step on which process, and their packed rows, prepared ahead of time by worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from maira.train.config.run_config import BaseTrainConfig
-from maira.train.data.packing import ALL_TASKS, StepTotals, check_lengths, pack
-from radfact.errors import InputError
+from maira.data.processes import process_pool
+from maira.train.config.run_config import AnomalyConfig, BaseTrainConfig
+from maira.train.data.packing import (
+    ALL_TASKS,
+    EncodedSample,
+    PackedBatch,
+    SampleDataset,
+    StepTotals,
+    check_lengths,
+    collate,
+    pack,
+)
+from maira.train.data.sources import UnreadableSample, skipping_unreadable
+from radfact.errors import ErrorCode, InputError, RunError
 
 Indices = npt.NDArray[np.int64]
 """Rows of the table of samples."""
@@ -90,3 +110,144 @@ class DataSchedule:
         # No step is harder to pack than one of the longest samples.
         hardest = np.sort(self.lengths[samples])[-self.config.global_batch :]
         pack(np.resize(hardest, self.config.global_batch).tolist(), budget, world_size)
+
+
+LENGTH_MULTIPLE = 64
+"""Rows are padded to multiples of this many tokens, since kernels are compiled for every new shape."""
+
+Phase = Literal["training", "validation"]
+
+
+class SkippedSample(NamedTuple):
+    """A sample that is in no row because one of its images or its line cannot be read."""
+
+    sample_id: str
+    answer_tokens: int
+    reason: str
+
+
+class StepBatches(NamedTuple):
+    """What one process runs in an optimizer step."""
+
+    number: int  # of the step, from 0
+    rows: list[PackedBatch]  # their totals count all samples of the step, over all processes
+    skipped: list[SkippedSample]  # unreadable samples of this process's rows
+    metrics: Mapping[str, float] = MappingProxyType({})  # of the samples, over all processes
+
+
+class EncodedRow(NamedTuple):
+    """The readable samples of a row, and the skipped ones."""
+
+    samples: list[EncodedSample]
+    skipped: list[SkippedSample]
+
+
+def iterate_steps(
+    dataset: SampleDataset,
+    schedule: DataSchedule,
+    first_step: int = 0,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 1,
+) -> Generator[StepBatches]:
+    """Yield the steps of a run with the rows of one process; closing the generator ends its worker processes."""
+    pending: deque[tuple[int, int, StepTotals]] = deque()
+
+    def rows_ahead() -> Iterator[list[int]]:
+        for step in range(first_step, schedule.steps):
+            rows = schedule.rows(step, rank, world_size)
+            pending.append((step, len(rows), schedule.totals(step)))
+            yield from rows
+
+    encode = partial(encode_row, dataset, schedule.config.faults, "training")
+    with closing(map_in_workers(encode, rows_ahead(), workers)) as encoded:
+        for _ in range(first_step, schedule.steps):
+            # `pending` has a step once its first row has been scheduled.
+            first = next(encoded)
+            step, count, totals = pending.popleft()
+            rows = [first, *(next(encoded) for _ in range(count - 1))]
+            skipped = [sample for row in rows for sample in row.skipped]
+            yield StepBatches(step, [collate_row(row, totals, dataset) for row in rows], skipped)
+
+
+def encode_row(dataset: SampleDataset, config: AnomalyConfig, phase: Phase, row: Sequence[int]) -> EncodedRow:
+    """Encode the samples of a row."""
+    encoded = EncodedRow([], [])
+    for index in row:
+        with skipping_unreadable(config, f"the {phase}") as reasons:
+            encoded.samples.append(dataset.encode(index))
+        for reason in reasons:
+            try:
+                name = dataset.sample_id(index)
+            except UnreadableSample:  # not even the name, in a damaged shard
+                name = dataset.location(index)
+            encoded.skipped.append(SkippedSample(name, int(dataset.table[index]["answer"]), reason))
+    return encoded
+
+
+def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> PackedBatch:
+    """Return the tensors of a row; a row without readable samples holds a blank sample without an answer.
+
+    Processes exchange tensors in every row, so that none of them can omit one.
+    """
+    if row.samples:
+        return collate(row.samples, totals, dataset.pad_id, LENGTH_MULTIPLE)
+    batch = collate([dataset.blank()], totals, dataset.pad_id, LENGTH_MULTIPLE)
+    return replace(
+        batch,
+        frontal_rows=batch.frontal_rows[:0],
+        coverage=None if batch.coverage is None else batch.coverage[:0],
+        sample_ids=(),
+        tasks=(),
+    )
+
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+_function: Callable[[Any], Any]
+"""What this worker does with an item; forked with the process, since it may refer to gigabytes of data."""
+
+
+def map_in_workers(
+    function: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int, *, prefetch: int = 2
+) -> Generator[ResultT]:
+    """Yield the results of a function in the order of its items, computed ahead of time by worker processes.
+
+    Up to `prefetch` items per worker are computed ahead. The workers end with the generator. Results are pickled
+    through pipes, not shared memory, of which containers have little (64 MB in Docker). Without workers the function is
+    called in this process.
+
+    Raises:
+        RunError: raised by the function, or a worker was killed.
+    """
+    if not workers:
+        yield from map(function, items)
+        return
+    pending: deque[Future[Any]] = deque()
+    try:
+        with process_pool(workers, start_method="fork", prepare=partial(_prepare, function)) as pool:
+            for item in items:
+                pending.append(pool.submit(_call, item))
+                if len(pending) > workers * prefetch:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+    except BrokenProcessPool:
+        raise RunError(
+            "a process that prepares samples was killed, most likely because memory ran out; give the run more memory "
+            "or fewer workers, and start the same command again",
+            code=ErrorCode.OUT_OF_MEMORY,
+        ) from None
+
+
+def _prepare(function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
+    # Work comes item by item; threads of torch and of the tokenizer would compete with the other workers.
+    torch.set_num_threads(1)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _call(item: Any) -> Any:
+    return _function(item)

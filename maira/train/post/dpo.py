@@ -22,14 +22,20 @@ from torch.nn import functional as F
 
 from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import AnomalyConfig, DpoConfig, TrainConfig
-from maira.train.data.batches import EncodedRow, StepBatches, collate_row, encode_row, iterate_steps
 from maira.train.data.packing import PackedBatch, StepTotals
-from maira.train.data.schedule import DataSchedule
-from maira.train.data.workers import map_in_workers
-from maira.train.generation import evaluation_mode
+from maira.train.data.schedule import (
+    DataSchedule,
+    EncodedRow,
+    StepBatches,
+    collate_row,
+    encode_row,
+    iterate_steps,
+    map_in_workers,
+)
 from maira.train.loss import Losses, token_losses
 from maira.train.parallel import ParallelModel
 from maira.train.post.preferences import PreferenceDataset
+from maira.train.validation import evaluation_mode
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json, write_json
 

@@ -31,15 +31,14 @@ from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import drop_inputs, make_example
 from maira.runtime.signals import TerminationSignal
 from maira.train.config.run_config import GrpoConfig, TrainConfig
-from maira.train.data.batches import EncodedRow, SkippedSample, StepBatches, collate_row
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
-from maira.train.data.schedule import DataSchedule
+from maira.train.data.schedule import DataSchedule, EncodedRow, SkippedSample, StepBatches, collate_row
 from maira.train.data.sources import check_images, skipping_unreadable
-from maira.train.generation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
 from maira.train.loss import Losses, sum_losses
 from maira.train.parallel import ParallelModel
 from maira.train.post.rewards import ReportReward, SampleReward
+from maira.train.validation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
 from radfact.records import Report
 
 _STATISTICS = ("tokens", "clip_ratio", "kl", "entropy", "engine_tokens", "sampling_logp_difference")

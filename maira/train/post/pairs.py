@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
 from maira.model.task_examples import make_example
-from maira.train.generation import keep_task_report
 from maira.train.post.rewards import ReportReward
+from maira.train.validation import keep_task_report
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from maira.train.config.run_config import RewardConfig
-from maira.train.generation import parse_draft
+from maira.train.validation import parse_draft
 from radfact.errors import InputError
 from radfact.records import Pair, Report, narrative
 from radfact.rewards import load_reward

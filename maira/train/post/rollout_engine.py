@@ -23,8 +23,8 @@ from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
 from maira.train import lora
 from maira.train.config.run_config import MairaLoraOptions, TrainConfig
-from maira.train.generation import gathered_weights
 from maira.train.parallel import ParallelModel
+from maira.train.validation import gathered_weights
 
 _FIELD = "grpo.engine_args"
 

@@ -16,7 +16,7 @@ from gpu_stages.models import compute_dtype, make_config, profile_kernels, rando
 from gpu_stages.results import Measurement, Setup
 from maira.train import attention
 from maira.train.loss import MairaLossModel
-from maira.train.optimizers import make_optimizer
+from maira.train.parallel import make_optimizer
 
 MAX_KERNELS = 12
 

@@ -32,14 +32,13 @@ from gpu_stages.results import Measurement, Setup, parse_case
 from maira.model.config import MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration
 from maira.train import attention
-from maira.train.blocks import prepare_blocks
 from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import make_rates
 from maira.train.cost.memory import build_shapes, estimate_memory
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate, pack
 from maira.train.loss import MairaLossModel
-from maira.train.optimizers import make_optimizer
+from maira.train.parallel import make_optimizer, prepare_blocks
 
 METHODS: dict[str, dict[str, Any]] = {
     "full": {},
