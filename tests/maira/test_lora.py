@@ -139,13 +139,19 @@ def test_misplaced_format_tokens_are_an_error(make_recipe: MakeRecipe, checkpoin
 def test_the_checkpoint_equals_the_trained_model(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Merged: a whole checkpoint with the loss of the model in training, which is not that of the start."""
+    """Merged: a whole checkpoint with the loss of the model in training, as is what peft makes of its adapters."""
     model, processor, loss = trained(train_config := make_recipe(), config)
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     assert loss_of(merged, config) == pytest.approx(loss, rel=1e-4)
     assert loss_of(start, config) != pytest.approx(loss, rel=0.05)
+    adapted = PeftModel.from_pretrained(start, tmp_path / "checkpoint" / "lora").merge_and_unload()
+    for name, weight in merged.state_dict().items():
+        if "multi_modal_projector" not in name:
+            torch.testing.assert_close(adapted.state_dict()[name], weight, atol=1e-5, rtol=1e-5)
+    settings = json.loads((tmp_path / "checkpoint" / "lora" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert (settings["r"], settings["lora_alpha"]) == (4, 8)
 
 
 def test_an_engine_gets_the_language_model_in_training(
@@ -164,23 +170,6 @@ def test_an_engine_gets_the_language_model_in_training(
             expected = trained_model(inputs_embeds=embeddings).logits
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
         assert torch.equal(llama.lm_head.weight, start.lm_head.weight) == (options is None)
-
-
-def test_peft_reads_the_adapters(
-    make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
-) -> None:
-    """Over the language model of the start they give that of the checkpoint."""
-    model, processor, _ = trained(train_config := make_recipe(), config)
-    write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
-    start = MairaForConditionalGeneration.from_pretrained(checkpoint)
-    merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
-    adapted = PeftModel.from_pretrained(start, tmp_path / "checkpoint" / "lora").merge_and_unload()
-    for name, weight in merged.state_dict().items():
-        if "multi_modal_projector" in name:
-            continue
-        torch.testing.assert_close(adapted.state_dict()[name], weight, atol=1e-5, rtol=1e-5)
-    settings = json.loads((tmp_path / "checkpoint" / "lora" / "adapter_config.json").read_text(encoding="utf-8"))
-    assert (settings["r"], settings["lora_alpha"]) == (4, 8)
 
 
 def test_four_bit_adapters_are_merged_into_full_weights(

@@ -33,31 +33,23 @@ def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[EncodedSamp
 
 
 @pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
-def test_packed_loss_equals_unpacked_loss(
+def test_packed_losses_and_gradients_equal_unpacked_ones(
     training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
 ) -> None:
-    """Each sample's cross-entropy, and the sum of the auxiliary losses."""
-    samples = samples_of(config, images)
-    losses = training(pack(samples, padding=9))
-    answers, patches = zip(*(alone(training, sample) for sample in samples), strict=True)
-    assert losses.per_sample.tolist() == pytest.approx([a.item() for a in answers], abs=1e-5, rel=1e-6)
-    assert losses.answer.item() == pytest.approx(sum(a.item() for a in answers), rel=1e-6)
-    assert losses.patches.item() == pytest.approx(sum(p.item() for p in patches), rel=1e-6)
-    assert losses.tokens.tolist() == [len(s.input_ids) - s.prompt_tokens for s in samples]
-
-
-@pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
-def test_packed_gradients_equal_unpacked_gradients(
-    training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
-) -> None:
-    """All parameters', of encoder, adapter, language model and the auxiliary loss's head."""
+    """Each sample's cross-entropy, the auxiliary loss, and the gradients of all parameters."""
     samples = samples_of(config, images)
     batch = pack(samples, padding=9)
-    training(batch).total(batch.totals, 0.5).backward()
-    packed = gradients(training)
+    losses = training(batch)
+    losses.total(batch.totals, 0.5).backward()
+    packed, answers, covers = gradients(training), list[float](), list[float]()
     for sample in samples:
         answer, patches = alone(training, sample)
         (answer / batch.totals.answer_tokens + 0.5 * patches / batch.totals.samples).backward()
+        answers.append(answer.item())
+        covers.append(patches.item())
+    assert losses.per_sample.tolist() == pytest.approx(answers, abs=1e-5, rel=1e-6)
+    assert [losses.answer.item(), losses.patches.item()] == pytest.approx([sum(answers), sum(covers)], rel=1e-6)
+    assert losses.tokens.tolist() == [len(sample.input_ids) - sample.prompt_tokens for sample in samples]
     for name, gradient in gradients(training).items():
         torch.testing.assert_close(packed.pop(name), gradient, atol=1e-5, rtol=1e-5, msg=name)
     assert not packed

@@ -97,18 +97,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_dropout_state_is_resumed(phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = {"passes": 16, "lora": {"rank": 2, "dropout": 0.5}, "save_every": 2}
-    train(train_config(phantoms, tmp_path / "whole", **changes), quiet())
-    interrupt_at(monkeypatch, 2)
-    with pytest.raises(Interrupted):
-        train(train_config(phantoms, tmp_path / "parts", **changes), quiet())
-    monkeypatch.undo()
-    train(train_config(phantoms, tmp_path / "parts", **changes), quiet())
-    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
-
-
-@pytest.mark.slow
 def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_path: Path) -> None:
     steps = 40
     changes: dict[str, Any] = {"passes": 4 * steps, "save_every": 2}
@@ -150,23 +138,6 @@ def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: P
     with held_by_another(out), raises("out: locked"):
         train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
     assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
-
-
-@pytest.mark.slow
-def test_an_unreadable_state_falls_back_to_the_previous_one(
-    phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupt_at(monkeypatch, 7)
-    with pytest.raises(Interrupted):
-        train(train_config(phantoms, tmp_path), quiet())
-    monkeypatch.undo()
-    tensors = tmp_path / "states" / "step-000006" / "rank-00000.safetensors"
-    tensors.write_bytes(bytes(tensors.stat().st_size))
-    console = quiet()
-    train(train_config(phantoms, tmp_path), console)
-    assert "step-000006: " in said(console)
-    assert "at step 3 of 8" in said(console)
-    assert metrics(tmp_path) == metrics(finished)
 
 
 def test_the_folder_of_another_config_is_refused(phantoms: Path, tmp_path: Path) -> None:
