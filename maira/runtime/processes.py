@@ -1,9 +1,11 @@
-"""Process groups: the processes that `accelerate launch` or torchrun start for one run, on one machine or more."""
+"""The processes that `accelerate launch` or torchrun start for one run, on one machine or more, and their signals."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -211,3 +213,40 @@ def exit_process(code: object) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+_MESSAGE = b"\nthe training state is saved after this step; press Ctrl-C again to end at once\n"
+
+
+class TerminationSignal:
+    """Context manager that records SIGTERM and Ctrl-C instead of ending the process.
+
+    Schedulers send SIGTERM some time before they kill a job. A second Ctrl-C interrupts as usual. Outside of the main
+    thread, where no signals arrive, nothing is recorded.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    @property
+    def is_received(self) -> bool:
+        """Whether a termination signal was received."""
+        return self._event.is_set()
+
+    def __enter__(self) -> TerminationSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: Any) -> None:
+        self._event.set()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # Not by the console, which may be writing right now.
+            os.write(2, _MESSAGE if is_main() else b"")

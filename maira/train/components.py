@@ -1,4 +1,4 @@
-"""The components of a model in training: loading, selecting trained weights, and exporting."""
+"""The components of a model in training: building and loading, selecting trained weights, and exporting."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from transformers import LlamaConfig, PretrainedConfig
+from transformers import LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast
 
 from maira.model.checkpoint import checkpoint_folder
 from maira.model.config import MairaConfig, context_window, read_config
@@ -27,12 +28,12 @@ from maira.model.modeling import (
     modules_of,
 )
 from maira.model.processor import MairaProcessor
-from maira.model.tokens import IMAGE
+from maira.model.prompts import GROUNDING, RELEASE_FINDINGS, RELEASE_PHRASE, SYSTEM
+from maira.model.tokens import IMAGE, add_tokens
 from maira.runtime.processes import DistributedContext
 from maira.train import lora
 from maira.train.config.run_config import BaseTrainConfig, Component, FromScratch, TrainConfig
 from maira.train.data.packing import check_lengths
-from maira.train.data.tokenizer import train_tokenizer, words_of
 from radfact.errors import ErrorCode, InputError
 
 TOKENIZER_STUDIES = 4000
@@ -208,3 +209,43 @@ def _unmerged(
             yield name, weights[name]
         else:
             yield from base.read([name], torch.float32)
+
+
+CONSTANT_PASSAGES = (f"{SYSTEM} USER:", RELEASE_FINDINGS, GROUNDING, RELEASE_PHRASE.strip())
+"""Passages that every prompt of a task repeats; as one token each they make a step of a small model a third cheaper."""
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer and add MAIRA-2's tokens; any text can be encoded and decoded unchanged."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<unk>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens(list(CONSTANT_PASSAGES))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
+    add_tokens(fast)
+    return fast
+
+
+def words_of(text: str) -> str:
+    """Return a text without MAIRA-2's tokens and the constant passages, which must not shape the vocabulary."""
+    for passage in CONSTANT_PASSAGES:
+        text = text.replace(passage, " ")
+    return re.sub(r"<[^<> ]+>", " ", text)

@@ -18,8 +18,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from maira.runtime.processes import DistributedContext
-from maira.runtime.signals import TerminationSignal
+from maira.runtime.processes import DistributedContext, TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
 from maira.train.checkpointing import CheckpointManager, resume_fields

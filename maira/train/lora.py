@@ -81,7 +81,9 @@ def merged(
     weights: Iterable[tuple[str, Tensor]], trained: Mapping[str, Tensor], lora: LoraOptions, rows: Sequence[int] = ()
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights of a checkpoint with merged adapters and trained rows, in the type of the weights."""
-    halves, fresh = low_rank(trained), token_rows(trained)
+    halves = low_rank(trained)
+    # Rows of the added tokens (tokens, width), of embeddings and head.
+    fresh = {match["layer"]: tensor for name, tensor in trained.items() if (match := _ROWS.fullmatch(name))}
     for name, weight in weights:
         layer = name.removesuffix(".weight")
         if layer in fresh:
@@ -100,11 +102,6 @@ def low_rank(trained: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         if match := _LOW_RANK.fullmatch(name):
             halves.setdefault(match["layer"], {})[match["half"]] = tensor
     return halves
-
-
-def token_rows(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the trained rows (`maira.model.tokens.ADDED_TOKENS`, width) of embeddings and head by the layer's name."""
-    return {match["layer"]: tensor for name, tensor in trained.items() if (match := _ROWS.fullmatch(name))}
 
 
 def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path, rows: Sequence[int] = ()) -> None:

@@ -22,8 +22,8 @@ from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.tokens import IMAGE
+from maira.train.components import train_tokenizer
 from maira.train.config.run_config import TrainConfig
-from maira.train.data.tokenizer import train_tokenizer
 
 TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
 VISION: dict[str, Any] = {

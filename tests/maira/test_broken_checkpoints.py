@@ -17,7 +17,7 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import WEIGHTS
 from maira.model.processor import MairaProcessor
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 from radfact.errors import ErrorCode, InputError
 
 Break = Callable[[Path], object]

@@ -22,7 +22,7 @@ from maira.grounding.boxes import read_completion
 from maira.model.grammar import Grammar, ReportState
 from maira.model.parser import cut_repetitions, parse_report, render_report
 from maira.model.tokens import BOX, BOX_END, OBJECT, OBJECT_END, add_tokens
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 from radfact.records import Box, Sentence
 
 BOX_A, BOX_B = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"

@@ -22,7 +22,7 @@ from maira.model.parser import render_report
 from maira.model.processor import MairaProcessor, UnusedInputWarning
 from maira.model.prompts import TEMPLATE, build_messages, build_target
 from maira.model.tokens import add_tokens
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
 

@@ -11,7 +11,7 @@ from maira.generate.constraints import BatchConstraints, Constraints, OpenRespon
 from maira.model.grammar import Grammar
 from maira.model.parser import cut_repetitions, is_loop, parse_report
 from maira.model.tokens import IMAGE
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 
 BOX, OTHER_BOX = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
 CLEAR, MASS = "<obj>Clear.</obj>", "<obj>Mass.</obj>"

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from maira.model.tokens import IMAGE, SPARE_IMAGE_TOKENS, add_tokens
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 
 # The ids of the release for the 32,000 tokens of Llama (specification, "Architecture").
 RELEASE = {

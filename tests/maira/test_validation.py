@@ -43,22 +43,14 @@ CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
 # Dropout makes the order in which random numbers are drawn show in the losses.
 TEXT = tiny_runs.TEXT | {"attention_dropout": 0.1}
+FRESH = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
 
 
 def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> TrainConfig:
-    values: dict[str, Any] = {
-        "model": CHECKPOINT,
-        "train": manifest,
-        "validation": {"sources": [{"manifest": manifest}]} | validation,
-        "out": out,
-        "passes": 400,
-        "global_batch": 4,
-        "token_budget": 2000,
-        "precision": "no",
-        "workers": 1,
-        "trackers": [],
-    }
-    return TrainConfig.model_validate(values | changes)
+    sources = {"sources": [{"manifest": manifest}]} | validation
+    values: dict[str, Any] = {"model": CHECKPOINT, "validation": sources, "passes": 400, "token_budget": 2000}
+    values |= {"trained": ["adapter", "language_model"], "patch_loss": 0}
+    return tiny_runs.train_config(manifest, out, **(values | changes))
 
 
 def make_validator(
@@ -282,9 +274,8 @@ def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped:
 @pytest.mark.slow
 def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
-    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
     # The next start resumes from the state before the validation, even if states are rarely saved.
-    options: dict[str, Any] = {"model": fresh, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
+    options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
     validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
     with pytest.raises(
         InputError, match=r"radiograph\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"
@@ -309,8 +300,7 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_validation_does_not_change_training(phantoms: Path, tmp_path: Path) -> None:
-    fresh = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
-    options: dict[str, Any] = {"model": fresh, "passes": 16, "log_every": 1, "learning_rate": 3e-3}
+    options: dict[str, Any] = {"model": FRESH, "passes": 16}
     validation = {"every": 2, "samples": 6, "drafts_every": 3, "drafts": 1, "best_by": "loss/all"}
     with_it = make_recipe(phantoms, tmp_path / "with", validation, **options)
     without = make_recipe(phantoms, tmp_path / "without", {"sources": []}, **options)

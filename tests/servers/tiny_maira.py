@@ -19,7 +19,7 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
 from maira.model.tokens import BOX, BOX_END, IMAGE, OBJECT, OBJECT_END
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 
 TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
 NEW_TOKENS = 40

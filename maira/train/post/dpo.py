@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from maira.runtime.signals import TerminationSignal
+from maira.runtime.processes import TerminationSignal
 from maira.train.config.run_config import AnomalyConfig, DpoConfig, TrainConfig
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.data.schedule import (

@@ -29,7 +29,7 @@ from maira.model.grammar import Allow, Grammar, ReportState
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import drop_inputs, make_example
-from maira.runtime.signals import TerminationSignal
+from maira.runtime.processes import TerminationSignal
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack

@@ -42,7 +42,7 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import build_messages
 from maira.model.task_examples import Example
 from maira.model.tokens import IMAGE
-from maira.train.data.tokenizer import train_tokenizer
+from maira.train.components import train_tokenizer
 
 IMAGES = 3
 NEW_TOKENS, TINY_NEW_TOKENS = 150, 8
