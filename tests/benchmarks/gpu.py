@@ -61,7 +61,6 @@ from gpu_stages.results import (  # noqa: E402
     Measurement,
     Results,
     Setup,
-    SkipCase,
 )
 
 REQUIRED = (
@@ -231,8 +230,6 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
                 for measurement in modules[case.stage].measure(case.options, setup):
                     print(f"  {measurement}", flush=True)
                     results.add((case.stage, case.options), measurement, **details)
-            except SkipCase as error:
-                outcome, reason = SKIPPED, str(error)
             except Exception as error:
                 outcome = OUT_OF_MEMORY if isinstance(error, torch.OutOfMemoryError) else FAILED
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

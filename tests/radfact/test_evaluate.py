@@ -514,11 +514,6 @@ def test_errors_of_built_in_metrics_are_one_line(tmp_path: Path, monkeypatch: py
     assert "fails with KeyError: " in result.unavailable["bleu"]
 
 
-def test_ids_must_be_unique() -> None:
-    with raises("sample_id: duplicate"):
-        evaluate([PAIRS[0], PAIRS[0]], ["rouge_l"])
-
-
 def test_the_dataframe_has_a_row_per_sample() -> None:
     pandas = pytest.importorskip("pandas")
     result: EvaluationResult = evaluate(PAIRS, [Length(), "rouge_l"])

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from green_responses import GreenResponse
 from rich.console import Console
 
 from radfact.api import evaluate
@@ -28,13 +29,7 @@ PAIRS = [Pair(str(place), f"Candidate {place}.", f"Reference {place}.") for plac
 
 
 def green_response(matched: int, significant: int) -> str:
-    errors = "\n".join(f"({letter}) Kind: {significant if letter == 'a' else 0}. x" for letter in "abcdef")
-    return (
-        f"[Explanation]:\nText.\n\n[Clinically Significant Errors]:\n{errors}\n\n"
-        "[Clinically Insignificant Errors]:\n"
-        + "\n".join(f"({letter}) Kind: 0" for letter in "abcdef")
-        + f"\n\n[Matched Findings]:\n{matched}. a; b\n"
-    )
+    return GreenResponse((("x",) * significant, *[()] * 5), ((),) * 6, ("a",) * matched).text()
 
 
 def client_of(answers: ResponseFunction, folder: Path | None = None) -> ChatClient:

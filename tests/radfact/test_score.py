@@ -548,13 +548,6 @@ def test_a_table_has_no_markup_of_names() -> None:
     assert "<script>" not in cast(Any, RadFact(judge).score([texts("a")], [texts("a")]))._repr_html_()
 
 
-def test_samples_as_a_dataframe() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = RadFact(judge=Oracle(verbatim)).score([Pair("x", texts("a"), texts("a"))]).to_dataframe()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame.loc["x", "logical_f1"] == 1.0
-
-
 def test_sentences_as_a_dataframe() -> None:
     pytest.importorskip("pandas")
     frame = (
@@ -575,11 +568,6 @@ def test_ascore_equals_score() -> None:
     metric = RadFact(Oracle(verbatim))
     pairs = [Pair("1", texts("a", "b"), texts("a"))]
     assert asyncio.run(metric.ascore(pairs)).summaries == metric.score(pairs).summaries
-
-
-def test_ascore_raises_the_errors_of_score() -> None:
-    with pytest.raises(InputError):
-        asyncio.run(RadFact(Oracle(verbatim)).ascore([texts("a")], []))
 
 
 class Held(Oracle):

@@ -121,10 +121,6 @@ class Setup:
     folder: Path
 
 
-class SkipCase(Exception):
-    """Raised by a case that cannot run on this machine."""
-
-
 def _format(value: float | str | None) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
