@@ -76,10 +76,6 @@ def test_opposite_findings_are_an_affirmed_and_a_denied_one(kind: str, other: st
     assert bool(matches.is_opposite[0]) is is_opposite
 
 
-def test_scores_of_zero_have_the_harmonic_mean_zero() -> None:
-    assert harmonic_mean(0.0, 0.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("labels", "spans"),
     [
