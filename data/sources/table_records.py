@@ -260,9 +260,7 @@ def _view(layout: Layout, record: TableRecord, index: int, path: str) -> tuple[s
     name, column = layout.view(record, index, path)
     known = "" if name is None else re.sub("[_-]", " ", name.upper())
     if known not in _VIEWS:
-        # A view has several words in some archives, such as "chest oblique".
-        is_name = re.fullmatch(r"[A-Za-z]+(?:[ _-][A-Za-z0-9]+){1,3}", name or "")
-        found = "none" if name is None else repr(name) if is_name else describe_choice(name)
+        found = "none" if name is None else describe_choice(name)
         raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
     return name, _VIEWS[known]
 

@@ -91,7 +91,7 @@ def test_view_codes_replace_a_blank_view_and_other_views_are_listed(jpg: Path) -
     assert views == {"b1": "frontal", "b2": "lateral", "b3": "lateral"}
     stages = {failure.source: failure.stage for failure in archive.failures}
     assert stages == {"b4": "read", "b5": "read", "b6": "select"}
-    assert "found 'Erect view'" in reasons(archive)["b4"]
+    assert "found 'Erect'" in reasons(archive)["b4"]
 
 
 @pytest.mark.parametrize(
