@@ -104,7 +104,8 @@ class Constraints:
         # An allowed token with a score of -inf stays more likely than a forbidden one.
         scores[rows] = scores[rows].clamp(min=torch.finfo(scores.dtype).min).masked_fill(forbidden, -torch.inf)
         for row, (_, banned) in choices.items():
-            scores[row, banned] = -torch.inf
+            if banned:
+                scores[row, banned] = -torch.inf
         return cut
 
     def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:

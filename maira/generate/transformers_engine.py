@@ -211,6 +211,8 @@ class TransformersEngine:
             do_sample=False,
             eos_token_id=sorted(ends),
             pad_token_id=tokenizer.pad_token_id,
+            # In place of those of the checkpoint, which vLLM does not read.
+            suppress_tokens=[self.model.config.image_token_index],
             logits_processor=LogitsProcessorList([constraints]),
         )[:, prompt.shape[1] :].tolist()
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -274,6 +274,16 @@ def test_completions_are_scored_per_sentence(study: Study, folder: Path, engine:
     assert opacity["reference"] == [box(0.1, 0, 0.5, 1).model_dump()]
 
 
+def test_a_changed_reference_is_completed_again(study: Study, folder: Path, engine: Install) -> None:
+    scripted = engine(lambda request: str(request.example.target))
+    _complete([study], folder / "out.jsonl")
+    scripted.asked.clear()
+    wider = CUT.model_copy(update={"boxes": (box(0.1, 0, 0.6, 1),)})
+    _complete([study.model_copy(update={"grounded_findings": [UNKNOWN, LEFT, HIDDEN, wider]})], folder / "out.jsonl")
+    assert len(scripted.asked) == 1
+    assert read_rows(folder / "out.jsonl")[1]["reference"] == [box(0.1, 0, 0.6, 1).model_dump()]
+
+
 def test_an_unrepresentable_reference_is_listed(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda request: str(request.example.target))
     gone = study.model_copy(update={"sample_id": "gone", "lateral": folder / "none.png"})

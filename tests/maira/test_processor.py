@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
 from maira.data.images import Gray
-from maira.model.image_processor import MairaImageProcessor
+from maira.model.image_processor import DEVIATION, MEAN, MairaImageProcessor
 from maira.model.parser import render_report
 from maira.model.processor import MairaProcessor, UnusedInputWarning
 from maira.model.prompts import TEMPLATE, build_messages, build_target
@@ -222,6 +222,12 @@ def test_an_open_image_and_its_file_give_equal_pixels(tmp_path: Path, mode: str)
     image.save(tmp_path / "a.png")
     prepare = MairaImageProcessor(size=32)
     assert torch.equal(prepare([image])["pixel_values"], prepare([tmp_path / "a.png"])["pixel_values"])
+
+
+def test_normalization_statistics_are_configurable(radiographs: list[Gray]) -> None:
+    plain = MairaImageProcessor(size=32, image_mean=0, image_std=1)(radiographs)["pixel_values"]
+    usual = MairaImageProcessor(size=32)(radiographs)["pixel_values"]
+    torch.testing.assert_close(usual, (plain - MEAN) / DEVIATION)
 
 
 def test_save_and_load_keep_tensors(processor: MairaProcessor, radiographs: list[Gray], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from maira.model.prompts import Preset, Task, build_messages, render
+from maira.model.prompts import NEW_TOKENS, Preset, Task, build_messages, render
 
 HEAD = "You are an expert radiology assistant tasked with interpreting a chest X-ray study. USER: "
 TAIL = " ASSISTANT:"
@@ -116,3 +116,7 @@ def test_sections_are_in_the_prompt_verbatim() -> None:
 def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
     with pytest.raises(ValueError, match="needs a phrase"):
         build_prompt("phrase", phrase=phrase)
+
+
+def test_answers_are_as_long_as_those_of_the_release() -> None:
+    assert NEW_TOKENS == {"findings": 300, "grounded": 450, "phrase": 150}

@@ -130,6 +130,15 @@ def test_responses_do_not_depend_on_batch_cache_and_chunks(
         assert _texts(_run(engine, requests)) == expected
 
 
+def test_tokens_that_a_checkpoint_suppresses_do_not_change_responses(
+    checkpoint: Path, requests: Requests, expected: Texts
+) -> None:
+    engine = TransformersEngine(checkpoint, EngineOptions())
+    suppressed = engine.processor.tokenizer(expected[0][0], add_special_tokens=False)["input_ids"]
+    engine.language_model.generation_config.suppress_tokens = suppressed
+    assert _texts(_run(engine, requests[:1])) == expected[:1]
+
+
 def test_an_unreadable_image_fails_its_own_request_only(
     checkpoint: Path, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
