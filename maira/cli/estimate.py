@@ -35,7 +35,10 @@ def estimate(
         str,
         typer.Option(help="GPU model, such as a100-80g or h100; an unknown name lists all."),
     ] = ("a100-80g"),
-    mfu: Annotated[float, typer.Option(help="Model FLOPs utilization (MFU) to assume.", min=0.01, max=1)] = 0.45,
+    mfu: Annotated[
+        float | None,
+        typer.Option(help="Model FLOPs utilization (MFU) to assume. Default: 0.45.", min=0.01, max=1),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and FLOPs as a JSON object.")] = False,
 ) -> None:
     """Estimate parameters, memory per GPU, FLOPs and time of a training run, without a GPU or weights."""
@@ -43,7 +46,7 @@ def estimate(
     from maira.train.cost.estimate import estimate as run
     from radfact.io.jsonl import dumps
 
-    result = run(read_train_config(config, overrides), gpu, gpus, mfu)
+    result = run(read_train_config(config, overrides), gpu, gpus, 0.45 if mfu is None else mfu)
     if json:
         print(dumps(result))
         return
@@ -64,7 +67,7 @@ def estimate(
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
-    if counts["total"][0] < 1e9:
+    if counts["total"][0] < 1e9 and mfu is None:
         advice = "train some steps and set --mfu to the mfu of their metrics.jsonl."
         print_line(console, f"  A model of this size does not reach an MFU of {result['mfu']:.0%}; {advice}")
 

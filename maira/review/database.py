@@ -50,9 +50,18 @@ def _names(table: str) -> str:
     return f"CREATE TABLE IF NOT EXISTS {table} ({columns}) STRICT"
 
 
+# Early files of this layout lack some of these.
+_LATER = [
+    "CREATE TABLE IF NOT EXISTS access (token TEXT NOT NULL) STRICT",
+    # A session is one opening of the page; its clock counts milliseconds, never back.
+    *_append_only(
+        "reading_events",
+        "session TEXT NOT NULL, sequence INTEGER NOT NULL, reader TEXT NOT NULL, study INTEGER NOT NULL, kind TEXT NOT"
+        " NULL, clock REAL NOT NULL, sent REAL NOT NULL, received TEXT NOT NULL, UNIQUE (session, sequence)",
+    ),
+]
 _TABLES = [
     f"CREATE TABLE IF NOT EXISTS drafts {_DRAFT_COLUMNS}",
-    "CREATE TABLE IF NOT EXISTS access (token TEXT NOT NULL) STRICT",
     _names("readers"),
     _names("error_types"),
     *_append_only(
@@ -63,12 +72,7 @@ _TABLES = [
     ),
     # Of the coordinator of a campaign.
     *_append_only("actions", "made TEXT NOT NULL, action TEXT NOT NULL"),
-    # A session is one opening of the page; its clock counts milliseconds, never back.
-    *_append_only(
-        "reading_events",
-        "session TEXT NOT NULL, sequence INTEGER NOT NULL, reader TEXT NOT NULL, study INTEGER NOT NULL, kind TEXT NOT"
-        " NULL, clock REAL NOT NULL, sent REAL NOT NULL, received TEXT NOT NULL, UNIQUE (session, sequence)",
-    ),
+    *_LATER,
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {LAYOUT}",
 ]
@@ -227,8 +231,8 @@ def _prepare(connection: sqlite3.Connection, drafts: Sequence[Draft] = ()) -> No
     # Foreign keys would forbid dropping the table; this setting has no effect within a transaction.
     connection.execute("PRAGMA foreign_keys = OFF")
     with transaction(connection):
-        is_old = connection.execute("PRAGMA user_version").fetchone()[0] == 1
-        for statement in [*(_UPGRADE if is_old else ()), *_TABLES]:
+        layout = connection.execute("PRAGMA user_version").fetchone()[0]
+        for statement in {LAYOUT: _LATER, 1: [*_UPGRADE, *_TABLES]}.get(layout, _TABLES):
             connection.execute(statement)
         insert_drafts(connection, drafts)
     connection.execute("PRAGMA foreign_keys = ON")

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
 
@@ -145,6 +146,7 @@ class Store:
             elif self._names("readers"):
                 message = "expected a campaign, found a review without one; choose another --db"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
+            known, before = len(self.drafts), (deepcopy(self.campaign), self._last["actions"])
             try:
                 with self._exclusive_transaction():
                     if self.campaign.settings != settings:
@@ -159,9 +161,8 @@ class Store:
                     self._assign()
             except BaseException:
                 # The settings and drafts may be those of a file that is refused.
-                self.drafts = database.read_drafts(self._connection, self.path)
-                self.campaign, self._last["actions"] = Campaign(), 0
-                self._load_actions()
+                self.campaign, self._last["actions"] = before
+                del self.drafts[known:]
                 raise
             self._load_actions()
 
@@ -249,6 +250,8 @@ class Store:
         with self._lock:
             key = self.reader_key(reader)
             names = self._with_merged(key)
+            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
+                return []  # an early file whose pages sent none
             rows = self._connection.execute(
                 "SELECT reader, session, sequence, study, kind, clock, sent, received FROM reading_events"
                 f" WHERE reader IN ({','.join('?' * len(names))}) ORDER BY number",

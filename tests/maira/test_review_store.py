@@ -469,6 +469,13 @@ def test_a_damaged_change_is_named(store: Store) -> None:
         Store(store.path)
 
 
+def test_an_early_file_without_events_is_read_as_it_is(store: Store) -> None:
+    store.close()
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.executescript("DROP TABLE reading_events; DROP TABLE access")
+    assert Store(store.path).events("Ada") == []
+
+
 @contextmanager
 def no_room() -> Iterator[None]:
     """No file can grow, as on a disk that is full."""

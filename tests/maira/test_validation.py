@@ -30,6 +30,7 @@ from maira.train.validation import (
     BestCheckpoint,
     Validator,
     _shard_rows,
+    evaluation_mode,
     make_report_validator,
     sample_answers,
 )
@@ -269,6 +270,28 @@ def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped:
     drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
     assert drafted == {study.sample_id for study in read_manifest(radiographs)} - {sample_id}
     assert f"requests without a response: 1; the first: {radiograph}: no such file" in tiny_runs.said(console)
+
+
+def test_evaluation_restores_the_random_state() -> None:
+    model = torch.nn.Linear(1, 1)
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    with evaluation_mode(model):
+        torch.rand(())
+    assert torch.rand(()) == expected
+
+
+@pytest.mark.slow
+def test_a_validation_of_only_unreadable_samples_ends_every_start(phantoms: Path, tmp_path: Path) -> None:
+    manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
+    write_manifest(manifest, [study for study in read_manifest(manifest) if study.sample_id == sample_id])
+    options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 8, "save_every": 2}
+    recipe = make_recipe(manifest, tmp_path / "run", {"every": 2}, faults={"unreadable": "skip"}, **options)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"(\d) of \1 samples of the validation after step 2 "):
+            train(recipe, tiny_runs.quiet())
+    assert not [row for row in tiny_runs.metrics(tmp_path / "run") if "loss/all" in row]
 
 
 @pytest.mark.slow

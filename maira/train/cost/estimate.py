@@ -247,7 +247,7 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
         counts = [(p.numel(), p.requires_grad) for module in modules_of(model, part) for p in module.parameters()]
         parameters[str(part)] = {"all": sum(n for n, _ in counts), "trained": sum(n for n, trains in counts if trains)}
     assumptions = {
-        "MFU": f"{mfu:.1%}, assumed and not measured" + ("; with communication between GPUs" if gpus > 1 else ""),
+        "MFU": f"{mfu:.1%}, assumed" + ("; with communication between GPUs" if gpus > 1 else ""),
         "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16; operations are "
         "the model's matrix products, without recomputation",
         "memory": f"by formula for the fullest of the packed rows of {_DRAWS} steps, with the attention kernel "
@@ -346,7 +346,7 @@ def _estimate_sampling(
     gpus: int,
     mfu: float,
 ) -> dict[str, Any]:
-    """Estimate time and memory of sampling the responses of a step on the GPU with the longest prompts.
+    """Estimate time and memory of sampling the responses of a step, on the GPU that needs most.
 
     `TransformersEngine` takes the longest prompts first, as many as fit into the memory that training leaves. Prefill
     is compute-bound; a decoding step takes the time of its operations or of its memory traffic (weights, keys and
@@ -375,39 +375,42 @@ def _estimate_sampling(
     free, operations = accelerator.memory * GIB - RESERVED, mfu * accelerator.peak
     # The engine plans with the type of the first weight; autocast has not copied the weights yet.
     planned, room = size if kind == "fsdp" else model.dtype.itemsize, free - sum(held.values())
-    reading = decoding = 0.0
+    times = np.zeros(2)
     steps: list[int] = []
     batches: list[tuple[int, dict[str, int]]] = []
     for draw in workload.steps(config.samples_per_draw):
-        own = draw[np.argsort(-workload.prompt[draw], kind="stable")][::gpus]
-        images = int(workload.images[own].sum())
-        reading += images * (rates.encoder + grpo.num_generations * rates.adapter) / operations
-        order = np.repeat(own, grpo.num_generations)
-        while len(order):
-            longest = int(workload.prompt[order[0]])
-            length = longest + int(workload.limit[order].max())
-            count = largest_batch_size(round(room + held["copies"]), length, text, planned)
-            row, chunk = batch_bytes(length, text, size)
-            while count > 1 and count * row + chunk > room:
-                count //= 2
-            rows, order = np.split(order, [count])
-            count, cache = len(rows), len(rows) * length * cached
-            batches.append((count, held | {"cache": cache, "temporary": count * row + chunk - cache}))
-            reading += count * (longest * rates.token + longest * (longest + 1) / 2 * rates.pair) / operations
-            steps.append(int(workload.answer[rows].max()))
-            context = longest + np.arange(steps[-1])
-            # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows directly.
-            # The dynamic cache is read and copied.
-            moved = weights + quantized * (NF4 + (4 if count > 4 else 0)) + 3 * count * context * cached
-            needed = count * (rates.token + rates.answer + context * rates.pair)
-            decoding += float(np.maximum(needed / operations, moved / accelerator.bandwidth).sum())
+        ordered, ranks = draw[np.argsort(-workload.prompt[draw], kind="stable")], []
+        for own in (ordered[rank::gpus] for rank in range(min(gpus, len(ordered)))):
+            images, decoding = int(workload.images[own].sum()), 0.0
+            reading = images * (rates.encoder + grpo.num_generations * rates.adapter) / operations
+            order = np.repeat(own, grpo.num_generations)
+            while len(order):
+                longest = int(workload.prompt[order[0]])
+                length = longest + int(workload.limit[order].max())
+                count = largest_batch_size(round(room + held["copies"]), length, text, planned)
+                row, chunk = batch_bytes(length, text, size)
+                while count > 1 and count * row + chunk > room:
+                    count //= 2
+                rows, order = np.split(order, [count])
+                count, cache = len(rows), len(rows) * length * cached
+                batches.append((count, held | {"cache": cache, "temporary": count * row + chunk - cache}))
+                reading += count * (longest * rates.token + longest * (longest + 1) / 2 * rates.pair) / operations
+                steps.append(int(workload.answer[rows].max()))
+                context = longest + np.arange(steps[-1])
+                # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows
+                # directly. The dynamic cache is read and copied.
+                moved = weights + quantized * (NF4 + (4 if count > 4 else 0)) + 3 * count * context * cached
+                needed = count * (rates.token + rates.answer + context * rates.pair)
+                decoding += float(np.maximum(needed / operations, moved / accelerator.bandwidth).sum())
+            ranks.append((reading, decoding))
+        times += max(ranks, key=sum)
     peak = max((parts for _, parts in batches), key=lambda parts: sum(parts.values()))
-    times = _DRAWS * grpo.num_iterations
+    reading, decoding = (times / (_DRAWS * grpo.num_iterations)).tolist()
     return {
         "responses_per_gpu": -(-config.samples_per_draw // gpus) * grpo.num_generations,
         "batch_size": max(count for count, _ in batches),
         "decoding_steps": float(np.mean(steps)),
-        "prompt_seconds_per_step": reading / times,
-        "decoding_seconds_per_step": decoding / times,
+        "prompt_seconds_per_step": reading,
+        "decoding_seconds_per_step": decoding,
         "memory": peak | {"total": sum(peak.values())},
     }

@@ -137,7 +137,7 @@ class DpoObjective:
 
     def _read(self, first_step: int) -> _LogProbs:
         """Return the reference log-probabilities that an earlier start of this run has saved, in all processes."""
-        saved: list[list[float | None]] | None = None
+        saved: list[list[float | None] | None] | None = None
         if self._context.is_main and self._file.exists():
             content = read_json(self._file)
             saved = content["log_probs"] if isinstance(content, dict) and content.get("key") == self._key else None
@@ -149,7 +149,9 @@ class DpoObjective:
                 code=ErrorCode.MISMATCH,
                 file=self._file,
             )
-        return np.array(saved or [[None, None]] * len(self._dataset.table), np.float64)
+        # Earlier starts wrote null for a pair without values.
+        rows = [pair or [None, None] for pair in saved or [None] * len(self._dataset.table)]
+        return np.array(rows, np.float64)
 
     def _save(self, log_probs: _LogProbs) -> None:
         """Merge the log-probabilities of all processes into those of each, and save them."""

@@ -263,7 +263,7 @@ class RolloutSampler:
         answered: list[tuple[dict[str, Any], Report]] = []
         for (sampled, reference, request), response in zip(requests, responses, strict=True):
             if isinstance(response, FailedRequest):
-                scored.append(sampled._replace(reason=response.reason))
+                scored.append(sampled._replace(reason=response.reason or "it failed"))
             else:
                 scored.append(sampled._replace(ids=response.ids, log_probs=response.log_probs))
                 answered.append((make_draft(request.example, response, "model"), reference))
