@@ -58,6 +58,7 @@ def test_score_is_the_mean_of_the_best_cosines_weighted_by_type_in_both_directio
     assert forward.is_opposite.tolist() == [True, False]
     assert forward.indices.tolist() == [0, 1]
     assert harmonic_mean(forward.score, backward.score) == pytest.approx(0.8430499040)
+    assert harmonic_mean(0.0, 0.0) == 0.0
     assert match_entities(candidate, reference, penalty=0).similarities.tolist() == [0, 1]
 
 

@@ -539,6 +539,8 @@ def test_ascore_equals_score() -> None:
     metric = RadFact(Oracle(verbatim))
     pairs = [Pair("1", texts("a", "b"), texts("a"))]
     assert asyncio.run(metric.ascore(pairs)).summaries == metric.score(pairs).summaries
+    with pytest.raises(InputError):
+        asyncio.run(metric.ascore([texts("a")], []))
 
 
 class Held(Oracle):
