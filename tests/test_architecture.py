@@ -140,12 +140,12 @@ MOST_LINES = {
     "radfact": 31908, "radfact/*": 2007, "radfact/cli": 2965, "radfact/findings": 1908,
     "radfact/io": 1937, "radfact/judges": 2358, "radfact/llm": 2345, "radfact/meta": 3943, "radfact/metrics": 5625,
     "radfact/pages": 2267, "radfact/reader": 3804, "radfact/results": 1787, "radfact/statistics": 962,
-    "radfact pages": 2713, "maira": 21041, "maira/*": 227, "maira/cli": 2212, "maira/evaluate": 628,
-    "maira/generate": 2039, "maira/grounding": 545, "maira/judge": 1312, "maira/model": 2182, "maira/publish": 370,
-    "maira/review": 4611, "maira/runtime": 353, "maira/train": 6562, "maira and data pages": 4065,
-    "data": 6362, "data/*": 2007, "data/annotation": 712, "data/dicom": 776, "data/phantoms": 853, "data/sources": 2014,
-    "encoders": 396, "tests": 47422, "tests/radfact": 17367, "tests/maira": 16959, "tests/data": 4900,
-    "tests/benchmarks": 4005,
+    "radfact pages": 2713, "maira": 19689, "maira/*": 214, "maira/cli": 2115, "maira/evaluate": 564,
+    "maira/generate": 1886, "maira/grounding": 517, "maira/judge": 1287, "maira/model": 2080, "maira/publish": 361,
+    "maira/review": 3993, "maira/runtime": 346, "maira/train": 6326, "maira and data pages": 3895,
+    "data": 6256, "data/*": 1959, "data/annotation": 711, "data/dicom": 776, "data/phantoms": 853, "data/sources": 1957,
+    "encoders": 396, "tests": 46014, "tests/radfact": 17233, "tests/maira": 16510, "tests/data": 4853,
+    "tests/benchmarks": 3339,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages. Changes may lower these numbers, never raise them."""
