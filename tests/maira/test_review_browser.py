@@ -225,6 +225,12 @@ def test_a_study_opens_when_the_server_returns(page: Page) -> None:
     page.locator("#following-study").click()
     at_study(page, 2)
     assert page.get_by_label("Comment on the study").input_value() == ""
+    page.route("**/api/studies/2?*", lambda route: route.abort())
+    page.reload()
+    alert.wait_for()
+    page.unroute("**/api/studies/2?*")
+    page.clock.run_for(2000)
+    at_study(page, 2)
 
 
 def test_a_change_with_a_lost_response_is_applied_once(page: Page, running: Running) -> None:

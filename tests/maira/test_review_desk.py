@@ -347,6 +347,10 @@ def test_exports_are_of_the_reader_and_the_menu_closes(page: Page, reader: str) 
     assert hrefs == [f"/export/{name}?reader={reader}" for name in files]
     press(page, "Tab", "Escape")
     assert not links.first.is_visible()
+    # A download leaves the menu open.
+    menu.click()
+    press(page, "n")
+    at_study(page, 2)
 
 
 OVERLAPS = """() => {

@@ -20,7 +20,8 @@ export function bindKeys(bindings, isOpen) {
   const bound = new Map(bindings.filter(({ run }) => run).flatMap((binding) => binding.keys.map((key) => [key, binding])));
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing || event.altKey) return;
-    if (document.querySelector("dialog[open], :popover-open")) return;
+    if (document.querySelector("dialog[open]")) return;
+    if (event.key === "Escape" && document.querySelector(":popover-open")) return;
     const control = event.ctrlKey || event.metaKey;
     if (event.target.matches(TEXT_FIELDS) || (!control && !single.checked)) return;
     // A capital letter is probably the start of a word typed without focus in a field.

@@ -8,7 +8,7 @@ const TAB_READER = "maira-review:reader";
 
 /** The reader of this tab, or null. */
 export function tabReader() {
-  return sessionStorage.getItem(TAB_READER);
+  return JSON.parse(sessionStorage.getItem(TAB_READER));
 }
 
 /** Ask for the reader; a new name is sent to the server. Without a present reader the dialog stays until there is one. */
@@ -21,7 +21,7 @@ export function askReader(names, present) {
       // Closed before the server responded.
       if (!dialog.open) return;
       chosen = name;
-      sessionStorage.setItem(TAB_READER, name);
+      sessionStorage.setItem(TAB_READER, JSON.stringify(name));
       setSetting("reader", name);
       dialog.close();
     };

@@ -171,7 +171,9 @@ class Review {
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       study = await this.fetch(number).catch(() => null);
     }
-    if (opening === this.#openings) this.#hideOpenError();
+    if (opening !== this.#openings) return;
+    if (this.study) this.#hideOpenError();
+    else this.open();
   }
 
   #show(study) {
@@ -571,7 +573,7 @@ class Review {
     this.render();
     const [first] = this.counterparts;
     if (first) this.#reveal(first);
-    else if (checked && this.selected) notify("No sentence on the same subject in the other report");
+    else if (checked && this.selected && byId("message").hidden) notify("No sentence on the same subject in the other report");
   }
 
   toggleLinks() {
