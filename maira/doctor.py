@@ -117,11 +117,11 @@ def _describe(folder: Path, model_type: str) -> str:
     kind = _KINDS.get(model_type)
     names = kind.weights if kind else _SAFETENSORS + _PICKLES
     files = [file for name in names if (file := folder / name).is_file()][:1]
-    if not files:
-        raise InputError(f"no weights: expected {' or '.join(names)}")
-    if files[0].suffix == ".json":
+    if files and files[0].suffix == ".json":
         index = validate_model(_Index, read_json(files[0]), file=files[0])
         files = [folder / name for name in sorted({*index.weight_map.values()})]
+    if not files:
+        raise InputError(f"no weights: expected {' or '.join(names)}")
     if absent := [file.name for file in files if not file.is_file()]:
         raise InputError(f"{len(absent)} of {len(files)} weight files are missing, such as {absent[0]}")
     if model_type in ("maira2", "llama") and not any((folder / name).is_file() for name in _TOKENIZERS):

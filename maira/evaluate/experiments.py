@@ -165,7 +165,7 @@ def read_scoring(
     app.command()(check)
     command, program = get_command(app), get_command(create_app(["evaluate"]))
     words = [word for folder in weights for word in ("--weights", folder)]
-    for flag, value in (("--config", score_config), ("--judge", judge or None), ("--metrics", metrics)):
+    for flag, value in (("--config", score_config), ("--judge", judge), ("--metrics", metrics)):
         words += [] if value is None else [flag, str(value)]
     command.invoke(command.make_context("evaluate", words, parent=typer.Context(program)))
     return read[0]

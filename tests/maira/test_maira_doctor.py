@@ -77,6 +77,7 @@ _INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensor
             {"tokenizer__json": "{}", "model__safetensors__index__json": _INDEX, "one__safetensors": "x"},
             "1 of 2 weight files",
         ),
+        ({"tokenizer__json": "{}", "model__safetensors__index__json": '{"weight_map": {}}'}, "no weights: expected "),
         ({"tokenizer__json": "{}", "model__safetensors__index__json": "[]"}, "model.safetensors.index.json: "),
         ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "model.safetensors.index.json:1: "),
     ],
