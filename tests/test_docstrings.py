@@ -86,3 +86,10 @@ def test_public_names_are_documented(module: str) -> None:
 def test_plug_in_protocols_are_documented(module: str) -> None:
     assert _definition(module, PROTOCOLS[module]) is not None
     assert _lacking(module, PROTOCOLS[module]) == []
+
+
+@pytest.mark.parametrize("folder", ["radfact", "maira", "tests"])
+def test_papers_have_names_and_no_numbers(folder: str) -> None:
+    internal = re.compile(r"\bpaper 00\d|\(00\d[,)]", re.IGNORECASE)
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).rglob("*.py"))}
+    assert [str(path) for path, text in texts.items() if internal.search(text)] == []

@@ -1,4 +1,4 @@
-"""Prompts word for word, typed from the specification ("Prompt, release preset") and from table B.1 of paper 004."""
+"""Prompts word for word, typed from the specification ("Prompt, release preset") and from table B.1 of the MAIRA-2 paper."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from maira.review.summary import summarize
 from maira.review.times import NOT_RECORDED
 from radfact.records import parse_sentences
 
-# Paper 004, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
+# MAIRA-2, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
 EDITS = [
     (333, "MISCLASSIFICATION", 1),
     (49, "OMISSION", 1),

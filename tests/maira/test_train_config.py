@@ -31,7 +31,7 @@ def test_shipped_configs_are_valid(path: Path) -> None:
 
 def test_defaults_match_the_paper(tmp_path: Path) -> None:
     train_config = read_train_config(write(tmp_path))
-    # Paper 004, B.2.
+    # MAIRA-2, B.2.
     assert (train_config.learning_rate, train_config.warmup, train_config.global_batch) == (2e-5, 0.03, 128)
     assert train_config.preset == "release"
 
