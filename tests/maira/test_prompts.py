@@ -1,4 +1,4 @@
-"""Prompts word for word, typed from the specification ("Prompt, release preset") and from table B.1 of the MAIRA-2 paper."""
+"""Prompts word for word, typed from the specification ("Prompt, release preset") and from MAIRA-2, table B.1."""
 
 from __future__ import annotations
 
