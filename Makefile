@@ -64,14 +64,15 @@ check: lint
 		-m "not slow and not server and not browser and not gpu"
 
 test:
+	@echo "Phase 1 of 2: format, lint, types, and the tests that need no server"
 	# Types are checked while the other environments are installed: each takes one processor.
 	$(MAKE) --no-print-directory --jobs 2 lint $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
-	# The model's tests with the lowest transformers that pyproject.toml admits.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not server"
+	# The model's tests again, with the lowest transformers that pyproject.toml admits.
 	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not slow" \
 		$(addprefix tests/maira/test_,$(addsuffix .py,$(LOWEST)))
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not server"
-	# Real servers and Ray clusters come last, because two of them fill a small machine. Chat servers run alone: a request that is still
-	# in flight on a busy machine changes the rounding of the next one.
+	@echo "Phase 2 of 2: real model servers and Ray clusters, which would fill a small machine beside other tests"
+	# Chat servers run alone: a request that is still in flight on a busy machine changes the rounding of the next one.
 	$(BIN)/python -m pytest $(SERVERS)/test_chat_servers.py
 	$(BIN)/python -m pytest $(XDIST) -m server --ignore $(SERVERS)/test_chat_servers.py
 

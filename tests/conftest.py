@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ os.environ["RADFACT_WEIGHTS"] = str(Path(__file__).parent / "no-weights")
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _CHROMIUM_ARGUMENTS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+_VARIABLES = ("PYTHONPATH", "OMP_NUM_THREADS")
 _SERVERS = Path(__file__).parent / "servers"
 
 
@@ -37,6 +40,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.server)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the command that runs each failed test alone, with the variables that a phase of `make test` sets."""
+    reports = [report for kind in ("failed", "error") for report in terminalreporter.getreports(kind)]
+    failed = dict.fromkeys(report.nodeid for report in reports)
+    if failed:
+        terminalreporter.section("to repeat a failure alone")
+    variables = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
+    for nodeid in failed:
+        terminalreporter.write_line(shlex.join(["env", *variables, sys.executable, "-m", "pytest", "-n", "0", nodeid]))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -91,3 +94,19 @@ def test_a_new_engine_drafts_reports(tmp_path: Path, monkeypatch: pytest.MonkeyP
     count, failures = drafts.generate_drafts(studies, ROOT / "checkpoints/phantom", out, options)
     assert (count, failures) == (2, [])
     assert set(read_drafts(out).values()) == {"The lungs are clear."}
+
+
+def test_a_failed_test_is_repeated_by_the_command_that_pytest_prints(tmp_path: Path) -> None:
+    (tmp_path / "test_sum.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [2, 3], ids=['right', \"it's wrong\"])\n"
+        "def test_sum(number):\n    assert 1 + 1 == number\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "test_sum.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    assert "1 failed, 1 passed" in printed
+    (repeat,) = re.findall(r"^env PYTHONPATH=.*", printed, re.M)
+    repeated = subprocess.run(repeat, shell=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "1 failed in" in repeated
+    assert "it's wrong" in repeated
