@@ -6,10 +6,12 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from chat_server import last
@@ -18,59 +20,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llm_client import http_client, numeric
 
-from radfact.errors import ErrorCode, RunError
+from radfact.errors import ErrorCode, Failure, RunError
 from radfact.llm import CachedResponse, ChatRequest, PromptPrefix, ResponseCache, cache, load_chat_client
 from radfact.llm.cache import GroupCommit, response_key
 
 
-def test_a_second_run_sends_no_requests(serve: Any, tmp_path: Path) -> None:
-    server = serve(lambda body, _: (200, {}, last(body)))
-    with http_client(server.base_url, cache=ResponseCache(tmp_path)) as first:
-        first.complete_all([numeric("1"), numeric("2")])
+def test_a_second_run_takes_responses_and_repairs_from_the_cache(serve: Any, tmp_path: Path) -> None:
+    server = serve(lambda body, n: (200, {}, "seven" if n == 1 else body["messages"][1]["content"]))
+    with http_client(server.base_url, cache=ResponseCache(tmp_path), concurrency=1) as first:
+        assert first.complete_all([numeric("1"), numeric("2")]) == [1, 2]
     again = http_client(server.base_url, cache=ResponseCache(tmp_path))
     assert again.complete_all([numeric("1"), numeric("2"), numeric("3")]) == [1, 2, 3]
-    assert (len(server.requests), again.usage_counter.cached, again.usage_counter.calls) == (3, 2, 1)
+    usage = again.usage_counter
+    assert (len(server.requests), usage.cached, usage.repairs, usage.calls) == (4, 3, 1, 1)
 
 
-def test_repairs_are_replayed_from_the_cache(serve: Any, tmp_path: Path) -> None:
-    server = serve(lambda _, n: (200, {}, "seven" if n == 1 else "7"))
-    for _ in range(2):
-        with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
-            assert chat.complete_all([numeric("x")]) == [7]
-    assert (len(server.requests), chat.usage_counter.cached, chat.usage_counter.repairs) == (2, 2, 1)
+def test_the_cache_key_covers_all_that_changes_a_response(serve: Any, tmp_path: Path) -> None:
+    def respond(request: ChatRequest[int], name: str = "openai:m", **parameters: object) -> int | Failure:
+        """Return the response of a server of its own: the address is not part of the key."""
+        parameters = {"temperature": 0, **parameters}
+        server = serve(lambda *_: (200, {}, str(next(numbers))))
+        with load_chat_client(name, base_url=server.base_url, parameters=parameters, cache=tmp_path) as chat:
+            return chat.complete_all([request])[0]
 
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"name": "openai:other"},
-        {"parameters": {"temperature": 1}},
-        {"parameters": {"temperature": 0, "reasoning_effort": "high"}},
-        {"request": ChatRequest((("system", "Count well."), ("user", "1")), int)},
-        {"request": ChatRequest((("system", "Count."), ("user", "1")), int, schema={"type": "integer"})},
-    ],
-    ids=["model", "parameter", "one more parameter", "prompt", "schema"],
-)
-def test_the_cache_key_covers_all_that_changes_a_response(serve: Any, tmp_path: Path, other: dict[str, Any]) -> None:
-    server = serve(lambda _, n: (200, {}, str(n)))
-
-    def answer(**changed: Any) -> Any:
-        options = {"name": "openai:m", "parameters": {"temperature": 0}, "request": numeric("1"), **changed}
-        with load_chat_client(
-            options["name"], base_url=server.base_url, parameters=options["parameters"], cache=tmp_path
-        ) as chat:
-            return chat.complete_all([options["request"]])[0]
-
-    assert [answer(), answer(**other), answer()] == [1, 2, 1]
-
-
-def test_address_and_time_limit_are_not_part_of_the_cache_key(serve: Any, tmp_path: Path) -> None:
-    servers = [serve(lambda body, _: (200, {}, last(body))) for _ in range(2)]
-    for server, timeout in zip(servers, (5, 50), strict=True):
-        parameters = {"timeout": timeout}
-        with load_chat_client("openai:m", base_url=server.base_url, parameters=parameters, cache=tmp_path) as chat:
-            assert chat.complete_all([numeric("1")]) == [1]
-    assert [len(server.requests) for server in servers] == [1, 0]
+    numbers = count()
+    request = numeric("1")
+    assert respond(request) == 0
+    assert respond(request, name="openai:other") == 1
+    assert respond(request, temperature=1) == 2
+    assert respond(request, reasoning_effort="high") == 3
+    assert respond(ChatRequest((("system", "Count well."), ("user", "1")), int)) == 4
+    assert respond(replace(request, schema={"type": "integer"})) == 5
+    assert respond(request, timeout=50) == 0
 
 
 messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text(max_size=8)), max_size=5)
@@ -105,28 +86,19 @@ def test_a_path_that_is_no_cache_is_refused(tmp_path: Path) -> None:
         ResponseCache(tmp_path)
 
 
-@pytest.fixture
-def another(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A process that is just making the file, at the point where SQLite lets nobody wait for it."""
-    with closing(sqlite3.connect(tmp_path / "answers.sqlite", isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield connection
-
-
-def test_a_cache_file_under_creation_is_waited_for(
-    another: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: another.rollback())
-    with closing(ResponseCache(tmp_path)) as made:
-        made.put([("k", CachedResponse("7", 1, 2))])
-        assert made.get("k") == CachedResponse("7", 1, 2)
-
-
-@pytest.mark.usefixtures("another")
-def test_errors_do_not_suggest_removing_a_cache_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_LOCK_SECONDS", 0.0)
-    with raises_code(ErrorCode.FILE_UNREADABLE, match=r"\(database is locked\); try again"):
-        ResponseCache(tmp_path)
+def test_a_cache_file_under_creation_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another process is creating the file, at the point where SQLite lets nobody wait for it.
+    with closing(sqlite3.connect(tmp_path / "answers.sqlite", isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, "_LOCK_SECONDS", 0.0)
+            # The error does not suggest to remove a cache in use.
+            with raises_code(ErrorCode.FILE_UNREADABLE, match=r"\(database is locked\); try again"):
+                ResponseCache(tmp_path)
+        monkeypatch.setattr(time, "sleep", lambda _: another.rollback())
+        with closing(ResponseCache(tmp_path)) as made:
+            made.put([("k", CachedResponse("7", 1, 2))])
+            assert made.get("k") == CachedResponse("7", 1, 2)
 
 
 def test_a_failed_write_to_the_cache_stops_the_run(serve: Any, tmp_path: Path) -> None:
@@ -152,38 +124,28 @@ def test_two_processes_write_to_one_cache(tmp_path: Path) -> None:
     assert (first.get("b"), second.get("a")) == (CachedResponse("2", 0, 0), CachedResponse("1", 0, 0))
 
 
-class _SlowDisk:
-    """A cache whose first commit takes until it is let go."""
+def test_responses_during_a_commit_share_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, commits, started, go = ResponseCache(tmp_path), list[list[str]](), threading.Event(), threading.Event()
 
-    def __init__(self) -> None:
-        self.commits: list[list[str]] = []
-        self.started, self.go = threading.Event(), threading.Event()
-
-    def put(self, answers: Iterable[tuple[str, CachedResponse]]) -> None:
-        self.commits.append([key for key, _ in answers])
-        self.started.set()
-        self.go.wait()
-
-    def close(self) -> None:
-        pass
-
-
-def test_responses_during_a_commit_share_the_next_commit() -> None:
-    disk = _SlowDisk()
+    def slow_put(responses: Iterable[tuple[str, CachedResponse]]) -> None:
+        commits.append([key for key, _ in responses])
+        started.set()
+        go.wait()
 
     async def arrive() -> None:
-        group = GroupCommit(cast("ResponseCache", disk))
+        group = GroupCommit(disk)
         puts = [asyncio.create_task(group.put("first", CachedResponse("", 0, 0)))]
-        await asyncio.to_thread(disk.started.wait)
+        await asyncio.to_thread(started.wait)
         puts += [asyncio.create_task(group.put(key, CachedResponse("", 0, 0))) for key in "abc"]
         await asyncio.sleep(0)
         assert not any(put.done() for put in puts)
-        disk.go.set()
+        go.set()
         await asyncio.gather(*puts)
         await group.close()
 
+    monkeypatch.setattr(disk, "put", slow_put)
     asyncio.run(arrive())
-    assert disk.commits == [["first"], ["a", "b", "c"]]
+    assert commits == [["first"], ["a", "b", "c"]]
 
 
 def test_a_response_to_a_cancelled_request_is_cached(tmp_path: Path) -> None:

