@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import ChatServer
 
 from radfact.cli.main import main
 from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_json, write_jsonl
 
+Serve = Callable[..., ChatServer]
+"""The fixture `serve`: starts a server that responds with a function of (request, number of the request)."""
 
-def run_meta(*arguments: object) -> int:
-    """Return the exit code of `radfact meta ARGUMENTS`."""
-    with pytest.MonkeyPatch.context() as patch:
+
+def _run(arguments: tuple[object, ...], exit_code: int) -> tuple[str, str]:
+    """Return standard output and standard error, each in one line."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.delenv("RADFACT_JUDGE", raising=False)
         patch.setattr(sys, "argv", ["radfact", "meta", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
-    return int(ended.value.code or 0)
+    assert int(ended.value.code or 0) == exit_code, err.getvalue()
+    return " ".join(out.getvalue().split()), " ".join(err.getvalue().split())
 
 
-def refuse_meta(capsys: pytest.CaptureFixture[str], *arguments: object, exit_code: int = 2) -> tuple[ErrorCode, str]:
-    """Run `radfact meta ARGUMENTS`, which must fail with one line; return its error code and the line.
+def run_meta(*arguments: object, exit_code: int = 0) -> str:
+    """Run `radfact meta ARGUMENTS`, which must end with the exit code; return what it prints, in one line."""
+    return _run(arguments, exit_code)[0]
 
-    Args:
-        capsys: captured output.
-        arguments: of the command.
-        exit_code: expected exit code.
-    """
-    capsys.readouterr()
-    assert run_meta(*arguments) == exit_code
-    error = " ".join(capsys.readouterr().err.split())
+
+def refuse_meta(*arguments: object, exit_code: int = 2) -> tuple[ErrorCode, str]:
+    """Run `radfact meta ARGUMENTS`, which must fail with one line; return its error code and the line."""
+    _, error = _run(arguments, exit_code)
     assert "Traceback" not in error
     match = re.search(r"\[([a-z-]+)\]$", error)
     assert match, error

@@ -23,8 +23,8 @@ TARGET = [0.5 + 2 * one - other for one, other in zip(FEATURES["judge0/vert"], F
 
 def test_an_average_weighs_all_alike_and_needs_no_target() -> None:
     ensemble = fit_ensemble({"a": [], "b": []}, method="average")
-    assert ensemble.apply({"a": [1.0, 0.0], "b": [0.5, math.nan], "c": [9.0, 9.0]})[0] == 0.75
-    assert math.isnan(ensemble.apply({"a": [0.0], "b": [math.nan]})[0])
+    scores = ensemble.apply({"a": [1.0, 0.0], "b": [0.5, math.nan], "c": [9.0, 9.0]})
+    assert scores == pytest.approx([0.75, math.nan], nan_ok=True)
 
 
 def test_a_regression_finds_the_weights() -> None:
@@ -33,13 +33,10 @@ def test_a_regression_finds_the_weights() -> None:
     assert ensemble.intercept == pytest.approx(0.5)
     assert (ensemble.n, ensemble.target) == (60, "expert score")
     assert ensemble.apply(FEATURES) == pytest.approx(TARGET)
-
-
-def test_features_may_be_sums_of_others_and_samples_without_all_values_are_not_fitted_on() -> None:
+    # A feature may be the sum of others, and samples without all values are not fitted on.
     both = FEATURES | {"sum": [a + b for a, b in zip(*list(FEATURES.values())[:2], strict=True)]}
     assert fit_ensemble(both, TARGET).apply(both) == pytest.approx(TARGET)
-    features = {name: [math.nan, *values] for name, values in FEATURES.items()}
-    ensemble = fit_ensemble(features, [100.0, *TARGET])
+    ensemble = fit_ensemble({name: [math.nan, *values] for name, values in FEATURES.items()}, [100.0, *TARGET])
     assert (ensemble.n, ensemble.intercept) == (60, pytest.approx(0.5))
 
 
@@ -108,63 +105,52 @@ def test_an_ensemble_needs_features_and_samples(
         fit_ensemble({name: values[:1] for name, values in features.items()}, target[:1])
 
 
-def write_ratings(tmp_path: Path, ratings: list[int]) -> Path:
+def write_ratings(tmp_path: Path, ratings: list[int]) -> tuple[object, ...]:
+    """Return the first arguments of `radfact meta` for a table."""
     rows = [[str(index), "r", "c", rating] for index, rating in enumerate(ratings)]
-    return write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
+    table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
+    return (table, "--better", "lower", "--bootstrap", 0)
 
 
-def test_an_ensemble_is_not_fitted_on_equal_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = write_ratings(tmp_path, [3] * 20)
+def test_an_ensemble_is_not_fitted_on_equal_ratings(tmp_path: Path) -> None:
     judge = f"--judges=one={write_scores(tmp_path / 'one', [i % 5 for i in range(20)])}"
-    fit = ("ensemble", "fit", table, "--better", "lower", "--bootstrap", 0, "--out", tmp_path / "e.json")
-    _, line = refuse_meta(capsys, *fit, judge)
-    assert "'expert'" in line
-    _, line = refuse_meta(capsys, *fit, judge, judge)
-    assert "--judges" in line
+    fit = ("ensemble", "fit", *write_ratings(tmp_path, [3] * 20), "--out", tmp_path / "e.json")
+    assert "'expert'" in refuse_meta(*fit, judge)[1]
+    assert "--judges" in refuse_meta(*fit, judge, judge)[1]
     assert not (tmp_path / "e.json").exists()
 
 
-def test_an_ensemble_is_fitted_applied_and_compared_with_experts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ensemble_is_fitted_applied_and_compared_with_experts(tmp_path: Path) -> None:
     ratings = [2 * (i % 5) + (i * 7) % 3 for i in range(40)]
     table = write_ratings(tmp_path, ratings)
-    write_scores(tmp_path / "one", [i % 5 for i in range(40)])
-    write_scores(tmp_path / "two", [(i * 7) % 3 for i in range(40)])
-    judges = [f"--judges={judge}={tmp_path / judge}" for judge in ("one", "two")]
+    one = write_scores(tmp_path / "one", [i % 5 for i in range(40)])
+    two = write_scores(tmp_path / "two", [(i * 7) % 3 for i in range(40)])
+    judges = (f"--judges=one={one}", f"--judges=two={two}")
     fitted, out = tmp_path / "e.json", tmp_path / "s"
-    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--bootstrap", 0, "--out", fitted)
-    assert run_meta(*fit) == 0
-    assert "1.000" in capsys.readouterr().out
+    assert "1.000" in run_meta("ensemble", "fit", *table, *judges, "--out", fitted)
     assert read_json(fitted)["coefficients"] == {"one/m": pytest.approx(2.0), "two/m": pytest.approx(1.0)}
-    assert run_meta("ensemble", "apply", fitted, *judges, "--out", out) == 0
+    run_meta("ensemble", "apply", fitted, *judges, "--bootstrap", 3, "--seed", 7, "--out", out)
     applied = read_sample_scores(out)
     assert applied.directions == {"ensemble": "lower"}
     assert [row["ensemble"] for row in applied.rows.values()] == pytest.approx(ratings)
+    assert read_json(out / "run.json")["options"] == {"bootstrap": 3, "seed": 7}
     assert (out / "report.html").is_file()
-    draws = ("--bootstrap", 3, "--seed", 7)
-    assert run_meta("ensemble", "apply", fitted, *judges, *draws, "--out", tmp_path / "drawn") == 0
-    assert read_json(tmp_path / "drawn/run.json")["options"] == {"bootstrap": 3, "seed": 7}
     # Other commands read the output.
-    again = ("agreement", table, "--better", "lower", "--scores", out, "--bootstrap", 0, "--out", tmp_path / "a")
-    assert run_meta(*again) == 0
+    run_meta("agreement", *table, "--scores", out, "--out", tmp_path / "a")
     assert read_json(tmp_path / "a/agreement.json")["agreement"][0]["coefficients"]["kendall"]["value"] == 1.0
-    assert run_meta(*fit[:-2], f"--judges=third={out}", "--overwrite", "--out", fitted) == 0
-    code, line = refuse_meta(capsys, "ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n")
-    assert code is ErrorCode.MISMATCH
-    assert "two/m" in line
+    run_meta("ensemble", "fit", *table, *judges, f"--judges=third={out}", "--overwrite", "--out", fitted)
+    code, line = refuse_meta("ensemble", "apply", fitted, judges[0], "--out", tmp_path / "n")
+    assert (code, "two/m" in line) == (ErrorCode.MISMATCH, True)
 
 
-def test_samples_that_a_judge_has_not_scored_are_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_that_a_judge_has_not_scored_are_excluded(tmp_path: Path) -> None:
     one = write_scores(tmp_path / "one", [1, None, 3, 0])
     other = write_scores(tmp_path / "other", [1, 2, 2, 1], direction="higher")
     table, fitted, out = write_ratings(tmp_path, [0, 1, 2, 3]), tmp_path / "e.json", tmp_path / "out"
-    fit = ("ensemble", "fit", table, "--better", "lower", f"--judges=one={one}", "--method", "average", "--folds", 2)
-    assert run_meta(*fit, "--bootstrap", 0, "--out", fitted) == 0
-    assert run_meta("ensemble", "apply", fitted, f"--judges=one={one}", "--out", out) == 3
-    assert "1 excluded" in capsys.readouterr().out
+    fit = ("ensemble", "fit", *table, f"--judges=one={one}", "--method", "average", "--folds", 2, "--out", fitted)
+    run_meta(*fit)
+    assert "1 excluded" in run_meta("ensemble", "apply", fitted, f"--judges=one={one}", "--out", out, exit_code=3)
     assert [row["failure"] is None for _, row in read_jsonl(out / "samples.jsonl")] == [True, False, True, True]
     # An average of scores with different directions has no meaning.
-    code, line = refuse_meta(capsys, *fit, f"--judges=other={other}", "--overwrite", "--out", fitted)
-    assert code is ErrorCode.MISMATCH
-    assert "one/m lower, other/m higher" in line
+    code, line = refuse_meta(*fit, f"--judges=other={other}", "--overwrite")
+    assert (code, "one/m lower, other/m higher" in line) == (ErrorCode.MISMATCH, True)

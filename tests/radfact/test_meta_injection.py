@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer, Reply, last
-from meta_run import refuse_meta, run_meta, write_table
+from chat_server import Reply, last
+from meta_run import Serve, refuse_meta, run_meta, write_table
 
 from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode
@@ -82,11 +81,11 @@ def table(tmp_path: Path) -> Path:
 
 def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> None:
     made, out = tmp_path / "injected.jsonl", tmp_path / "out"
-    assert run_meta("inject", table, "--types", "a,d,e", "--errors", "1,2", "--out", made) == 0
+    run_meta("inject", table, "--types", "a,d,e", "--errors", "1,2", "--out", made)
     rows = read_injected(made)
     assert {row.category for row in rows} == {"a", "d", "e"}
     assert {row.site for row in rows} == {"x", "y"}
-    assert run_meta("detect", made, "--metrics", "bleu_2", "--out", out) == 0
+    run_meta("detect", made, "--metrics", "bleu_2", "--out", out)
     record = read_json(out / "detection.json")
     assert record["errors"]["a"] == sum(len(row.changes) for row in rows if row.category == "a")
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -96,36 +95,31 @@ def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> Non
     assert {row["above_rewording"] for row in record["detections"]} == {None}
 
 
-def test_a_judge_with_the_ontology_of_the_rules_is_called_circular(
-    tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_judge_with_the_ontology_of_the_rules_is_called_circular(tmp_path: Path, table: Path) -> None:
     made, out = tmp_path / "injected.jsonl", tmp_path / "out"
-    assert run_meta("inject", table, "--types", "a", "--errors", "1", "--out", made) == 0
-    assert run_meta("detect", made, "--metrics", "findings,logical_f1", "--judge", "offline", "--out", out) == 0
+    run_meta("inject", table, "--types", "a", "--errors", "1", "--out", made)
+    console = run_meta("detect", made, "--metrics", "findings,logical_f1", "--judge", "offline", "--out", out)
     record, page = read_json(out / "detection.json"), (out / "detection.html").read_text()
     models = {"findings": "offline", "radfact": "offline, narratives split by offline"}
     assert (record["models"], record["circular"]) == (models, True)
-    for text in (page, " ".join(capsys.readouterr().out.split())):
+    for text in (page, console):
         assert "radfact: offline, narratives split by offline." in text
         assert "Circular result for findings, radfact:" in text
 
 
-def test_unreadable_reports_are_counted_and_get_no_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_reports_are_counted_and_get_no_errors(tmp_path: Path) -> None:
     german = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
     rows = [["g", german], ["e", "There is a small left effusion. No pneumothorax."]]
     reports, made = write_table(tmp_path / "r.csv", ["id", "report"], rows), tmp_path / "i.jsonl"
-    assert run_meta("inject", reports, "--out", made) == 0
-    assert "1 of 2 reports get no errors" in " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 reports get no errors" in run_meta("inject", reports, "--out", made)
     assert {row.source_id for row in read_injected(made)} == {"e"}
     write_table(reports, ["id", "report"], rows[:1])
-    code, line = refuse_meta(capsys, "inject", reports, "--overwrite", "--out", made, exit_code=1)
+    code, line = refuse_meta("inject", reports, "--overwrite", "--out", made, exit_code=1)
     assert code is ErrorCode.RUN_FAILED
     assert "1 of 1 reports get no errors" in line
 
 
-def test_reports_that_a_model_fails_on_are_excluded(
-    tmp_path: Path, serve: Callable[..., ChatServer], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_that_a_model_fails_on_are_excluded(tmp_path: Path, serve: Serve) -> None:
     def respond(request: dict[str, Any], _: int) -> Reply:
         text = last(request)
         if "bad report" in text:
@@ -138,6 +132,5 @@ def test_reports_that_a_model_fails_on_are_excluded(
     server, made = serve(respond), tmp_path / "i.jsonl"
     table = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear lungs."], ["2", "A bad report."]])
     command = ("inject", table, "--by", "openai:m", "--base-url", server.base_url, "--out", made)
-    assert run_meta(*command, "--types", "a", "--errors", 1) == 3
+    assert "excluded: 2_a1" in run_meta(*command, "--types", "a", "--errors", 1, exit_code=3)
     assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
-    assert "excluded: 2_a1" in capsys.readouterr().out

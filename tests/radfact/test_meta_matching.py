@@ -24,23 +24,21 @@ def scores(folder: Path, pairs: list[Pair]) -> Path:
     return folder
 
 
-def ratings(path: Path) -> Path:
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[object, ...]:
     rows = [[pair.sample_id, pair.reference, pair.candidate, i % 3] for i, pair in enumerate(PAIRS)]
-    return write_table(path, ["id", "reference", "candidate", "expert"], rows)
+    path = write_table(tmp_path / "r.csv", ["id", "reference", "candidate", "expert"], rows)
+    return (path, "--better", "lower", "--bootstrap", 0)
 
 
-def others(pairs: list[Pair]) -> list[Pair]:
-    """Two pairs with other texts, one with another id, and one missing."""
-    changed = [Pair("0", "Edema.", pairs[0].reference), Pair("1", pairs[1].candidate, "Edema.")]
-    return [*changed, *pairs[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
+# Two pairs with other texts, one with another id, and one missing.
+CHANGED = [Pair("0", "Edema.", PAIRS[0].reference), Pair("1", PAIRS[1].candidate, "Edema.")]
+OTHERS = [*CHANGED, *PAIRS[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
 
 
-def test_agreement_records_samples_that_do_not_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, out = scores(tmp_path / "s", others(PAIRS)), tmp_path / "out"
-    table = ratings(tmp_path / "r.csv")
-    arguments = ("agreement", table, "--better", "lower", "--scores", folder, "--bootstrap", 0, "--out", out)
-    assert run_meta(*arguments) == 0
-    console = " ".join(capsys.readouterr().out.split())
+def test_agreement_records_samples_that_do_not_match(tmp_path: Path, table: tuple[object, ...]) -> None:
+    folder, out = scores(tmp_path / "s", OTHERS), tmp_path / "out"
+    console = run_meta("agreement", *table, "--scores", folder, "--out", out)
     kinds = ("missing samples of the set: 1 (5).", "samples that are not in the set: 1 (x).", "splitter): 2 (0, 1).")
     assert all(note in console for note in kinds)
     expected = {"folder": "s", "missing": ["5"], "unknown": ["x"], "other_texts": ["0", "1"]}
@@ -48,19 +46,12 @@ def test_agreement_records_samples_that_do_not_match(tmp_path: Path, capsys: pyt
     assert "with other texts" in (out / "agreement.html").read_text()
 
 
-def test_an_ensemble_prints_samples_of_a_judge_that_do_not_match(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", others(PAIRS))
-    fitted, table = tmp_path / "e.json", ratings(tmp_path / "r.csv")
-    judges = (f"--judges=one={one}", f"--judges=two={two}")
-    fit = ("ensemble", "fit", table, "--better", "lower", *judges, "--features", "logical_recall", "--folds", 2)
-    assert run_meta(*fit, "--method", "average", "--bootstrap", 0, "--out", fitted) == 0
-    console = " ".join(capsys.readouterr().out.split())
-    assert "one:" not in console
-    assert "two: samples with other texts than in the set" in console
-    assert run_meta("ensemble", "apply", fitted, *judges, "--out", tmp_path / "n") == 0
-    console = " ".join(capsys.readouterr().out.split())
+def test_an_ensemble_prints_samples_of_a_judge_that_do_not_match(tmp_path: Path, table: tuple[object, ...]) -> None:
+    judges = (f"--judges=one={scores(tmp_path / 'one', PAIRS)}", f"--judges=two={scores(tmp_path / 'two', OTHERS)}")
+    fitted, more = tmp_path / "e.json", ("--features", "logical_recall", "--folds", 2, "--method", "average")
+    console = run_meta("ensemble", "fit", *table, *judges, *more, "--out", fitted)
+    assert ("one:" in console, "two: samples with other texts than in the set" in console) == (False, True)
+    console = run_meta("ensemble", "apply", fitted, *judges, "--out", tmp_path / "n")
     assert "two: samples that are not in the set: 1 (x)." in console
     assert "two: samples with other texts" in console
 
@@ -71,28 +62,20 @@ DIVIDED = [
 ]
 
 
-def radfact_alone(folder: Path, pairs: list[Pair]) -> Path:
-    write_results(RadFact(OfflineJudge(), bootstrap=0).score(pairs), folder)
-    return folder
-
-
-def test_split_reports_match(tmp_path: Path) -> None:
-    folder = radfact_alone(tmp_path / "s", DIVIDED)
-    texts = [row["text"] for _, row in read_jsonl(folder / "sentences.jsonl") if row["sample_id"] == "0"]
-    assert len(texts) == 5
-    assert match_samples(folder, pair_digests(DIVIDED)).notes() == []
-    assert match_samples(folder, pair_digests(PAIRS)).other_texts == [pair.sample_id for pair in PAIRS]
-
-
 @pytest.mark.parametrize("order", [("split", "whole"), ("whole", "split"), ("split",)])
-def test_an_ensemble_has_the_reports_before_the_split(tmp_path: Path, order: tuple[str, ...]) -> None:
-    radfact_alone(tmp_path / "split", DIVIDED)
+def test_split_reports_match_and_an_ensemble_has_the_reports_before_the_split(
+    tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    write_results(RadFact(OfflineJudge(), bootstrap=0).score(DIVIDED), tmp_path / "split")
+    texts = [row["text"] for _, row in read_jsonl(tmp_path / "split/sentences.jsonl") if row["sample_id"] == "0"]
+    assert len(texts) == 5
+    assert match_samples(tmp_path / "split", pair_digests(DIVIDED)).notes() == []
+    assert match_samples(tmp_path / "split", pair_digests(PAIRS)).other_texts == [pair.sample_id for pair in PAIRS]
     evaluate(DIVIDED, ["rouge_l"], bootstrap=0, out=tmp_path / "whole")
-    figures = {"split": "logical_precision", "whole": "rouge_l"}
-    features = {f"{name}/{figures[name]}": [0.0] for name in order}
-    fit_ensemble(features, method="average").save(tmp_path / "e.json")
-    judges = [f"--judges={name}={tmp_path / name}" for name in order]
-    assert run_meta("ensemble", "apply", tmp_path / "e.json", *judges, "--out", tmp_path / "out") == 0
+    names = {"split": "logical_precision", "whole": "rouge_l"}
+    fit_ensemble({f"{judge}/{names[judge]}": [0.0] for judge in order}, method="average").save(tmp_path / "e.json")
+    judges = [f"--judges={judge}={tmp_path / judge}" for judge in order]
+    run_meta("ensemble", "apply", tmp_path / "e.json", *judges, "--out", tmp_path / "out")
     assert match_samples(tmp_path / "out", pair_digests(DIVIDED)).notes() == []
     if "whole" in order:
         texts = [row["text"] for _, row in read_jsonl(tmp_path / "out/sentences.jsonl")]
@@ -106,8 +89,7 @@ def test_the_record_of_an_ensemble_identifies_it(tmp_path: Path) -> None:
     for name, letters in judged.items():
         columns = {f"{letter}/logical_recall": [0.0, 1.0, 2.0] for letter in letters}
         fit_ensemble(columns, [0.0, 1.0, 2.0]).save(tmp_path / f"{name}.json")
-        arguments = ("ensemble", "apply", tmp_path / f"{name}.json", *judges, "--out", tmp_path / name)
-        assert run_meta(*arguments) == 0
+        run_meta("ensemble", "apply", tmp_path / f"{name}.json", *judges, "--out", tmp_path / name)
     run = read_json(tmp_path / "first/run.json")
     metric = read_json(tmp_path / "first/scores.json")["metrics"]["ensemble"]
     assert {"versions", "input", "judge", "options", "calls", "seconds"} <= set(run)

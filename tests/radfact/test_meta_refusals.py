@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from chat_server import ChatServer
-from meta_run import refuse_meta, run_meta, write_table
+from meta_run import Serve, refuse_meta, run_meta, write_table
 
 CASES = yaml.safe_load(Path(__file__).with_name("meta_refusals.yaml").read_text("utf-8"))
 
@@ -17,7 +15,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("meta_refusals.yaml").read_text(
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
-    assert run_meta("examples", "--out", folder / "examples") == 0
+    run_meta("examples", "--out", folder / "examples")
     rows = [[f"{site}{number}", site, "No effusion. Mild cardiomegaly."] for site in "xy" for number in (1, 2)]
     write_table(folder / "examples" / "reports.csv", ["id", "site", "report"], rows)
     return folder / "examples"
@@ -30,14 +28,13 @@ def test_wrong_options_are_refused_before_the_model_is_queried(
     option: str,
     inputs: Path,
     tmp_path: Path,
-    serve: Callable[..., ChatServer],
+    serve: Serve,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(inputs)
     server, out = serve(lambda *_: (200, {}, "")), tmp_path / "out"
     command = arguments.replace("MODEL", "--judge openai:m SERVER").replace("SERVER", f"--base-url {server.base_url}")
-    found, line = refuse_meta(capsys, *shlex.split(command), "--out", out)
+    found, line = refuse_meta(*shlex.split(command), "--out", out)
     assert (found, option in line) == (code, True)
     assert not server.requests
     assert not out.exists()

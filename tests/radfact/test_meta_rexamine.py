@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from chat_server import ChatServer, Reply, last
-from error_checks import raises_code
+from chat_server import Reply, last
+from error_checks import raises, raises_code
 from green_responses import GreenResponse
-from meta_run import run_meta, write_table
+from meta_run import Serve, run_meta, write_table
 from scipy import stats
 
-from radfact.errors import ErrorCode, Failure, InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
+from radfact.llm import mock_client
 from radfact.meta.datasets.reports import SiteReport, read_counts, read_reports
-from radfact.meta.injection.records import InjectedReport, read_injected
+from radfact.meta.injection.llm_editor import ModelEditor
+from radfact.meta.injection.records import read_injected
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.robustness.rexamine import RexamineResult, rexamine
 from radfact.meta.robustness.style_effects import (
@@ -29,9 +33,11 @@ from radfact.meta.robustness.style_effects import (
     table_2,
     table_c,
 )
-from radfact.meta.scores import ScoreColumns
+from radfact.meta.scores import ScoreColumns, ScoreFunction
 from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
+
+Run = Callable[..., RexamineResult]
 
 SITES = ["x"] * 4 + ["y"] * 3
 
@@ -54,11 +60,8 @@ def test_t_is_standardized_minus_original_and_negative_where_style_is_rewarded()
 
 
 def test_table_2_counts_sites_below_the_corrected_level() -> None:
-    tests = [
-        StyleTest("m", "x", -4.0, 0.001, -1, 9),
-        StyleTest("m", "y", -2.0, 0.04, -1, 9),
-        StyleTest("m", "z", None, None, 0, 9),
-    ]
+    results = (("x", -4.0, 0.001, -1), ("y", -2.0, 0.04, -1), ("z", None, None, 0))
+    tests = [StyleTest("m", site, t, p, difference, 9) for site, t, p, difference in results]
     assert table_2(tests).rows == [["m", -3.0, -4.0, -2.0, 1, 3]]
 
 
@@ -92,21 +95,19 @@ def test_counts_of_experts_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "line", "field", "code"),
+    ("rows", "expected"),
     [
-        ([{"sample_id": 5, "report": "Clear."}], 1, "sample_id", ErrorCode.INVALID_VALUE),
-        ([{"id": " ", "report": "Clear."}], 1, "id", ErrorCode.MISSING_FIELD),
-        ([{"id": "1", "findings": ["Clear."]}], 1, "findings", ErrorCode.INVALID_VALUE),
-        ([{"id": "1", "report": None}], 1, "report", ErrorCode.MISSING_FIELD),
-        ([{"id": "1", "report": "Clear."}] * 2, 2, "id", ErrorCode.DUPLICATE),
-        ([{"sample_id": "1", "report": "Clear."}] * 2, 2, "sample_id", ErrorCode.DUPLICATE),
+        ([{"sample_id": 5, "report": "Clear."}], "1: sample_id: invalid-value"),
+        ([{"id": " ", "report": "Clear."}], "1: id: missing-field"),
+        ([{"id": "1", "findings": ["Clear."]}], "1: findings: invalid-value"),
+        ([{"id": "1", "report": None}], "1: report: missing-field"),
+        ([{"id": "1", "report": "Clear."}] * 2, "2: id: duplicate"),
+        ([{"sample_id": "1", "report": "Clear."}] * 2, "2: sample_id: duplicate"),
     ],
 )
-def test_invalid_reports_are_refused(
-    rows: list[dict[str, object]], line: int, field: str, code: ErrorCode, tmp_path: Path
-) -> None:
+def test_invalid_reports_are_refused(rows: list[dict[str, object]], expected: str, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "r.jsonl", rows)
-    with raises_code(code, line=line, field=field):
+    with raises(f"r.jsonl:{expected}"):
         read_reports(tmp_path / "r.jsonl", default_site="")
 
 
@@ -129,144 +130,114 @@ def test_reports_of_a_manifest_are_narratives_or_sentences(tmp_path: Path) -> No
     assert found == [SiteReport("1", "", "Lungs are clear."), SiteReport("2", "", "Clear. No effusion.")]
 
 
-REPORTS = [
-    SiteReport(f"{site}{i}", site, text)
-    for site in ("x", "y")
-    for i, text in enumerate(
-        (
-            "No pneumothorax. Small left effusion. Heart size normal.",
-            "The lungs are clear. Stable cardiomegaly.",
-            "There is mild right basal atelectasis. No effusion or pneumothorax.",
-            "Moderate pulmonary edema, unchanged. Large heart.",
-        )
-    )
-]
+TEXTS = (
+    "No pneumothorax. Small left effusion. Heart size normal.",
+    "The lungs are clear. Stable cardiomegaly.",
+    "There is mild right basal atelectasis. No effusion or pneumothorax.",
+    "Moderate pulmonary edema, unchanged. Large heart.",
+)
+REPORTS = [SiteReport(f"{site}{i}", site, text) for site in ("x", "y") for i, text in enumerate(TEXTS)]
 
 
-class WordOverlap:
-    """Scores the share of the candidate's words in the reference, and records the number of pairs per call."""
-
-    def __init__(self) -> None:
-        self.calls: list[int] = []
-
-    def __call__(self, pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
-        del folder
-        self.calls.append(len(pairs))
-        shares = []
-        for pair in pairs:
-            words, known = str(pair.candidate).split(), set(str(pair.reference).split())
-            shares.append(sum(word in known for word in words) / len(words))
-        return ScoreColumns({"words": shares}, {"words": "higher"})
+def overlap(pairs: Sequence[Pair], _: Path) -> ScoreColumns:
+    """The share of the candidate's words in the reference."""
+    words = [(str(pair.candidate).split(), set(str(pair.reference).split())) for pair in pairs]
+    shares = [sum(word in known for word in candidate) / len(candidate) for candidate, known in words]
+    return ScoreColumns({"words": shares}, {"words": "higher"})
 
 
-class Styler:
-    """Begins every sentence with "There is", counts its calls, and fails on reports with a word."""
-
-    name = "styler"
-
-    def __init__(self, fails_on: str | None = None) -> None:
-        self.calls, self.fails_on = 0, fails_on
-
-    def describe(self) -> dict[str, Any]:
-        return {"temperature": 0}
-
-    def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        self.calls += 1
-        results: list[InjectedReport | Failure] = []
-        for row in reports:
-            sentences = (f"There is {text[0].lower()}{text[1:]}." for text in row.report[:-1].split(". "))
-            texts = {"reference": row.report, "candidate": " ".join(sentences)}
-            made = InjectedReport(sample_id=row.sample_id, source_id=row.sample_id, **texts)
-            results.append(Failure("no answer") if self.fails_on and self.fails_on in row.report else made)
-        return results
+@pytest.fixture
+def styled() -> Mock:
+    """A model that begins every sentence with "There is", and records the reports."""
+    return Mock(side_effect=lambda text: re.sub(r"(^|\. )(?=\w)", r"\1There is ", text))
 
 
-def run(reports: Sequence[SiteReport], folder: Path, **options: Any) -> RexamineResult:
-    """Run the seven steps without a model."""
-    defaults = {"styler": Styler(), "injector": RuleInjector(seed=1), "score": WordOverlap(), "seed": 1}
-    return rexamine(reports, folder, **{**defaults, **options})
+@pytest.fixture
+def run(tmp_path: Path, styled: Mock) -> Run:
+    """Run the seven steps in the same folder."""
+
+    def steps(
+        reports: Sequence[SiteReport] = REPORTS, score: ScoreFunction = overlap, **options: Any
+    ) -> RexamineResult:
+        styler = ModelEditor(mock_client(lambda text: styled(text)), "standardize")
+        return rexamine(reports, tmp_path, styler=styler, injector=RuleInjector(seed=1), score=score, seed=1, **options)
+
+    return steps
 
 
-def test_counts_of_experts_are_never_overwritten(tmp_path: Path) -> None:
-    run(REPORTS, tmp_path)
+def test_counts_of_experts_are_never_overwritten(tmp_path: Path, run: Run) -> None:
+    run()
     path = tmp_path / "for_experts.csv"
     header, first, *rest = path.read_text().splitlines()
     path.write_text("\n".join([header, f"{first}3", *rest]) + "\n")
     filled = path.read_text()
-    run(REPORTS, tmp_path)
+    run()
     assert path.read_text() == filled
-    score = WordOverlap()
+    score = Mock(side_effect=overlap)
     with raises_code(ErrorCode.OUTPUT_CONFLICT, file=path):
-        run(REPORTS[:4], tmp_path, score=score)
+        run(REPORTS[:4], score)
     assert path.read_text() == filled
-    assert score.calls == []  # before anything is paid for
+    score.assert_not_called()  # before anything is paid for
 
 
-def test_failed_reports_are_excluded_and_tried_again(tmp_path: Path) -> None:
-    styler, score = Styler("edema"), WordOverlap()
-    result = run(REPORTS, tmp_path, styler=styler, score=score)
+def test_failed_reports_are_excluded_and_tried_again(tmp_path: Path, run: Run, styled: Mock) -> None:
+    style, score = styled.side_effect, Mock(side_effect=overlap)
+    styled.side_effect = lambda text: "" if "edema" in text else style(text)
+    result = run(score=score)
     assert set(result.excluded) == {"x3", "y3"}
     assert result.experts == "labels"
-    assert score.calls == [6, 6]
+    assert [len(call.args[0]) for call in score.call_args_list] == [6, 6]
     assert all(test.t is None or test.t < 0 for test in result.tests)
     page = (tmp_path / "rexamine.html").read_text()
-    assert "No expert has counted errors" in page
-    assert "not standardized: no answer" in page
-    assert run(REPORTS, tmp_path, styler=styler, score=score) == result
-    assert styler.calls == 2
+    assert ("No expert has counted errors" in page, "not standardized: " in page) == (True, True)
+    queries = styled.call_count
+    assert run(score=score) == result
+    assert styled.call_count == 2 * queries
 
 
-def test_an_interrupted_run_resumes_and_a_step_runs_once_for_the_same_reports(tmp_path: Path) -> None:
-    styler = Styler()
-
-    def fail(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
-        del pairs, folder
-        raise RunError("the server went away")
-
+def test_an_interrupted_run_resumes_and_a_step_runs_once_for_the_same_reports(run: Run, styled: Mock) -> None:
     with pytest.raises(RunError):
-        run(REPORTS, tmp_path, styler=styler, score=fail)
+        run(score=Mock(side_effect=RunError("the server went away")))
     for _ in range(2):
-        run(REPORTS, tmp_path, styler=styler)
-    assert styler.calls == 1
-    run(REPORTS[1:], tmp_path, styler=styler)
-    assert styler.calls == 2
+        run()
+    assert styled.call_count == len(TEXTS)
+    run(REPORTS[1:])
+    assert styled.call_count == 2 * len(TEXTS)
 
 
-def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tmp_path: Path) -> None:
-    run(REPORTS, tmp_path)
+def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tmp_path: Path, run: Run) -> None:
+    run()
     lines = (tmp_path / "for_experts.csv").read_text().splitlines()
     assert (lines[0], len(lines)) == ("id,site,reference,candidate,errors", 9)
     first, second, *_ = [report.sample_id for report in REPORTS]
     rows = [[report.sample_id, i % 3] for i, report in enumerate(REPORTS)]
     table = write_table(tmp_path / "c.csv", ["id", "errors"], [[first, " "], ["typo", 2], *rows[2:]])
-    result = run(REPORTS, tmp_path, counts=read_counts(table))
+    result = run(counts=read_counts(table))
     uncounted, unknown = result.notes[-2:]
     assert (result.experts, f"2 of {len(REPORTS)} (" in uncounted, "1 (typo)" in unknown) == ("experts", True, True)
     page = (tmp_path / "rexamine.html").read_text()
     assert ("No expert" in page, uncounted in page, unknown in page) == (False, True, True)
     record = read_json(tmp_path / "rexamine.json")
     assert (set(record["uncounted"]), record["unknown_counts"]) == ({first, second}, ["typo"])
-    site = REPORTS[0].site
-    (counted,) = {ranking.n for ranking in result.rankings if ranking.site == site}
-    assert counted == sum(report.site == site for report in REPORTS) - 2
+    assert {ranking.n for ranking in result.rankings if ranking.site == "x"} == {2}
     header, row, *_ = (tmp_path / "table_c.csv").read_text().splitlines()
-    assert dict(zip(header.split(","), row.split(","), strict=True))[f"{site} n"] == str(counted)
-    score = WordOverlap()
+    assert dict(zip(header.split(","), row.split(","), strict=True))["x n"] == "2"
+    score = Mock(side_effect=overlap)
     with raises_code(ErrorCode.MISMATCH, field="counts"):
-        run(REPORTS, tmp_path, counts={"other": 1}, score=score)
-    assert score.calls == []
+        run(score=score, counts={"other": 1})
+    score.assert_not_called()
 
 
-def test_reports_are_drawn_by_seed_and_site(tmp_path: Path) -> None:
+def test_reports_are_drawn_by_seed_and_site(tmp_path: Path, run: Run) -> None:
     drawn = []
-    for folder in (tmp_path / "one", tmp_path / "two"):
-        run(REPORTS, folder, per_site=2)
-        drawn.append([row["sample_id"] for _, row in read_jsonl(folder / "standardized.jsonl")])
+    for _ in range(2):
+        (tmp_path / "standardized.jsonl").unlink(missing_ok=True)
+        run(per_site=2)
+        drawn.append([row["sample_id"] for _, row in read_jsonl(tmp_path / "standardized.jsonl")])
     assert drawn[0] == drawn[1]
     assert [key[0] for key in drawn[0]] == ["x", "x", "y", "y"]
-    with pytest.raises(InputError, match="'z'") as error:
-        run([*REPORTS, SiteReport("z0", "z", "Clear.")], tmp_path)
-    assert error.value.code is ErrorCode.EMPTY_INPUT
+    with raises_code(ErrorCode.EMPTY_INPUT, match="'z'"):
+        run([*REPORTS, SiteReport("z0", "z", "Clear.")])
 
 
 @pytest.fixture
@@ -288,7 +259,7 @@ def model_response(request: dict[str, Any], _: int) -> Reply:
     [("rouge_l,green", ["rouge_l", "green"]), ("green,rouge_l,green_ec", ["green", "green_ec", "rouge_l"])],
 )
 def test_the_command_runs_all_seven_steps_and_tests_a_metric_by_its_main_score(
-    names: str, scores: list[str], tmp_path: Path, table: Path, serve: Callable[..., ChatServer]
+    names: str, scores: list[str], tmp_path: Path, table: Path, serve: Serve
 ) -> None:
     response = GreenResponse((("A mass",), *[()] * 5), ((),) * 6, ("Clear lungs",)).text()
 
@@ -298,7 +269,7 @@ def test_the_command_runs_all_seven_steps_and_tests_a_metric_by_its_main_score(
 
     server, out = serve(respond), tmp_path / "out"
     model = ("--judge", "openai:m", "--base-url", server.base_url)
-    assert run_meta("rexamine", table, "--metrics", names, *model, "--out", out) == 0
+    run_meta("rexamine", table, "--metrics", names, *model, "--out", out)
     record = read_json(out / "rexamine.json")
     assert list(dict.fromkeys(test["score"] for test in record["style_tests"])) == scores
     assert record["threshold"] == pytest.approx(0.05 / (len(scores) * 2))
@@ -314,11 +285,11 @@ def test_the_command_runs_all_seven_steps_and_tests_a_metric_by_its_main_score(
     assert "<svg" in (out / "figure_3.svg").read_text()
 
 
-def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: Callable[..., ChatServer]) -> None:
+def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: Serve) -> None:
     server, out = serve(model_response), tmp_path / "out"
     models = ("--styler", "openai:m", "--errors-by", "openai:m", "--base-url", server.base_url)
     command = ("rexamine", table, *models, "--metrics", "bleu_1", "--out", out)
-    assert run_meta(*command) == 0
+    run_meta(*command)
     rows = read_injected(out / "candidates.jsonl")
     assert all(row.reference.startswith("Findings: ") and row.candidate.endswith(" A mass.") for row in rows)
     # Nobody has counted the errors of a model.
@@ -326,9 +297,9 @@ def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: 
     assert "fill in for_experts.csv" in (out / "rexamine.html").read_text()
     requests = len(server.requests)
     counts = write_table(tmp_path / "c.csv", ["id", "errors"], [[row.sample_id, i] for i, row in enumerate(rows)])
-    assert run_meta(*command, "--counts", counts) == 0
+    run_meta(*command, "--counts", counts)
     assert read_json(out / "rexamine.json")["experts"] == "experts"
     assert len(server.requests) == requests
     # Other parameters of the model are other steps.
-    assert run_meta(*command, "--judge-arg", "temperature=0.5") == 0
+    run_meta(*command, "--judge-arg", "temperature=0.5")
     assert [request["temperature"] for request in server.requests[requests:]] == [0.5] * requests

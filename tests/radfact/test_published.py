@@ -3,12 +3,13 @@
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
@@ -23,7 +24,6 @@ from radfact.results.evaluation import EvaluationResult
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
 
-Corners = tuple[float, float, float, float]
 KINDS = ("logical", "grounding", "spatial")
 NO = Verdict("not_entailment")
 
@@ -160,135 +160,50 @@ def test_scores_of_the_published_examples_equal_the_definition() -> None:
     assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=100).score(pairs), 100)
 
 
-LEFT, RIGHT, WHOLE = (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.5, 1.0), (0.0, 0.0, 1.0, 1.0)
-Evidence = dict[str, tuple[int, ...]]
-
-
-def located(text: str, *corners: Corners) -> Sentence:
-    made = tuple(Box(x_min=a, y_min=b, x_max=c, y_max=d) for a, b, c, d in corners)
-    return Sentence(text=text, boxes=made or None)
-
-
-def masked(text: str, pixels: np.ndarray) -> Sentence:
-    encoded = coco.encode(np.asfortranarray(pixels, dtype=np.uint8))
-    return Sentence(text=text, masks=(Mask(size=pixels.shape, counts=encoded["counts"].decode()),))
+CORNERS = yaml.safe_load(Path(__file__).with_name("corner_cases.yaml").read_text("utf-8"))["cases"]
+MASKS = {
+    "left half": np.pad(np.ones((224, 112), dtype=bool), ((0, 0), (0, 112))),
+    "empty": np.zeros((4, 4), dtype=bool),
+}
 
 
 class Table(Dice):
     """A judge with given verdicts."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Mapping[str, Sequence[int]]) -> None:
         self.evidence = evidence
 
     def answer(self, question: EntailmentQuery) -> Verdict:
         named = self.evidence.get(question.hypothesis)
-        return Verdict("entailment", named) if named else NO
+        return Verdict("entailment", tuple(named)) if named else NO
 
 
-def scores_of(candidate: list[Sentence], reference: list[Sentence], entailed: Evidence, compat: Any) -> list[Any]:
-    """Precision and recall of each kind, None for no value, where `entailed` names the evidence of hypotheses."""
-    (sample,) = RadFact(Table(entailed), compat=compat, bootstrap=0).score([candidate], [reference]).samples
+def located(text: str, area: str | list[list[float]] | None) -> Sentence:
+    """A sentence with boxes or with the mask of a name."""
+    if isinstance(area, str):
+        encoded = coco.encode(np.asfortranarray(MASKS[area], dtype=np.uint8))
+        return Sentence(text=text, masks=(Mask(size=MASKS[area].shape, counts=encoded["counts"].decode()),))
+    made = [Box(x_min=a, y_min=b, x_max=c, y_max=d) for a, b, c, d in area or ()]
+    return Sentence(text=text, boxes=tuple(made) or None)
+
+
+def scores_of(case: Mapping[str, Any], compat: Any) -> list[float | None]:
+    """Precision and recall of each kind, None for no value."""
+    candidate, reference = ([located(*row) for row in case[side].items()] for side in ("candidate", "reference"))
+    (sample,) = RadFact(Table(case["entailed"]), compat=compat, bootstrap=0).score([candidate], [reference]).samples
     values = [sample.scores[f"{kind}_{part}"] for kind in KINDS for part in ("precision", "recall")]
     return [None if math.isnan(value) else value for value in values]
-
-
-HALF_MASK = np.pad(np.ones((224, 112), dtype=bool), ((0, 0), (0, 112)))
-CORNERS: dict[str, tuple[list[Sentence], list[Sentence], Evidence, list[Any], list[Any]]] = {
-    # candidate, reference, entailed: evidence; scores in paper mode, in exact mode (logical, grounding, spatial: P, R)
-    "no candidate sentences": ([], [located("x", LEFT)], {}, *[[None, 0, None, None, None, 0]] * 2),
-    "no sentences at all": ([], [], {}, *[[None] * 6] * 2),
-    "no boxes anywhere": ([located("a")], [located("x")], {"a": (0,)}, *[[1, 0, None, None, None, None]] * 2),
-    "boxes in the candidate only": (
-        [located("a", LEFT)],
-        [located("x")],
-        {"a": (0,), "x": (0,)},
-        *[[1, 1, 0, None, 0, None]] * 2,
-    ),
-    "boxes in the reference only": (
-        [located("a")],
-        [located("x", LEFT)],
-        {"a": (0,), "x": (0,)},
-        *[[1, 1, None, 0, None, 0]] * 2,
-    ),
-    "evidence without boxes beside evidence that has some": (
-        [located("a", LEFT)],
-        [located("x"), located("y", LEFT)],
-        {"a": (0, 1)},
-        *[[1, 0, 1, None, 1, 0]] * 2,
-    ),
-    "several boxes against several evidences": (
-        [located("a", (0.0, 0.0, 0.25, 1.0), (0.75, 0.0, 1.0, 1.0))],
-        [located("x", (0.0, 0.0, 0.125, 1.0)), located("y", (0.75, 0.0, 0.9375, 1.0))],
-        {"a": (0, 1)},
-        *[[1, 0, 1, None, 1, 0]] * 2,
-    ),
-    "a box thinner than a pixel of the grid": (
-        [located("a", (0.5, 0.5, 0.501, 0.6))],
-        [located("x", WHOLE)],
-        {"a": (0,)},
-        [1, 0, 0, None, 0, 0],
-        [1, 0, 1, None, 1, 0],
-    ),
-    "evidence thinner than a pixel of the grid": (
-        [located("a", (0.5, 0.5, 0.501, 0.6))],
-        [located("x", (0.5, 0.5, 0.501, 0.6))],
-        {"a": (0,)},
-        [1, 0, 0, None, 0, 0],
-        [1, 0, 1, None, 1, 0],
-    ),
-    "a share of exactly one half": (
-        [located("a", WHOLE)],
-        [located("x", LEFT)],
-        {"a": (0,)},
-        [1, 0, 0, None, 0, 0],
-        [1, 0, 1, None, 1, 0],
-    ),
-    # 4 and 2 pixels of 224: other grids, and rounding instead of truncation, come to more than one half.
-    "corners that are truncated to the grid": (
-        [located("a", (0.0, 0.0, 0.02, 1.0))],
-        [located("x", (0.0, 0.0, 0.012, 1.0))],
-        {"a": (0,)},
-        [1, 0, 0, None, 0, 0],
-        [1, 0, 1, None, 1, 0],
-    ),
-    "a sentence that stands twice with different boxes": (
-        [located("a", LEFT), located("A.", RIGHT)],
-        [located("x", LEFT)],
-        {"a": (0,)},
-        *[[1, 0, 0.5, None, 0.5, 0]] * 2,
-    ),
-    "evidence that stands twice with different boxes": (
-        [located("a", LEFT)],
-        [located("x", RIGHT), located("X.", LEFT)],
-        {"a": (1,)},
-        [1, 0, 0, None, 0, 0],
-        [1, 0, 1, None, 1, 0],
-    ),
-    "a mask in the candidate and a box in the reference": (
-        [masked("a", HALF_MASK)],
-        [located("x", WHOLE)],
-        {"a": (0,), "x": (0,)},
-        [1, 1, 1, 0, 1, 0],
-        [1, 1, 1, 1, 1, 1],
-    ),
-    "a mask without a pixel": (
-        [masked("a", np.zeros((4, 4), dtype=bool))],
-        [located("x", WHOLE)],
-        {"a": (0,), "x": (0,)},
-        *[[1, 1, 0, 0, 0, 0]] * 2,
-    ),
-}
 
 
 @pytest.mark.parametrize("corner", CORNERS)
 @pytest.mark.parametrize("compat", ["paper", "exact"])
 def test_corner_cases(corner: str, compat: str) -> None:
-    candidate, reference, entailed, paper, exact = CORNERS[corner]
-    assert scores_of(candidate, reference, entailed, compat) == (paper if compat == "paper" else exact)
+    case = CORNERS[corner]
+    assert scores_of(case, compat) == case.get(compat, case["paper"])
 
 
 def test_f1_of_zero_precision_and_recall_is_zero() -> None:
-    result = RadFact(Table({}), bootstrap=10).score([[located("a")]], [[located("x")]])
+    result = RadFact(Table({}), bootstrap=10).score([[Sentence(text="a")]], [[Sentence(text="x")]])
     score = result.summaries["logical_f1"]
     assert [result.samples[0].scores["logical_f1"], score.point, score.median, score.high] == [0, 0, 0, 0]
 
@@ -296,8 +211,10 @@ def test_f1_of_zero_precision_and_recall_is_zero() -> None:
 def test_golden_scores_of_the_published_metric() -> None:
     # Origin: what the published implementation's own test of its metric expects of four sentences a side with these
     # boxes, the first three entailed by each other; the sentences here are ours.
-    small, near, far = (0.1, 0.1, 0.2, 0.2), (0.3, 0.3, 0.4, 0.4), (0.5, 0.5, 0.6, 0.6)
-    candidate = [located("a", small), located("b", near, far), located("c"), located("d")]
-    reference = [located("p", small), located("q", near), located("r", far), located("s")]
-    entailed = {"a": (0,), "b": (1,), "c": (2,), "p": (0,), "q": (1,), "r": (2,)}
-    assert scores_of(candidate, reference, entailed, "paper") == pytest.approx([0.75, 0.75, 0.5, 2 / 3, 0.5, 2 / 3])
+    small, near, far = [0.1, 0.1, 0.2, 0.2], [0.3, 0.3, 0.4, 0.4], [0.5, 0.5, 0.6, 0.6]
+    case = {
+        "candidate": {"a": [small], "b": [near, far], "c": None, "d": None},
+        "reference": {"p": [small], "q": [near], "r": [far], "s": None},
+        "entailed": {"a": [0], "b": [1], "c": [2], "p": [0], "q": [1], "r": [2]},
+    }
+    assert scores_of(case, "paper") == pytest.approx([0.75, 0.75, 0.5, 2 / 3, 0.5, 2 / 3])

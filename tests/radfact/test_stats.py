@@ -51,24 +51,24 @@ def test_intervals_are_those_of_replicates_drawn_one_by_one(samples: list[tuple[
             assert spread(summaries[name]) == pytest.approx(row, abs=1e-12)
 
 
-def test_the_point_of_an_f1_comes_from_the_means_of_the_set() -> None:
-    summaries = summarize({"p": [1.0, 0.0], "r": [0.0, 1.0]}, f1={"f": ("p", "r")}, replicates=0)
-    assert summaries["f"].point == 0.5
+NO = math.nan
 
 
-def test_samples_without_a_value_are_excluded() -> None:
-    summaries = summarize({"p": [1.0, math.nan, 0.5], "r": [math.nan, 1.0, 0.5]}, f1={"f": ("p", "r")}, replicates=0)
-    assert (summaries["p"].point, summaries["p"].n) == (0.75, 2)
-    assert summaries["f"].n == 1
-
-
-def test_a_score_without_values_has_no_summary_and_no_f1() -> None:
-    summaries = summarize({"p": [math.nan, math.nan], "r": [1.0, 1.0]}, f1={"f": ("p", "r")})
-    assert summaries["p"] == summaries["f"] == Summary(None)
-
-
-def test_no_samples_have_no_summary() -> None:
-    assert summarize({"p": [], "r": []}, f1={"f": ("p", "r")})["p"] == Summary(None)
+@pytest.mark.parametrize(
+    ("precision", "recall", "expected"),
+    [
+        ([1.0, 0.0], [0.0, 1.0], {"p": (0.5, 2), "r": (0.5, 2), "f": (0.5, 2)}),
+        ([1.0, NO, 0.5], [NO, 1.0, 0.75], {"p": (0.75, 2), "r": (0.875, 2), "f": (pytest.approx(21 / 26), 1)}),
+        ([NO, NO], [1.0, 1.0], {"p": (None, 0), "r": (1.0, 2), "f": (None, 0)}),
+        ([], [], dict.fromkeys("prf", (None, 0))),
+    ],
+    ids=["the F1 of a set is that of its means", "samples without a value", "no value", "no samples"],
+)
+def test_points_are_means_over_the_samples_with_a_value(
+    precision: list[float], recall: list[float], expected: dict[str, tuple[float | None, int]]
+) -> None:
+    summaries = summarize({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=5)
+    assert {name: (summary.point, summary.n) for name, summary in summaries.items()} == expected
 
 
 def test_without_replicates_there_is_a_point_and_no_interval() -> None:
@@ -79,9 +79,6 @@ def test_without_replicates_there_is_a_point_and_no_interval() -> None:
 def test_a_harmonic_mean_lies_between_its_parts(precision: float, recall: float) -> None:
     low, high = sorted((precision, recall))
     assert low - 1e-12 <= harmonic_mean(precision, recall) <= high + 1e-12
-
-
-def test_the_harmonic_mean_of_two_zeros_is_zero() -> None:
     assert harmonic_mean(0.0, 0.0) == 0.0
 
 

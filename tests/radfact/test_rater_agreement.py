@@ -1,4 +1,4 @@
-"""Kappa and alpha against statsmodels and published values."""
+"""Agreement of raters: kappa and alpha against statsmodels and published values, and counts of errors by hand."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from radfact.statistics.bootstrap import summarize_counts
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.rater_agreement import (
     Level,
+    Mean,
     alpha_from_counts,
     coincidence_counts,
     confusion_counts,
+    count_accuracy,
+    error_type_f1,
     kappa_from_counts,
+    mean_detected,
 )
 
 # Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011, part C: four observers, twelve units, 0 = missing.
@@ -56,9 +62,43 @@ def test_an_interval_contains_the_value_and_follows_the_clusters() -> None:
     counts = confusion_counts(pairs, [0, 1])
     functions = {"kappa": kappa_from_counts([0, 1])}
     summary = summarize_counts(counts, functions)["kappa"]
-    assert summary.low is not None
-    assert summary.high is not None
-    assert summary.point is not None
-    assert summary.low < summary.point < summary.high
+    assert (summary.low or 1) < (summary.point or 0) < (summary.high or 0)
     one = summarize_counts(counts, functions, clusters=Clusters("sample_id", ["same"] * 200))["kappa"]
     assert (one.point, one.low) == (summary.point, None)
+
+
+COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("expert", "predicted", "f1"),
+    [
+        # VERT, appendix C. Report 1: 1 detected, 2 missed; report 2: 1 detected, 1 too many.
+        ([3, 1], [1, 2], 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)),
+        # A score whose denominator is 0 is 0.
+        ([0, 0], [0, 1], 0),
+        ([0], [0], 0),
+        # Reports without a count are excluded.
+        ([3, 1], [math.nan, 1], 1),
+        ([1], [math.nan], None),
+    ],
+)
+def test_error_type_f1_by_hand(expert: list[float], predicted: list[float], f1: float | None) -> None:
+    assert error_type_f1(expert, predicted) == (None if f1 is None else pytest.approx(f1))
+
+
+@given(COUNTS, st.data())
+def test_f1_is_1_for_the_same_counts_only(expert: list[float], data: st.DataObject) -> None:
+    predicted = data.draw(st.lists(st.integers(0, 5), min_size=len(expert), max_size=len(expert)))
+    f1 = error_type_f1(expert, predicted)
+    assert f1 is not None
+    assert 0 <= f1 <= 1
+    assert (f1 == 1) == (expert == predicted and any(expert))
+    assert f1 == error_type_f1(predicted, expert)
+
+
+def test_counts_are_compared_where_both_are_known() -> None:
+    assert mean_detected([3, 1, 3, 1], [2, 1, 1, math.nan]) == {1: Mean(1, 1), 3: Mean(1.5, 2)}
+    # The mean expert is rounded half up.
+    assert count_accuracy([1.5, 1 / 3, 1], [2, 1, math.nan]) == Mean(0.5, 2)
+    assert count_accuracy([1], [math.nan]) == Mean(None, 0)
