@@ -1,14 +1,27 @@
-"""Weights of the true layout at a small size, written by the tests that load them."""
+"""Weights of the true layout at a small size, written by the tests that load them, and a metric without any."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+
+from radfact.metrics.protocol import Metric, MetricResult
+from radfact.records import Pair
 
 _TEXT = "the heart is large big lungs are clear there a small left right pleural effusion no pneumothorax mild edema"
 WORDS = [*_TEXT.split(), ".", ","]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+
+
+def fixed_metric(name: str, values: list[float]) -> Metric:
+    """A metric that gives each pair the value at its place."""
+
+    def score(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
+        return MetricResult({name: values[: len(pairs)]})
+
+    return type("FixedMetric", (Metric,), {"name": name, "scores": {name: "higher"}, "score": score})()
 
 
 def write_wordnet(folder: Path) -> Path:

@@ -8,27 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_files import write_wordnet
+from metric_files import fixed_metric, write_wordnet
 
+from radfact.api import evaluate
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.llm import mock_client
-from radfact.metrics.classical import chexbert
-from radfact.metrics.classical.bleu import Bleu, bleu_2
+from radfact.metrics.classical import chexbert, ptb
+from radfact.metrics.classical.bleu import Bleu
 from radfact.metrics.classical.chexbert import (
     CLASSES,
     FIVE,
     CheXbert,
     RrgCheXbert,
-    confusion_counts,
-    macro_f1,
-    micro_f1,
-    recall,
-    specificity,
 )
 from radfact.metrics.classical.meteor import Meteor
-from radfact.metrics.classical.radcliq import V0, V1, RadCliQ
+from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ
 from radfact.metrics.classical.radgraph import (
     Graph,
     RadGraph,
@@ -38,14 +35,11 @@ from radfact.metrics.classical.radgraph import (
     partial_reward,
 )
 from radfact.metrics.classical.rouge import RougeL
-from radfact.metrics.llm.mentions import ComparisonMentions, LateralMentions, check_comparisons, mentions_lateral
-from radfact.metrics.protocol import Metric, MetricResult, score_pairs
+from radfact.metrics.llm.mentions import ComparisonMentions, mentions_lateral
+from radfact.metrics.protocol import Metric, score_pairs
 from radfact.records import Pair, Sentence, TextPair
-from radfact.statistics.bootstrap import Direction
 
-# Documentation of NLTK (nltk.translate.meteor_score): METEOR of this pair is 0.6944.
-HYPOTHESIS = "It is a guide to action which ensures that the military always obeys the commands of the party"
-REFERENCE = "It is a guide to action that ensures that the military will forever heed Party commands"
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))
 
 words = st.lists(st.sampled_from(["the", "heart", "is", "large", "no", "effusion", "."]), max_size=12).map(" ".join)
 
@@ -54,16 +48,34 @@ def pair(candidate: str, reference: str, sample_id: str = "1") -> TextPair:
     return TextPair(sample_id, candidate, reference)
 
 
+@pytest.fixture(scope="module")
+def wordnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_wordnet(tmp_path_factory.mktemp("wordnet"))
+
+
 @pytest.mark.parametrize(
-    ("candidate", "reference", "expected"),
-    [
-        # "small left effusion" is common: 3 of the candidate's 7 words, 3 of the reference's 5.
-        ("There is a SMALL left pleural effusion.", "Small left effusion; no pneumothorax", 0.5),
-        ("effusions", "effusion", 0.0),
-    ],
+    ("name", "candidate", "reference", "expected"),
+    [(name, *case) for name, cases in CASES["scores"].items() for case in cases],
 )
-def test_rouge_l_is_the_f1_of_the_longest_common_subsequence(candidate: str, reference: str, expected: float) -> None:
-    assert RougeL().score([pair(candidate, reference)]).values["rouge_l"] == [pytest.approx(expected)]
+def test_scores_of_a_pair_have_known_values(
+    name: str, candidate: str, reference: str, expected: float, wordnet: Path
+) -> None:
+    score, _, variant = name.partition(".")
+    options = {"compat": variant or (), "weights": {"wordnet": wordnet}, "bootstrap": 0}
+    values = evaluate([Pair("1", candidate, reference)], score, **options).values[name]
+    # The documentation of NLTK has four digits.
+    assert list(values) == [pytest.approx(expected, rel=1e-6, abs=5e-5 if score == "meteor" else 0)]
+
+
+@pytest.mark.parametrize(("text", "tokens"), CASES["tokens"])
+def test_tokens_are_those_of_the_penn_treebank_without_punctuation(text: str, tokens: str) -> None:
+    assert ptb.tokenize(text) == tokens.split()
+
+
+@pytest.mark.parametrize(("response", "expected"), CASES["detections"])
+def test_a_response_is_the_word_yes_or_no_or_begins_with_it(response: str, expected: bool | None) -> None:
+    result = ComparisonMentions(mock_client(response)).detect(["Heart is large."])[0][0]
+    assert (None if isinstance(result, Failure) else result) is expected
 
 
 def test_corpus_bleu_is_that_of_sacrebleu() -> None:
@@ -106,21 +118,6 @@ def test_sentences_are_scored_as_one_narrative(metric: Metric) -> None:
     assert score_pairs(metric, [grounded]).values == score_pairs(metric, [narrative]).values
 
 
-@pytest.mark.parametrize(
-    ("candidate", "reference", "expected"),
-    [
-        (HYPOTHESIS, REFERENCE, 0.6944),
-        # Synonyms match. Two matches in one chunk: 1 - 0.5 * (1 / 2) ** 3.
-        ("clear chest", "clear bosom", 0.9375),
-        # One match of two words: F is 0.5 and the penalty 0.5.
-        ("clear chest", "clear heart", 0.25),
-    ],
-)
-def test_meteor_has_known_values(candidate: str, reference: str, expected: float, tmp_path: Path) -> None:
-    metric = Meteor(write_wordnet(tmp_path))
-    assert metric.score([pair(candidate, reference)]).values["meteor"] == [pytest.approx(expected, abs=5e-5)]
-
-
 def test_a_folder_without_wordnet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         Meteor(tmp_path)
@@ -146,41 +143,24 @@ def test_radcliq_changes_with_each_input_as_published(version: str, place: int) 
     assert (changed - none) / step == pytest.approx(slopes[place], rel=1e-13, abs=0)
 
 
-@pytest.mark.parametrize(
-    ("candidate", "reference", "expected"),
-    [
-        # Documentation of fast-bleu with smoothing method 1: sqrt(1 / 11 * 0.1 / 10) * exp(1 - 16 / 11).
-        ("he read the book because he was interested in world history", REFERENCE, 0.0191380231127159),
-        ("Clear lungs.", "clear lungs .", 1.0),
-        ("", "clear lungs .", 0.0),
-    ],
-)
-def test_bleu_2_of_radcliq_has_known_values(candidate: str, reference: str, expected: float) -> None:
-    assert bleu_2(candidate, reference) == pytest.approx(expected)
-
-
-class _Part(Metric):
-    def __init__(self, name: str, value: float) -> None:
-        self.name, self._value = name, value
-        self.scores: dict[str, Direction] = {name: "higher"}
-
-    def score(self, pairs: list[Pair]) -> MetricResult:
-        return MetricResult({self.name: [self._value] * len(pairs)})
-
-
 def test_radcliq_combines_its_parts_and_bleu_2() -> None:
-    parts = [_Part("radgraph_f1", 1.0), _Part("bertscore", 1.0), _Part("chexbert_similarity", 1.0)]
-    result = RadCliQ(*parts).score([pair("Clear lungs.", "Clear lungs."), pair("x y", "Clear lungs.", "2")])
-    assert result.values["radcliq_v0"][0] == pytest.approx(-0.24213, abs=1e-5)
-    assert result.values["radcliq_v1"][0] == pytest.approx(-1.44069, abs=1e-5)
+    names = ("radgraph_f1", "bertscore", "chexbert_similarity")
+    parts = [fixed_metric(name, [1.0, 1.0, 0.0, math.nan if name == "bertscore" else 1.0]) for name in names]
+    texts = ["Clear lungs.", "x y", "Clear lungs.", "Clear lungs."]
+    pairs = [pair(text, "Clear lungs.", str(index)) for index, text in enumerate(texts)]
+    result = RadCliQ(*parts).score(pairs)
     # A different BLEU-2 changes version 0 by its coefficient alone.
     change = 0.2165861905287535 / 0.30336670936092264
-    assert result.values["radcliq_v0"][1] == pytest.approx(-0.24213 - change, abs=1e-5)
-
-
-def test_radcliq_without_a_part_is_not_scored() -> None:
-    parts = [_Part("radgraph_f1", 1.0), _Part("bertscore", math.nan), _Part("chexbert_similarity", 1.0)]
-    assert math.isnan(RadCliQ(*parts).score([pair("a", "b")]).values["radcliq_v1"][0])
+    assert result.values["radcliq_v0"][:2] == pytest.approx([-0.24213, -0.24213 - change], abs=1e-5)
+    version1 = result.values["radcliq_v1"]
+    assert version1[0] == pytest.approx(-1.44069, abs=1e-5)
+    assert math.isnan(version1[3])
+    # The inverse of the mean of the scored pairs.
+    metric = InverseRadCliQ(*parts)
+    inverse = metric.score(pairs)
+    assert [detail["radcliq_v1"] for detail in inverse.details] == [*version1[:3], None]
+    summary = metric.aggregate(inverse, list(metric.scores), replicates=0, seed=0)["radcliq_v1.inverse"]
+    assert (summary.point, summary.n) == (pytest.approx(3 / sum(version1[:3])), 3)
 
 
 def graph(*entities: tuple[str, str, list[tuple[str, str]]]) -> Graph:
@@ -233,56 +213,6 @@ def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
     assert result.details[0]["candidate"][0] == f"effusion ({PRESENT}; located_at left)"
 
 
-def counts_of(
-    candidate: list[dict[str, int]], reference: list[dict[str, int]]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    tables = [np.array([[row.get(name, 0) for name in CLASSES] for row in rows]) for rows in (candidate, reference)]
-    total: np.ndarray[tuple[int], np.dtype[np.float64]] = confusion_counts(*tables).sum(axis=0)
-    return total
-
-
-def test_f1_of_findings_with_uncertain_as_negative() -> None:
-    # Labels: 0 blank, 1 positive, 2 negative, 3 uncertain. Edema: one hit, one miss. Fracture: one false alarm.
-    candidate = [{"Edema": 1, "Fracture": 1}, {"Edema": 3}, {}]
-    reference = [{"Edema": 1, "Fracture": 2}, {"Edema": 1}, {"Cardiomegaly": 3}]
-    counts = counts_of(candidate, reference)
-    edema, fracture, cardiomegaly = map(CLASSES.index, ("Edema", "Fracture", "Cardiomegaly"))
-    assert micro_f1(counts, [edema]) == pytest.approx(2 / 3)
-    assert recall(counts, [edema]) == pytest.approx(0.5)
-    assert specificity(counts, [edema]) == pytest.approx(1.0)
-    assert specificity(counts, [fracture]) == pytest.approx(2 / 3)
-    assert math.isnan(micro_f1(counts, [cardiomegaly]))
-    assert math.isnan(recall(counts, [fracture]))
-    assert micro_f1(counts, range(14)) == pytest.approx(2 / 4)
-    assert macro_f1(counts, range(14)) == pytest.approx(2 / 3 / 14)
-    assert macro_f1(counts, [CLASSES.index(name) for name in FIVE]) == pytest.approx(2 / 3 / 5)
-
-
-@pytest.mark.parametrize(("metric", "suffix"), [(CheXbert, ""), (CheXbert, "_plus"), (RrgCheXbert, ".rrg")])
-def test_f1_of_findings_is_that_of_scikit_learn(
-    metric: type[CheXbert], suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sklearn = pytest.importorskip("sklearn.metrics")
-    labels = np.random.default_rng(7).integers(0, 4, size=(2, 40, 14))
-    labels[:, :, CLASSES.index("No Finding")] %= 2
-    monkeypatch.setattr(chexbert, "Labeler", lambda _: FixedLabeler(*labels))
-    pooled = metric(Path()).score([pair("a", "b", str(index)) for index in range(40)]).pooled
-    values = {name: score.value(score.counts.sum(axis=0)) for name, score in pooled.items()}
-    # 1 is positive and 3 uncertain.
-    candidate, reference = (np.isin(table, (1, 3) if suffix else (1,)) for table in labels)
-    averages = ("macro", "micro", "weighted") if metric is RrgCheXbert else ("macro", "micro")
-    for number, classes in ((14, CLASSES), (5, FIVE)):
-        columns = list(map(CLASSES.index, classes))
-        for average in averages:
-            expected = sklearn.f1_score(reference[:, columns], candidate[:, columns], average=average)
-            assert values.pop(f"chexbert_{average}_f1_{number}{suffix}") == pytest.approx(expected)
-    if suffix != "_plus":
-        by_class = {name: f"chexbert_f1_{name.lower().replace(' ', '_')}{suffix}" for name in CLASSES}
-        expected = sklearn.f1_score(reference, candidate, average=None)
-        assert [values.pop(name) for name in by_class.values()] == pytest.approx(list(expected))
-    assert metric is CheXbert or not values
-
-
 class FixedLabeler:
     """Gives the labels of the candidates, then those of the references."""
 
@@ -293,27 +223,39 @@ class FixedLabeler:
         return next(self._labels), np.ones((len(texts), 2))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("PA and lateral views of the chest.", 1.0),
-        ("Lateral and AP radiographs.", 1.0),
-        ("On the lateral projection the spine is intact.", 1.0),
-        ("Two views of the chest.", 1.0),
-        ("Bilateral views are limited.", 0.0),
-        ("Collateral view.", 0.0),
-        ("A single view.", 0.0),
-        ("Frontal and lateral radiographs.", 1.0),
-        ("Lateral and frontal", 1.0),
-        ("a lateral view", 1.0),
-        ("TWO VIEWS", 1.0),
-        ("2 views", 1.0),
-        ("", 0.0),
-    ],
-)
-def test_mentions_of_a_lateral_view(text: str, expected: float) -> None:
-    result = LateralMentions().score([pair(text, "Clear lungs.")])
-    assert result.values == {"lateral_mentions": [expected], "lateral_mentions_reference": [0.0]}
+@pytest.mark.parametrize(("metric", "suffix"), [(CheXbert, ""), (CheXbert, "_plus"), (RrgCheXbert, ".rrg")])
+def test_scores_of_findings_are_those_of_scikit_learn(
+    metric: type[CheXbert], suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    labels = np.random.default_rng(7).integers(0, 4, size=(2, 40, 14))
+    labels[:, :, CLASSES.index("No Finding")] %= 2
+    # No report has a fracture; all references have support devices.
+    labels[:, :, CLASSES.index("Fracture")] = 2
+    labels[1, :, CLASSES.index("Support Devices")] = 1
+    monkeypatch.setattr(chexbert, "Labeler", lambda _: FixedLabeler(*labels))
+    pooled = metric(Path()).score([pair("a", "b", str(index)) for index in range(40)]).pooled
+    values = {name: score.value(score.counts.sum(axis=0)) for name, score in pooled.items()}
+    # 1 is positive and 3 uncertain.
+    candidate, reference = (np.isin(table, (1, 3) if suffix else (1,)) for table in labels)
+    averages = ("macro", "micro", "weighted") if metric is RrgCheXbert else ("macro", "micro")
+    for number, classes in ((14, CLASSES), (5, FIVE)):
+        columns = list(map(CLASSES.index, classes))
+        for average in averages:
+            expected = sklearn.f1_score(reference[:, columns], candidate[:, columns], average=average, zero_division=0)
+            assert values.pop(f"chexbert_{average}_f1_{number}{suffix}") == pytest.approx(expected)
+    if suffix == "_plus":
+        return
+    missing = {"average": None, "zero_division": np.nan}
+    expected_scores = {
+        "f1": sklearn.f1_score(reference, candidate, **missing),
+        "recall": sklearn.recall_score(reference, candidate, **missing),
+        "specificity": sklearn.recall_score(~reference, ~candidate, **missing),
+    }
+    for kind in ("f1",) if suffix else expected_scores:
+        names = [f"chexbert_{kind}_{name.lower().replace(' ', '_')}{suffix}" for name in CLASSES]
+        assert [values.pop(name) for name in names] == pytest.approx(list(expected_scores[kind]), nan_ok=True)
+    assert all(name.endswith("_plus") for name in values)
 
 
 def test_comparison_mentions_score_both_reports() -> None:
@@ -330,37 +272,6 @@ def test_comparison_mentions_score_both_reports() -> None:
     assert list(result.failures) == [2]
     texts = {text for text in requests if "cannot be used" not in text}
     assert texts == {"Clear lungs.", "Odd.", "Unchanged heart."}
-
-
-@pytest.mark.parametrize(
-    ("response", "expected"),
-    [
-        ("yes", True),
-        ("**Yes**.", True),
-        ("Answer: no", False),
-        ("The answer is **no**.", False),
-        ("No, it does not speak of an earlier one.", False),
-        ("Yes: there is no interval change.", True),
-        ("Yes\n\nIt says stable.", True),
-        ("<think>\nNo, or yes?\n</think>\n\nyes", True),
-        ("I have no access to the earlier images, so I cannot say.", None),
-        ("No earlier image is at hand, so I cannot say.", None),
-        ("There is no mention.", None),
-        ("yes or no", None),
-        ("Yes/no", None),
-        ("No. Or rather yes.", None),
-        ("", None),
-    ],
-)
-def test_a_response_is_the_word_yes_or_no_or_begins_with_it(response: str, expected: bool | None) -> None:
-    result = ComparisonMentions(mock_client(response or " ")).detect(["Heart is large."])[0][0]
-    assert (None if isinstance(result, Failure) else result) is expected
-
-
-def test_a_detector_is_checked_on_labeled_texts() -> None:
-    check = check_comparisons(ComparisonMentions(mock_client("yes")))
-    assert (check.accuracy, check.n, check.failures, len(check.wrong)) == (0.5, 50, 0, 25)
-    assert (check.sensitivity, check.specificity) == (1.0, 0.0)
 
 
 def test_a_lateral_view_is_mentioned_within_one_sentence() -> None:
