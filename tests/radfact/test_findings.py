@@ -23,12 +23,12 @@ from radfact.findings.metric import NO_REFERENCE, Findings, FindingsBase
 from radfact.findings.significance import DEFAULT_PATH
 from radfact.reader.ontology_file import DEFAULT_PATH as ONTOLOGY
 from radfact.records import NO_CONTEXT, Report
-from radfact.rewards import make_reward
 
 RANKINGS = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radjudge" / "rankings.json"
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("findings.yaml").read_text("utf-8"))
 EXTRACTOR = OfflineFindingExtractor()
 SIGNIFICANCE = Significance(EXTRACTOR.ontology)
+METRIC = Findings()
 
 
 def extract(report: Any) -> tuple[Finding, ...]:
@@ -41,16 +41,12 @@ def compare(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT
     return compare_findings(extract(candidate), extract(reference), SIGNIFICANCE, context)
 
 
-def errors(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> list[tuple[str, str | None, str]]:
-    return [(error.kind, error.attribute, error.tier) for error in compare(candidate, reference, context).errors]
-
-
 def cost(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> float:
     return compare(candidate, reference, context).error_sum
 
 
 def score(candidate: Any, reference: Any, context: PatientContext = NO_CONTEXT) -> dict[str, float]:
-    result = Findings().score([Pair("1", candidate, reference, context=context)])
+    result = METRIC.score([Pair("1", candidate, reference, context=context)])
     return {name: column[0] for name, column in result.values.items()}
 
 
@@ -79,32 +75,22 @@ def test_findings_of_grounded_reports_have_the_boxes_of_their_sentence() -> None
     ]
 
 
-def test_statements_about_earlier_examinations_alone_are_no_findings() -> None:
-    assert extract("There was an effusion on the prior study.") == ()
-
-
-@pytest.mark.parametrize("report", ["Normal.", "Unremarkable study.", "Interval improvement.", "As before, unchanged."])
-def test_a_statement_without_a_finding_is_read(report: str) -> None:
-    assert all(not finding.is_positive or finding.concept == "chest" for finding in extract(report))
-
-
-def test_a_report_without_a_readable_statement_has_unknown_findings() -> None:
-    assert isinstance(EXTRACTOR.extract(["Lorem ipsum dolor."])[0], Failure)
-    assert isinstance(EXTRACTOR.extract(["___ ..."])[0], Failure)
-    assert isinstance(EXTRACTOR.extract(["Левосторонний плевральный выпот."])[0], Failure)
+@pytest.mark.parametrize(("report", "expected"), CASES["findings"])
+def test_findings_of_reports(report: str, expected: list[str] | None) -> None:
+    (extraction,) = EXTRACTOR.extract([report])
+    if isinstance(extraction, Failure):
+        assert expected is None
+    else:
+        assert [finding.concept for finding in extraction] == expected
+        assert all(finding.is_positive for finding in extraction)
 
 
 @pytest.mark.parametrize(
     ("candidate", "reference", "expected", "patient"), [(*case, {})[:4] for case in CASES["errors"]]
 )
-def test_errors(candidate: str, reference: str, expected: list[list[str | None]], patient: dict[str, Any]) -> None:
+def test_errors(candidate: Any, reference: Any, expected: list[list[str | None]], patient: dict[str, Any]) -> None:
     comparison = compare(candidate, reference, PatientContext(**patient))
     assert [[error.kind, error.attribute, error.tier] for error in comparison.errors] == expected
-
-
-def test_headings_are_no_findings() -> None:
-    heading = "Postsurgical changes/Catheters and Support Devices: "
-    assert [finding.concept for finding in extract(f"{heading}Right subclavian port.")] == ["port"]
 
 
 def test_several_findings_match_one_that_covers_them() -> None:
@@ -131,11 +117,12 @@ def test_boxes_decide_the_location_where_both_reports_have_them() -> None:
         return [Sentence(text=f"{side} effusion.", boxes=(Box(**dict(zip(names, corners, strict=True))),))]
 
     same, other = (0.1, 0.5, 0.4, 0.9), (0.6, 0.5, 0.9, 0.9)
-    assert errors(report("Left", *same), report("Right", *same)) == []
-    assert errors(report("Left", *same), report("Left", *other)) == [("attribute_error", "region", "actionable")]
-    assert errors(report("Moderate left", *same), report("Small left", *same)) == [
-        ("attribute_error", "degree", "actionable")
-    ]
+    test_errors(report("Left", *same), report("Right", *same), [], {})
+    for candidate, reference, attribute in (
+        (report("Left", *same), report("Left", *other), "region"),
+        (report("Moderate left", *same), report("Small left", *same), "degree"),
+    ):
+        test_errors(candidate, reference, [["attribute_error", attribute, "actionable"]], {})
 
 
 @pytest.mark.parametrize(("report", "tier", "patient"), [(*case, {})[:3] for case in CASES["tiers"]])
@@ -167,7 +154,7 @@ def test_normal_and_empty_reports_have_defined_values(candidate: Any, reference:
 
 
 def test_an_empty_reference_and_an_unreadable_candidate_have_no_value() -> None:
-    result = Findings().score([Pair("1", "Effusion.", ""), Pair("2", "Lorem ipsum.", "Effusion."), Pair("3", "", "")])
+    result = METRIC.score([Pair("1", "Effusion.", ""), Pair("2", "Lorem ipsum.", "Effusion."), Pair("3", "", "")])
     assert all(math.isnan(value) for column in result.values.values() for value in column)
     assert result.failures[0] == result.failures[2] == NO_REFERENCE
     assert "candidate" in result.failures[1]
@@ -185,7 +172,7 @@ def test_recall_of_urgent_findings_is_pooled_over_the_reports_that_have_some() -
 
 
 def test_details_can_be_read_as_findings_with_verdicts() -> None:
-    (detail,) = Findings().score([Pair("1", "Left effusion. No nodule.", "Right effusion. Cardiomegaly.")]).details
+    (detail,) = METRIC.score([Pair("1", "Left effusion. No nodule.", "Right effusion. Cardiomegaly.")]).details
     read = [Finding.model_validate(row) for row in detail["candidate"]]
     assert [(finding.concept, finding.status) for finding in read] == [
         ("pleural_effusion", "present"),
@@ -196,34 +183,7 @@ def test_details_can_be_read_as_findings_with_verdicts() -> None:
     assert json.loads(json.dumps(detail))["matches"][0]["attributes"][2]["attribute"] == "side"
 
 
-def test_it_is_a_reward() -> None:
-    reward = make_reward("findings")
-    assert reward(["Pneumothorax.", "", "No pneumothorax."], ground_truth=["Pneumothorax."] * 3) == [
-        1.0,
-        0.0,
-        0.5,
-    ]
-
-
-REPORTS = st.lists(
-    st.sampled_from(
-        [
-            "Small left pleural effusion.",
-            "Right pneumothorax.",
-            "No pneumothorax.",
-            "Possible pneumonia in the right lower lobe.",
-            "Bibasilar opacities, likely atelectasis.",
-            "Cardiomegaly has increased.",
-            "Lungs are clear.",
-            "Endotracheal tube in the right main bronchus.",
-            "5 mm nodule in the left upper lobe.",
-            "Support devices are unchanged.",
-        ]
-    ),
-    min_size=1,
-    max_size=6,
-    unique=True,
-).map(" ".join)
+REPORTS = st.lists(st.sampled_from(CASES["statements"]), min_size=1, max_size=6, unique=True).map(" ".join)
 
 
 @given(REPORTS)
@@ -269,37 +229,29 @@ def test_omitting_a_finding_of_the_reference_never_improves_the_score(report: st
     assert cost(f"{added} Hiatal hernia.", "Hiatal hernia.") <= cost(added, "Hiatal hernia.")
 
 
-def table(path: Path, old: str, new: str) -> Path:
+def significance(old: str, new: str, folder: Path) -> Path:
+    """Write the table of significance with a change."""
     text = DEFAULT_PATH.read_text(encoding="utf-8")
     assert old in text
+    path = folder / "mine.yaml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     return path
 
 
 def test_the_table_can_be_replaced(tmp_path: Path) -> None:
-    file = table(tmp_path / "mine.yaml", "  pneumothorax: urgent", "  pneumothorax: minor")
+    table = significance("  pneumothorax: urgent", "  pneumothorax: minor", tmp_path)
     pairs = [Pair("1", "No effusion.", "Pneumothorax.")]
-    result = evaluate(pairs, ["findings"], metric_args={"findings": {"significance": file}}, bootstrap=0)
+    result = evaluate(pairs, ["findings"], metric_args={"findings": {"significance": table}}, bootstrap=0)
     assert result.scores["findings"] == pytest.approx(1 / (1 + SIGNIFICANCE.weights["minor"]))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "code", "field"),
-    [
-        ("  pneumothorax: urgent", "  pneumothorx: urgent", ErrorCode.UNKNOWN_NAME, "findings.pneumothorx"),
-        ("  pneumothorax: urgent", "  pneumothorax: dire", ErrorCode.INVALID_VALUE, "findings.pneumothorax"),
-        ("  urgent: 1.0 ", "  urgent: -1 ", ErrorCode.INVALID_VALUE, "tiers.urgent"),
-        ("  urgent: 1.0 ", "  urgent: .nan ", ErrorCode.INVALID_VALUE, "tiers.urgent"),
-        ("  side: 0.75 ", "  sidee: 0.75 ", ErrorCode.UNKNOWN_FIELD, "differences.sidee"),
-        ("  opacity: 0.6", "  opacity: 2", ErrorCode.INVALID_VALUE, "families.opacity"),
-        ("max_age: 5, tier", "max_age: old, tier", ErrorCode.INVALID_VALUE, "rules[3].max_age"),
-        ("default: actionable", "default: [", ErrorCode.INVALID_FORMAT, None),
-    ],
-)
-def test_an_error_in_the_table_names_its_field(old: str, new: str, code: ErrorCode, field: str, tmp_path: Path) -> None:
-    file = table(tmp_path / "mine.yaml", old, new)
-    with raises_code(code, file=file, field=field):
-        Findings(significance=file)
+@pytest.mark.parametrize(("old", "new", "code", "field"), CASES["tables"])
+def test_an_error_in_the_table_names_its_field(
+    old: str, new: str, code: str, field: str | None, tmp_path: Path
+) -> None:
+    table = significance(old, new, tmp_path)
+    with raises_code(ErrorCode(code), file=table, field=field):
+        Findings(significance=table)
 
 
 def test_an_ontology_without_some_findings_of_the_packaged_table_is_accepted(tmp_path: Path) -> None:
