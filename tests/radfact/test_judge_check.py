@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from error_checks import raises_code
 from radfact.errors import ErrorCode
 from radfact.judges import CallableJudge, Verdict, load_judge
 from radfact.judges.check import Agreement, check_judge, confusion_accuracy, load_labeled_queries
-from radfact.judges.prompt import Example, Label, load_few_shots
+from radfact.judges.prompt import Example, Label
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
@@ -46,19 +45,14 @@ VERDICTS: dict[str, Verdict] = {
 }
 
 
-def judge(_: Sequence[str], hypothesis: str) -> Verdict:
-    if hypothesis not in VERDICTS:
-        raise ValueError("no idea")
-    return VERDICTS[hypothesis]
-
-
 def test_scores_and_confusion_matrices_follow_from_the_verdicts() -> None:
-    checked = check_judge(CallableJudge(judge, "mine"), SET)
+    # The judge fails where it has no verdict.
+    checked = check_judge(CallableJudge(lambda _, hypothesis: VERDICTS[hypothesis], "mine"), SET)
     # By hand: two of three judged as entailed are entailed, two of three entailed are judged so; 4 of 7 are correct.
-    assert (checked.n, checked.failures, checked.accuracy) == (7, 1, pytest.approx(4 / 7))
-    assert (checked.precision, checked.recall, checked.f1) == tuple(pytest.approx(2 / 3) for _ in range(3))
     # Evidence of a and b: two indices in common, three named, three labeled.
-    assert checked.evidence_f1 == pytest.approx(2 / 3)
+    share = pytest.approx(2 / 3)
+    assert (checked.n, checked.failures, checked.accuracy) == (7, 1, pytest.approx(4 / 7))
+    assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (share, share, share, share)
     assert checked.agreement is None
     assert checked.confusion == {
         "entailment": {"entailment": 2, "not_entailment": 1},
@@ -79,7 +73,7 @@ def test_a_score_without_a_denominator_is_missing() -> None:
     checked = check_judge(CallableJudge(lambda *_: False), SET)
     assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (None, 0, None, None)
     with raises_code(ErrorCode.EMPTY_INPUT):
-        check_judge(CallableJudge(judge), [])
+        check_judge(CallableJudge(lambda *_: False), [])
 
 
 def test_the_default_examples_are_many_and_cover_the_topics() -> None:
@@ -98,35 +92,18 @@ def test_the_published_examples_are_labeled_judgments() -> None:
     assert {query.topic for query in read} == {None}
 
 
-def example(evidence: list[str], **more: Any) -> dict[str, Any]:
-    item = {"phrase": "a", "evidence": evidence, "status": "contradiction", **more}
+def example(evidence: list[str], status: str = "contradiction") -> dict[str, Any]:
+    item = {"phrase": "a", "evidence": evidence, "status": status}
     return {
         "input": {"phrases_A": ["a"], "phrases_B": ["Heart normal.", "Lungs clear."]},
         "output": {"phrases_A_evidenced": [item], "phrases_B_evidenced": []},
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "field"),
-    [
-        (example(["Rib fracture."]), ErrorCode.MISMATCH, None),
-        (example([], topic=3), ErrorCode.INVALID_VALUE, "[0].output.phrases_A_evidenced[0].topic"),
-        ({**example([]), "development": "no"}, ErrorCode.INVALID_VALUE, "[0].development"),
-    ],
-)
-def test_a_wrong_label_is_refused(tmp_path: Path, content: Any, code: ErrorCode, field: str | None) -> None:
-    path = tmp_path / "labeled.json"
-    path.write_text(json.dumps([content]))
-    with raises_code(code, file=path, field=field):
-        load_labeled_queries(path)
-
-
 def test_an_entailment_may_have_no_evidence_where_it_is_no_few_shot_example(tmp_path: Path) -> None:
     path = tmp_path / "labeled.json"
-    path.write_text(json.dumps([example([], status="entailment")]))
+    path.write_text(json.dumps([example([], "entailment")]))
     assert check_judge(CallableJudge(lambda *_: (True, [0])), load_labeled_queries(path)).evidence_f1 is None
-    with raises_code(ErrorCode.INVALID_VALUE, field="[0].output.phrases_A_evidenced[0].evidence"):
-        load_few_shots(path)
 
 
 def test_sets_that_were_used_in_development_are_counted_apart(tmp_path: Path) -> None:

@@ -58,28 +58,16 @@ def test_labeled_judgments(premises: list[str], hypothesis: str, evidence: list[
 
 
 @given(statements)
-def test_a_sentence_entails_itself(sentence: str) -> None:
+def test_a_sentence_entails_itself_whatever_its_case_and_punctuation(sentence: str) -> None:
     assert judge([sentence], sentence).evidence == (0,)
-
-
-@given(statements, findings)
-def test_a_present_finding_is_not_absent(sentence: str, finding: str) -> None:
-    assert judge([sentence], f"No {finding}.").status == "not_entailment"
-
-
-@given(statements, findings)
-def test_a_denied_finding_does_not_entail_its_presence(sentence: str, finding: str) -> None:
-    assert judge([f"No {finding}."], sentence).status == "not_entailment" or finding not in sentence.lower()
-
-
-@given(statements, st.sampled_from(["possible ", "probable "]))
-def test_a_possible_finding_does_not_entail_a_certain_one(sentence: str, doubt: str) -> None:
-    assert judge([f"{doubt}{sentence}"], sentence).status == "not_entailment"
-
-
-@given(statements)
-def test_case_and_punctuation_change_nothing(sentence: str) -> None:
     assert judge([sentence.upper()], sentence.rstrip(".")).status == "entailment"
+
+
+@given(statements, findings, st.sampled_from(["possible ", "probable "]))
+def test_a_finding_is_neither_absent_nor_certain_if_it_is_possible(sentence: str, finding: str, doubt: str) -> None:
+    assert judge([sentence], f"No {finding}.").status == "not_entailment"
+    assert judge([f"{doubt}{sentence}"], sentence).status == "not_entailment"
+    assert judge([f"No {finding}."], sentence).status == "not_entailment" or finding not in sentence.lower()
 
 
 @given(statements, statements, st.lists(statements, max_size=3))
@@ -116,15 +104,17 @@ def test_no_reason_has_an_id_of_the_ontology() -> None:
     details, changes = frozenset(ontology.implications), frozenset(DATA["change"])
     degrees = [frozenset(levels) for size in range(5) for levels in combinations(range(5), size)]
     checker = EntailmentChecker(ontology)
-    for finding in ontology.findings:
-        claims = [Fact(finding, present=True, severity=degree) for degree in degrees]
+    for number, finding in enumerate(ontology.findings):
+        # Each finding has an eighth of the degrees and of the exceptions, which all have a turn.
+        claims = [Fact(finding, present=True, severity=degree) for degree in (frozenset(), *degrees[number % 8 :: 8])]
         claims += [
             Fact(finding, present, places, frozenset({2}), changes, details, (3.5,)) for present in (True, False)
         ]
-        claims += [Fact(finding, False, exceptions=frozenset({other, "*"})) for other in ontology.findings]
+        others = [*ontology.findings][number % 8 :: 8]
+        claims += [Fact(finding, False, exceptions=frozenset({other, "*"})) for other in others]
         reasons = [describe_fact(claim, ontology) for claim in claims]
         premises: list[Any] = [(frozenset({index}), claim) for index, claim in enumerate([claims[0], *claims[-2:]])]
-        reasons += [checker.check(claim, premises[:n])[1] for claim in claims[:40] for n in (0, 1, 2, 3)]
+        reasons += [checker.check(claim, premises[:n])[1] for claim in claims[:12] for n in (0, 1, 2, 3)]
         assert not [reason for reason in reasons if re.search(r"_|'|degree \d|level \d", reason)]
         assert not ids.intersection(word for reason in reasons for word in reason.split())
 

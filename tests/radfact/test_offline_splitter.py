@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 from call_counts import count_calls
-from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.errors import InputError
 from radfact.judges import EntailmentQuery, Splitter, load_splitter, split_narrative
 from radfact.judges.offline import OfflineJudge, count_unread
 from radfact.judges.offline_splitter import OfflineSplitter, _split_sentence, explain_split
-from radfact.judges.protocol import RemovedText
 from radfact.reader import segmentation
 from radfact.reader.facts import parse_sentence, parse_text
 from radfact.reader.ontology_file import default_ontology
@@ -39,11 +36,6 @@ def test_the_splitter_follows_the_protocol_of_splitters() -> None:
     described = json.loads(json.dumps(splitter.describe()))
     assert described["ontology_sha256"] == default_ontology().sha256
     assert "not comparable" in described["note"]
-
-
-def test_a_missing_ontology_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.yaml"):
-        OfflineSplitter(tmp_path / "none.yaml")
 
 
 def stated(texts: Iterable[str]) -> set[tuple[str, bool]]:
@@ -183,10 +175,10 @@ def calls_to_split(text: str) -> int:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_work_on_a_sentence_is_linear_in_its_length(loop: str) -> None:
-    short, long = (looping_sentence(loop, items) for items in (20, 80))
-    assert len(split_narrative(long)) >= 80
-    # 4 if the work is linear, 16 if it is quadratic.
-    assert calls_to_split(long) < 8 * calls_to_split(short)
+    short, long = (looping_sentence(loop, items) for items in (20, 60))
+    assert len(split_narrative(long)) >= 60
+    # 3 to 4 if the work is linear (the first words have less context), 9 if it is quadratic.
+    assert calls_to_split(long) < 6 * calls_to_split(short)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -225,38 +217,9 @@ def test_repeated_words_take_no_exponential_time_or_deep_recursion(text: str) ->
     assert calls_to_split(text) < 100_000
 
 
-@pytest.mark.parametrize(
-    ("narrative", "new", "removed", "reason"),
-    [
-        ("Two views. No nodule or mass.", "No nodule. No mass.", "Two views", "technique"),
-        ("Compared to the prior study.", "", "Compared to the prior study", "comparison without a finding"),
-        ("Follow-up CT is recommended.", "", "Follow-up CT is recommended", "recommendation"),
-        ("Basal opacity, perhaps pneumonia.", "Basal opacity.", "perhaps pneumonia", "interpretation"),
-        ("Nodule, for which CT is recommended.", "Nodule.", "for which CT is recommended", "recommendation"),
-        ("Possible pneumonia.", "", "Possible pneumonia", "speculation"),
-        ("This may be a vessel on end.", "", "This may be a vessel on end", "speculation"),
-        ("Given the technique, no effusion.", "No effusion.", "Given the technique", "technique"),
-        (
-            "Opacities which may represent changes associated with fibrosis.",
-            "Opacities. Fibrosis.",
-            "which may represent changes associated",
-            "interpretation",
-        ),
-        ("It has increased.", "", "It has increased", "depends on a removed sentence"),
-    ],
-)
-def test_what_is_removed_has_a_reason(narrative: str, new: str, removed: str, reason: str) -> None:
-    split = explain_split(narrative)
-    assert " ".join(single for sentence in split for single in sentence.new) == new
-    assert [text for sentence in split for text in sentence.removed] == [RemovedText(removed, reason)]
-    assert ". ".join(sentence.orig for sentence in split) == narrative.rstrip(".")
-
-
 def test_interpretations_can_be_kept() -> None:
     narrative = "Left base opacity, which may represent pneumonia. Two views."
     splitter = load_splitter("offline", splitter_args={"keep_interpretations": "true"})
     assert splitter.split([narrative]) == [["Left base opacity, which may represent pneumonia."]]
     assert splitter.describe()["keep_interpretations"]
     assert load_splitter("offline").split([narrative]) == [["Left base opacity."]]
-    with raises("splitter_args.keep_interpretations: invalid-option"):
-        load_splitter("offline", splitter_args={"keep_interpretations": "perhaps"})

@@ -10,6 +10,8 @@ import yaml
 
 from radfact.judges import EntailmentQuery, Verdict, split_narrative
 from radfact.judges.offline import OfflineJudge
+from radfact.judges.offline_splitter import explain_split
+from radfact.judges.protocol import RemovedText, locate_removed
 from radfact.reader import tokens
 from radfact.reader.facts import Fact, parse_sentence
 
@@ -66,6 +68,11 @@ def test_places(sentence: str, concept: str, places: list[list[str | None]]) -> 
     assert sorted(map(list, facts(sentence)[concept].places), key=str) == places
 
 
+@pytest.mark.parametrize(("sentence", "concept", "field", "values"), cases("details"))
+def test_details(sentence: str, concept: str, field: str, values: list[str]) -> None:
+    assert sorted(getattr(facts(sentence)[concept], field)) == values
+
+
 def test_an_unchanged_structure_keeps_its_change() -> None:
     changes = {concept: "unchanged" in fact.change for concept, fact in facts("Stable heart size, new mass.").items()}
     assert changes == {"heart": True, "mass": False}
@@ -75,15 +82,6 @@ def test_an_unchanged_structure_keeps_its_change() -> None:
 def test_each_side_has_its_own_degree() -> None:
     found = parse_sentence("Large right and small left pleural effusions.").facts
     assert {(fact.places, max(fact.severity)) for fact in found} == {((("right", None),), 4), ((("left", None),), 2)}
-
-
-@pytest.mark.parametrize("sentence", ["Slightly worse pulmonary edema.", "Pulmonary edema has improved markedly."])
-def test_the_degree_of_a_change_is_not_that_of_the_finding(sentence: str) -> None:
-    assert facts(sentence)["edema"].severity == frozenset()
-
-
-def test_exceptions_of_a_normal_statement() -> None:
-    assert facts("Lungs are clear except for atelectasis.")["parenchymal_abnormality"].exceptions == {"atelectasis"}
 
 
 def test_alternatives_form_one_group_unless_each_is_possible() -> None:
@@ -100,3 +98,17 @@ def test_unparsed_words_are_named() -> None:
 @pytest.mark.parametrize(("premise", "hypothesis", "why"), cases("reasons"))
 def test_reasons(premise: str, hypothesis: str, why: str) -> None:
     assert (judge(premise, hypothesis=hypothesis).why or "").endswith(why)
+
+
+@pytest.mark.parametrize(("narrative", "kept", "removed", "reason"), cases("removed"))
+def test_removed_text(narrative: str, kept: str, removed: str, reason: str) -> None:
+    split = explain_split(narrative)
+    assert " ".join(single for sentence in split for single in sentence.new) == kept
+    assert [text for sentence in split for text in sentence.removed] == [RemovedText(removed, reason)]
+    assert ". ".join(sentence.orig for sentence in split) == narrative.rstrip(".")
+
+
+@pytest.mark.parametrize(("narrative", "removed"), cases("positions"))
+def test_positions_of_removed_text(narrative: str, removed: list[str]) -> None:
+    positions = locate_removed(narrative, explain_split(narrative))
+    assert [narrative[text.start : text.end] for text in positions] == removed
