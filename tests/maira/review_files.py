@@ -125,22 +125,23 @@ def change_times(store: Store, reader: str = "Ada") -> dict[int, ChangeTimes]:
     return {number: (review.began, review.finished) for number, review in reviews if review.began}
 
 
-def start_server(folder: Path, port: int = 0) -> tuple[subprocess.Popen[str], int]:
-    """The command itself on a set of a folder, so that it can be killed, and its port."""
+def start_server(folder: Path, *options: str) -> tuple[subprocess.Popen[str], str, str]:
+    """The command itself on the set of a folder, so that it can be killed, its address, and what it printed so far."""
     command = [sys.executable, "-m", "maira", "review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--no-browser"]
     # Lines as they come, in one piece.
     root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     server = subprocess.Popen(
-        [*command, "--port", str(port)],
+        [*command, "--port", "0", *options],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert server.stdout is not None
+    printed = ""
     for line in server.stdout:
-        if address := re.search(r"http://127\.0\.0\.1:(\d+)/\?", line):
-            return server, int(address[1])
-    raise AssertionError("the server did not start")
+        printed += line
+        if address := re.search(r"https?://127\.0\.0\.1:\d+/\?\S+", line):
+            return server, address[0], printed
+    raise AssertionError(f"the server did not start: {printed}")

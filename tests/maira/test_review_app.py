@@ -11,18 +11,19 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from http.client import HTTPConnection, HTTPSConnection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import numpy as np
 import pytest
 from error_checks import raises
+from httpx import Client
 from PIL import Image
-from review_files import CORNERS, REFERENCE, REPORT, write_set
+from review_files import CORNERS, REFERENCE, REPORT, start_server, write_set
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -30,7 +31,8 @@ from maira.cli.main import app
 from maira.review.app import make_app
 from maira.review.security import MAX_REQUEST_BYTES, check_certificate, link_tokens
 from maira.review.store import Store
-from maira.review.studies import ReviewSet, Verdict, read_review_set
+from maira.review.studies import ReviewSet, read_review_set
+from radfact.io.jsonl import write_jsonl
 from radfact.pages.access import listen, read_token
 
 ADDRESS = "http://127.0.0.1:8471"
@@ -39,7 +41,14 @@ TOKEN = "a-token-of-more-than-twenty-letters"
 
 @pytest.fixture
 def review_set(tmp_path: Path) -> ReviewSet:
-    return read_review_set(*write_set(tmp_path, {"one": REPORT, "two": []}, {"one": {"indication": "Cough."}}))
+    """Drafts of a model, one of them with RadFact's verdicts."""
+    drafts, manifest = write_set(tmp_path, {"one": REPORT, "two": []}, {"one": {"indication": "Cough."}})
+    secret = drafts.rename(tmp_path / "secret-model.jsonl")
+    secret.write_text(secret.read_text().replace("{", '{"model": "secret-model", ', 1))
+    verdict = {"sample_id": "one", "side": "candidate", "status": "entailment", "evidence": [0], "why": "Both."}
+    rows = [{**verdict, "index": index, "text": sentence["text"]} for index, sentence in enumerate(REPORT)]
+    write_jsonl(tmp_path / "sentences.jsonl", rows)
+    return read_review_set(secret, manifest, results=tmp_path)
 
 
 @pytest.fixture
@@ -48,30 +57,24 @@ def store(tmp_path: Path, review_set: ReviewSet) -> Iterator[Store]:
         yield store
 
 
-def signed_in(review_set: ReviewSet, store: Store) -> TestClient:
-    """A browser on this machine that has opened the printed address."""
-    client = TestClient(make_app(review_set, store, link_tokens(TOKEN, ())), base_url=ADDRESS)
-    assert client.get("/", params={"token": TOKEN}).status_code == 200
-    return client
-
-
 @pytest.fixture
 def page(review_set: ReviewSet, store: Store) -> Iterator[TestClient]:
-    """What the page itself can do, with a reader."""
-    with signed_in(review_set, store) as client:
+    """What the page itself can do in a browser on this machine that has opened the printed address."""
+    with TestClient(make_app(review_set, store, link_tokens(TOKEN, ())), base_url=ADDRESS) as client:
+        assert client.get("/", params={"token": TOKEN}).status_code == 200
         client.post("/api/readers", json={"name": "Ada"})
         yield client
 
 
-def change(page: TestClient, number: int = 1, *, version: int | None = None, **fields: Any) -> Any:
-    """The answer to a change on the present state."""
-    present = page.get(f"/api/studies/{number}", params={"reader": "Ada"}).json()["state"]["version"]
-    body = {"reader": "Ada", "id": f"change-{number}-{present}", "version": present, **fields}
-    return page.post(f"/api/studies/{number}/changes", json=body if version is None else {**body, "version": version})
-
-
 def study(page: TestClient, number: int = 1) -> Any:
     return page.get(f"/api/studies/{number}", params={"reader": "Ada"}).json()
+
+
+def change(page: TestClient, number: int = 1, **fields: Any) -> Any:
+    """The answer to a change on the present state."""
+    version = study(page, number)["state"]["version"]
+    body = {"reader": "Ada", "id": f"change-{number}-{version}", "version": version, **fields}
+    return page.post(f"/api/studies/{number}/changes", json=body)
 
 
 def test_images_are_served_by_study_number(page: TestClient) -> None:
@@ -87,29 +90,26 @@ def test_images_are_served_by_study_number(page: TestClient) -> None:
         assert page.get(f"/{folder}/1/lateral").status_code == 404
 
 
-def test_the_reference_is_hidden_until_its_step(page: TestClient) -> None:
-    assert study(page)["reference"] is None
-    change(page, kind="step", step=3)
+def test_the_reference_and_radfact_verdicts_are_hidden_until_their_step(page: TestClient) -> None:
+    assert (study(page)["reference"], study(page)["verdicts"]) == (None, None)
+    for number in (1, 2):
+        change(page, number, kind="step", step=3)
     assert study(page)["reference"] == [{"text": REFERENCE[0]["text"], "boxes": [CORNERS]}]
+    assert study(page)["verdicts"][1] == {"index": 1, "status": "entailment", "why": "Both.", "evidence": [0]}
+    assert study(page, 2)["verdicts"] is None
+    # What was seen stays visible.
     change(page, kind="step", step=2)
     assert study(page)["reference"] is not None
 
 
-def test_radfact_verdicts_are_hidden_until_their_step(review_set: ReviewSet, store: Store) -> None:
-    rows = [
-        Verdict(
-            sample_id="one", side="candidate", index=index, text="", status="entailment", evidence=(0,), why="Both."
-        )
-        for index in range(2)
-    ]
-    judged = ReviewSet(review_set.drafts, review_set.studies, review_set.folders, {"one": tuple(rows)})
-    with signed_in(judged, store) as page:
-        page.post("/api/readers", json={"name": "Ada"})
-        assert study(page)["verdicts"] is None
-        for number in (1, 2):
-            change(page, number, kind="step", step=3)
-        assert study(page, 2)["verdicts"] is None
-        assert study(page)["verdicts"][1] == {"index": 1, "status": "entailment", "why": "Both.", "evidence": [0]}
+def test_file_names_and_models_stay_hidden(page: TestClient) -> None:
+    for kind in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
+        assert change(page, **kind).status_code == 200
+    paths = ["/", "/api/set", "/api/studies", "/api/studies/1"]
+    paths += [f"/export/{name}" for name in ("corrections.csv", "drafts.jsonl", "summary.json")]
+    answers = [page.get(path, params={"reader": "Ada"}) for path in paths]
+    assert [answer.status_code for answer in answers] == [200] * 7
+    assert not [answer.url for answer in answers if "secret" in answer.text]
 
 
 def test_an_export_holds_one_reader(page: TestClient, store: Store) -> None:
@@ -149,13 +149,9 @@ def test_a_locked_database_is_reported_as_such(
     assert caplog.messages[0] == f"{store.path}: cannot be written: locked by another program"
 
 
-def everything(page: TestClient) -> list[Any]:
-    paths = ["/api/set", "/images/1/frontal", "/none", "/export/corrections.csv", "/api/studies", "/static/viewer.js"]
-    return [*map(page.get, paths), page.post("/api/readers", content="x" * (MAX_REQUEST_BYTES + 1))]
-
-
 def test_every_response_has_security_headers(page: TestClient) -> None:
-    for answer in everything(page):
+    paths = ["/api/set", "/images/1/frontal", "/none", "/export/corrections.csv", "/api/studies", "/static/viewer.js"]
+    for answer in (*map(page.get, paths), page.post("/api/readers", content="x" * (MAX_REQUEST_BYTES + 1))):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
@@ -164,17 +160,14 @@ def test_every_response_has_security_headers(page: TestClient) -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "[::1]:8471"])
-def test_host_names_of_this_machine_are_accepted(page: TestClient, host: str) -> None:
-    assert page.get("/", params={"token": TOKEN}, headers={"host": host}).status_code == 200
-
-
-def test_same_origin_changes_are_accepted(page: TestClient) -> None:
+def test_names_of_this_machine_and_same_origin_changes_are_accepted(page: TestClient) -> None:
     headers = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
-    assert page.post("/api/readers", json={"name": "Ben"}, headers=headers).json() == {"name": "Ben"}
-    assert page.post("/api/readers", json={"name": "BEN"}, headers=headers).json() == {"name": "Ben"}
+    for name in ("Ben", "BEN"):
+        assert page.post("/api/readers", json={"name": name}, headers=headers).json() == {"name": "Ben"}
     # An address that was typed comes from no site.
     assert page.get("/api/set", headers={"sec-fetch-site": "none"}).status_code == 200
+    for host in ("localhost", "LOCALHOST:9000", "127.0.0.1", "[::1]:8471"):
+        assert page.get("/", params={"token": TOKEN}, headers={"host": host}).status_code == 200
 
 
 def in_pieces() -> Iterator[bytes]:
@@ -192,56 +185,51 @@ def posted(content: Any, path: str = "/api/readers", **headers: str) -> tuple[st
 EVE = {"name": "Eve"}
 CHANGE = {"reader": "Ada", "id": "change-1", "version": 0, "kind": "undo"}
 CHANGES = "/api/studies/1/changes"
+FORGED_FORM = "multipart/form-data; boundary=application/json"
+
+
+def refused(status: int, requests: Iterable[Any], field: str | None = None) -> list[Any]:
+    """Cases of requests that get this status."""
+    return [(request, status, field) for request in requests]
 
 
 @pytest.mark.parametrize(
     ("request_", "status", "field"),
     [
-        # Names of other machines (DNS rebinding).
-        *(
-            (("GET", "/api/set", {"headers": {"host": host}}), 403, None)
-            for host in ("evil.example", "evil.example:8471", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4")
+        # Names of other machines (DNS rebinding), and other sites.
+        *refused(
+            403,
+            [
+                *(
+                    ("GET", "/api/set", {"headers": {"host": host}})
+                    for host in ("evil.example:8471", "127.0.0.1.evil.example", "", "[::1", "1.2.3.4")
+                ),
+                *(
+                    ("GET", path, {"headers": {"sec-fetch-site": "cross-site"}})
+                    for path in ("/api/set", "/images/1/frontal", "/export/corrections.csv?reader=Ada")
+                ),
+                *(posted(EVE, sec_fetch_site=site) for site in ("cross-site", "same-site", "none")),
+                *(posted(EVE, origin=site) for site in ("https://evil.example", "http://127.0.0.1:8000", "null")),
+            ],
         ),
-        # Other sites.
-        *(
-            (("GET", path, {"headers": {"sec-fetch-site": "cross-site"}}), 403, None)
-            for path in ("/api/set", "/images/1/frontal", "/export/corrections.csv?reader=Ada")
-        ),
-        *((posted(EVE, sec_fetch_site=site), 403, None) for site in ("cross-site", "same-site", "none")),
-        *((posted(EVE, origin=site), 403, None) for site in ("https://evil.example", "http://127.0.0.1:8000", "null")),
-        *(
-            (posted(EVE, content_type=kind), 415, None)
-            for kind in (
-                "text/plain",
-                "application/x-www-form-urlencoded",
-                "multipart/form-data; boundary=application/json",
-            )
-        ),
-        # Bodies.
-        (posted(b" " * (MAX_REQUEST_BYTES + 1)), 413, None),
-        (posted(in_pieces()), 413, None),
-        *((posted(text), 400, None) for text in ("", "{", "[" * 100_000)),
-        (posted('{"name": "\\ud800"}'), 400, "name"),
-        (posted({"name": " "}), 400, "name"),
-        (posted(["Ada"]), 400, None),
-        (posted([], CHANGES), 400, None),
-        (posted({**CHANGE, "id": "x"}, CHANGES), 400, "id"),
-        (posted({**CHANGE, "kind": "no"}, CHANGES), 400, None),
-        (posted({**CHANGE, "reader": "Eve", "kind": "finish"}, CHANGES), 400, "reader"),
-        (posted(CHANGE, CHANGES), 400, None),
-        # Paths.
-        *(
-            (("GET", path, {"params": {"reader": "Ada"}}), 404, None)
-            for path in (
-                *("/api/studies/0", "/api/studies/3", "/images/3/frontal", "/static/app.py", "/none"),
-                "/images/1/..%2f..%2f..%2fetc%2fpasswd",
-                "/images/1/manifest.jsonl",
-                "/images/..%2ffilm.png/frontal",
-                "/static/..%2fapp.py",
-                "/static/%2e%2e/app.py",
-                "/static//etc/passwd",
-                "/static/index.html%00.js",
-            )
+        *refused(415, (posted(EVE, content_type=kind) for kind in ("text/plain", FORGED_FORM))),
+        *refused(413, [posted(b" " * (MAX_REQUEST_BYTES + 1)), posted(in_pieces())]),
+        *refused(400, (posted(text) for text in ("", "{", "[" * 100_000))),
+        *refused(400, [posted('{"name": "\\ud800"}'), posted({"name": " "})], "name"),
+        *refused(400, [posted(["Ada"]), posted([], CHANGES), posted({**CHANGE, "kind": "no"}, CHANGES)]),
+        *refused(400, [posted({**CHANGE, "id": "x"}, CHANGES)], "id"),
+        *refused(400, [posted({**CHANGE, "reader": "Eve", "kind": "finish"}, CHANGES)], "reader"),
+        *refused(400, [posted(CHANGE, CHANGES)]),
+        *refused(
+            404,
+            (
+                ("GET", path, {"params": {"reader": "Ada"}})
+                for path in (
+                    *("/api/studies/0", "/api/studies/3", "/images/3/frontal", "/static/app.py", "/none"),
+                    *("/images/1/..%2f..%2f..%2fetc%2fpasswd", "/images/1/manifest.jsonl"),
+                    *("/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static/index.html%00.js"),
+                )
+            ),
         ),
     ],
 )
@@ -277,11 +265,14 @@ def network(review_set: ReviewSet, store: Store) -> Callable[[], TestClient]:
     return lambda: TestClient(served, base_url="http://192.0.2.7:8471")
 
 
-@pytest.mark.parametrize("path", ["/", "/api/set", "/images/1/frontal", "/static/viewer.js", "/?token=wrong"])
-def test_requests_without_the_token_are_refused(network: Callable[[], TestClient], path: str) -> None:
-    answer = network().get(path)
-    assert answer.status_code == 401
-    assert "set-cookie" not in answer.headers
+def test_requests_without_the_token_are_refused(network: Callable[[], TestClient]) -> None:
+    for path in ("/", "/api/set", "/images/1/frontal", "/static/viewer.js", "/?token=wrong"):
+        answer = network().get(path)
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+    cookies = ("maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;")
+    for cookie in cookies:
+        assert network().get("/api/set", headers={"cookie": cookie.encode("latin-1")}).status_code == 401
 
 
 def test_health_needs_no_token_and_reveals_nothing(network: Callable[[], TestClient], store: Store) -> None:
@@ -293,13 +284,6 @@ def test_health_needs_no_token_and_reveals_nothing(network: Callable[[], TestCli
     store.close()
     answer = network().get("/health")
     assert (answer.status_code, answer.json()["error"]) == (503, "the database is unavailable")
-
-
-@pytest.mark.parametrize(
-    "cookie", ["maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;"]
-)
-def test_a_forged_cookie_is_refused(network: Callable[[], TestClient], cookie: str) -> None:
-    assert network().get("/api/set", headers={"cookie": cookie.encode("latin-1")}).status_code == 401
 
 
 def test_the_token_becomes_an_http_only_cookie(network: Callable[[], TestClient]) -> None:
@@ -314,24 +298,18 @@ def test_the_token_becomes_an_http_only_cookie(network: Callable[[], TestClient]
 
 
 def test_reviews_on_one_machine_have_separate_cookies(review_set: ReviewSet, store: Store) -> None:
-    other_token = TOKEN[::-1]
-    ways = [(TOKEN, "http://192.0.2.7:8471"), (other_token, "http://192.0.2.7:8472"), (other_token, "http://192.0.2.7")]
-    servers = [
-        TestClient(make_app(review_set, store, link_tokens(token, ()), host="0.0.0.0"), base_url=url)
-        for token, url in ways
-    ]
-    # Like a browser, which stores the cookies of an address by name for all ports.
-    saved: dict[str, str] = {}
-    for server, (token, _) in zip(servers, ways, strict=True):
-        answer = server.get("/", params={"token": token})
-        name, value = answer.headers["set-cookie"].split(";")[0].split("=", 1)
-        saved[name] = value
-    # Cookies of other programs are among them, and some are malformed.
-    others = ['settings={"a":1}', "x=a b", "bad"]
-    headers = {"cookie": "; ".join([*others, *(f"{name}={value}" for name, value in saved.items())])}
+    # Like a browser, which sends the cookies of an address to all ports; some of other programs are malformed.
+    cookies = ['settings={"a":1}', "x=a b", "bad"]
+    ways = [(TOKEN, ":8471"), (TOKEN[::-1], ":8472"), (TOKEN[::-1], "")]
+    servers = []
+    for token, port in ways:
+        served = make_app(review_set, store, link_tokens(token, ()), host="0.0.0.0")
+        servers.append(TestClient(served, base_url=f"http://192.0.2.7{port}"))
+        cookies.append(servers[-1].get("/", params={"token": token}).headers["set-cookie"].split(";")[0])
+    assert len({cookie.split("=")[0] for cookie in cookies}) == 6
     for server in servers:
         server.cookies.clear()
-        assert server.get("/api/set", headers=headers).status_code == 200
+        assert server.get("/api/set", headers={"cookie": "; ".join(cookies)}).status_code == 200
 
 
 READERS = ("Ada", "Bo Møller & Søn", "Cy")
@@ -351,87 +329,53 @@ def readers(review_set: ReviewSet, store: Store) -> dict[str, TestClient]:
 
 def test_a_reader_answers_under_the_name_of_the_link_only(readers: dict[str, TestClient], store: Store) -> None:
     body = {"id": "change-1-0", "version": 0, "kind": "delete", "sentence": "d0"}
-    for name, browser in readers.items():
+    for place, (name, browser) in enumerate(readers.items()):
         about = browser.get("/api/set").json()
         assert (about["reader"], about["readers"]) == (name, [name])
         for reader in READERS:
             status = 200 if reader == name else 403
-            answer = browser.post(
-                "/api/studies/1/changes", json={**body, "reader": reader, "id": f"change-of-{READERS.index(name)}"}
-            )
-            assert answer.status_code == status
+            sent = {**body, "reader": reader, "id": f"change-of-{place}"}
+            assert browser.post("/api/studies/1/changes", json=sent).status_code == status
             for path in ("/api/studies/1", "/api/studies", "/export/corrections.csv", "/export/drafts.jsonl"):
                 assert browser.get(path, params={"reader": reader}).status_code == status
-        assert browser.post("/api/readers", json={"name": "Eve"}).status_code == 403
+        assert browser.post("/api/readers", json=EVE).status_code == 403
     assert [store.review(name, 1).version for name in store.readers()] == [1, 1, 1]
 
 
-def test_a_link_is_valid_for_its_reader_only(review_set: ReviewSet, store: Store) -> None:
-    tokens = link_tokens(TOKEN, ("Ada",))
-    browser = TestClient(make_app(review_set, store, tokens), base_url=ADDRESS)
+def test_a_link_is_valid_for_its_reader_only_and_replaces_another(readers: dict[str, TestClient]) -> None:
+    tokens = link_tokens(TOKEN, READERS)
+    assert TOKEN not in tokens["Ada"]
+    browser = TestClient(readers["Ada"].app, base_url=ADDRESS)
     for token in (TOKEN, *link_tokens(TOKEN, ("Bo",)).values(), f"{tokens['Ada']}x", ""):
         assert browser.get("/", params={"token": token}).status_code == 401
         assert not browser.cookies
-    assert TOKEN not in tokens["Ada"]
-
-
-def test_another_link_replaces_the_reader_of_a_browser(readers: dict[str, TestClient]) -> None:
-    browser = readers["Ada"]
-    browser.get("/", params={"token": link_tokens(TOKEN, READERS)["Cy"]})
-    assert browser.get("/api/set").json()["reader"] == "Cy"
-
-
-def test_file_names_and_models_stay_hidden(tmp_path: Path) -> None:
-    drafts, manifest = write_set(tmp_path, {"one": REPORT})
-    secret = drafts.rename(tmp_path / "secret-model.jsonl")
-    secret.write_text(secret.read_text().replace("{", '{"model": "secret-model", ', 1))
-    review_set = read_review_set(secret, manifest)
-    with closing(Store(tmp_path / "review.sqlite", review_set.drafts)) as store:
-        with signed_in(review_set, store) as page:
-            page.post("/api/readers", json={"name": "Ada"})
-            for kind in ({"kind": "step", "step": 2}, {"kind": "step", "step": 3}, {"kind": "finish"}):
-                assert change(page, **kind).status_code == 200
-            shown = [page.get(path, params={"reader": "Ada"}) for path in PAGES]
-        assert [answer.status_code for answer in shown] == [200] * len(PAGES)
-        assert not [answer.url for answer in shown if "secret" in answer.text]
-
-
-PAGES = [
-    *("/", "/api/set", "/api/studies", "/api/studies/1"),
-    *("/export/corrections.csv", "/export/drafts.jsonl", "/export/summary.json"),
-]
-
-
-def certificate_for(folder: Path, host: str) -> tuple[Path, Path]:
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=IP:{host}"]
-    command = ["openssl", "req", "-x509", *options, "-keyout", str(key), "-out", str(certificate), *names]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
+    readers["Ada"].get("/", params={"token": tokens["Cy"]})
+    assert readers["Ada"].get("/api/set").json()["reader"] == "Cy"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_a_certificate_encrypts_the_connection(tmp_path: Path) -> None:
-    drafts, manifest = write_set(tmp_path, {"one": REPORT})
-    certificate, key = certificate_for(tmp_path, "127.0.0.1")
+def test_the_command_serves_with_a_certificate_and_logs_no_content(tmp_path: Path) -> None:
+    write_set(tmp_path, {"patient-4711": REPORT}, {"patient-4711": {"frontal": "lost-4711.png"}})
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    options += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", *options, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
     with raises("certificate.pem: invalid-value"):
         check_certificate(certificate, None)
-    command = [sys.executable, "-u", "-m", "maira", "review", "--port", "0", str(drafts), "--manifest", str(manifest)]
-    command += ["--no-browser", "--tls-certificate", str(certificate), "--tls-key", str(key), "--reader", "Ada"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
-        assert server.stdout is not None
-        output = ""
-        while not (match := re.search(r"Ada: https://127.0.0.1:(\d+)(/\S+)", output)):
-            output += server.stdout.readline()
-        trusted = ssl.create_default_context(cafile=certificate)
-        with closing(HTTPSConnection("127.0.0.1", int(match[1]), timeout=20, context=trusted)) as connection:
-            connection.request("GET", match[2])
-            answer = connection.getresponse()
-        server.send_signal(signal.SIGINT)
-        server.communicate()
-    assert answer.status == 200
-    assert "Secure" in (answer.headers["set-cookie"] or "")
+    server, address, printed = start_server(tmp_path, "--tls-certificate", str(certificate), "--tls-key", str(key))
+    trusted = ssl.create_default_context(cafile=certificate)
+    with Client(base_url=urljoin(address, "/"), verify=trusted, timeout=20, trust_env=False) as browser:
+        entrance = browser.get(address)
+        browser.post("/api/readers", json={"name": "Ada Lovelace"})
+        paths = ("/api/studies/1?reader=Ada%20Lovelace", "/images/1/frontal", "/patient-4711")
+        statuses = [browser.get(path).status_code for path in paths]
+        browser.post("/api/readers", content="The heart size is normal. {")
+    server.send_signal(signal.SIGINT)
+    printed += server.communicate()[0]
+    assert (entrance.status_code, statuses, server.returncode) == (200, [200, 400, 404], 0)
+    assert "Secure" in entrance.headers["set-cookie"]
+    assert not re.search("4711|Lovelace|heart", printed.replace(str(tmp_path), ""))
 
 
 @pytest.mark.parametrize("content", ["short", "twenty letters and a space", "twenty-letters-and-é", ""])
@@ -442,23 +386,8 @@ def test_a_weak_token_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_a_port_in_use_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with raises("invalid-option"):
-            listen("127.0.0.1", port)
-
-
-@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.machine.invalid", "a" * 70])
-def test_an_unavailable_address_is_an_error_before_the_database_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    write_set(tmp_path, {"one": REPORT})
-    monkeypatch.chdir(tmp_path)
-    arguments = ["review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--host", host, "--no-browser"]
-    with raises("invalid-option") as caught:
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert "attempting" not in str(caught.value)
-    assert not (tmp_path / "review.sqlite").exists()
+    with socket.create_server(("127.0.0.1", 0)) as listener, raises("invalid-option"):
+        listen("127.0.0.1", listener.getsockname()[1])
 
 
 def test_a_misspelt_command_is_not_a_drafts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,58 +399,26 @@ def test_a_misspelt_command_is_not_a_drafts_file(tmp_path: Path, monkeypatch: py
     assert "Did you mean" not in CliRunner().invoke(app, sumary).stderr
 
 
-def test_the_command_logs_no_content(tmp_path: Path) -> None:
-    drafts, manifest = write_set(tmp_path, {"patient-4711": REPORT}, {"patient-4711": {"frontal": "lost-4711.png"}})
-    command = [sys.executable, "-u", "-m", "maira", "review", "--port", "0", str(drafts), "--manifest", str(manifest)]
-    with subprocess.Popen(
-        [*command, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
-        assert server.stdout is not None
-        output = ""
-        while not (match := re.search(r"http://127.0.0.1:(\d+)(/\S+)", output)):
-            output += server.stdout.readline()
-        with closing(HTTPConnection("127.0.0.1", int(match[1]), timeout=20)) as connection:
-            connection.request("GET", match[2])
-            entrance = connection.getresponse()
-            entrance.read()
-            headers = {"Cookie": str(entrance.headers["set-cookie"]).split(";")[0]}
-            for path in ("/api/studies/1?reader=Ada%20Lovelace", "/images/1/frontal", "/patient-4711", "/api/set"):
-                connection.request("GET", path, headers=headers)
-                status = connection.getresponse()
-                status.read()
-            connection.request("POST", "/api/readers", "The heart size is normal. {", headers)
-            connection.getresponse().read()
-        assert status.status == 200
-        server.send_signal(signal.SIGINT)
-        output += server.communicate()[0]
-    assert server.returncode == 0
-    assert not re.search("4711|Lovelace|heart", output.replace(str(tmp_path), ""))
-
-
 @pytest.mark.parametrize(
-    ("arguments", "output"),
+    ("options", "expected"),
     [
-        (["drafts.jsonl", "--manifest", "none.jsonl"], "none.jsonl: file-not-found"),
-        (["none.jsonl", "--manifest", "manifest.jsonl"], "none.jsonl: file-not-found"),
-        (
-            ["drafts.jsonl", "--manifest", "manifest.jsonl", "--db", "radiograph.png", "--port=0"],
-            "radiograph.png: invalid-format",
-        ),
-        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--results", "none"], "sentences.jsonl: file-not-found"),
-        (["drafts.jsonl", "--manifest", "manifest.jsonl", "--token-file", "none"], "none: file-not-found"),
-        (["summary", "none.sqlite", "--out", "out"], "none.sqlite: file-not-found"),
-        (["export", "drafts.jsonl", "--out", "out"], "drafts.jsonl: invalid-format"),
+        (["--manifest", "none.jsonl"], "none.jsonl: file-not-found"),
+        (["--db", "radiograph.png"], "radiograph.png: invalid-format"),
+        (["--results", "none"], "sentences.jsonl: file-not-found"),
+        (["--token-file", "none"], "none: file-not-found"),
+        *((["--host", host], "invalid-option") for host in ("192.0.2.1", "no.such.machine.invalid", "a" * 70)),
     ],
 )
 def test_bad_input_is_an_error_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], output: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], expected: str
 ) -> None:
     write_set(tmp_path, {"one": REPORT})
     monkeypatch.chdir(tmp_path)
-    before = sorted(path.name for path in tmp_path.iterdir())
-    with raises(output):
-        CliRunner().invoke(app, ["review", *arguments], catch_exceptions=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    before = sorted(tmp_path.iterdir())
+    command = ["review", "drafts.jsonl", "--manifest", "manifest.jsonl", "--no-browser", "--port=0", *options]
+    with raises(expected):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_help_describes_a_review_and_loads_no_server() -> None:

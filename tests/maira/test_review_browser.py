@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from accessibility import serious_violations
@@ -314,8 +315,8 @@ def test_markup_in_drafts_is_shown_as_text(browser: Browser, tmp_path: Path) -> 
 
 def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_path: Path) -> None:
     folder = write_review_set(tmp_path)
-    process, port = start_server(folder)
-    running = Running(f"http://127.0.0.1:{port}/", folder)
+    process, address, _ = start_server(folder)
+    running = Running(urljoin(address, "/"), folder)
     try:
         with visiting(browser, running) as page:
             press(page, "j", "d")
@@ -328,7 +329,7 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
             page.get_by_text("2 changes not saved; stored in this browser and sent again").wait_for()
             assert page.locator("#saved").inner_text() == "Not saved"
             assert page.locator("#undo").is_disabled()
-            process, _ = start_server(folder, port)
+            process, *_ = start_server(folder, "--port", str(urlsplit(address).port))
             saved(page)
             assert not page.locator("#trouble").is_visible()
     finally:
