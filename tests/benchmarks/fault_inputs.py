@@ -6,17 +6,19 @@ import csv
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = ("There is a small left pleural effusion.", "The heart is enlarged.", "There is no pneumothorax.")
 ROWS = [(f"r{number}", " ".join(SENTENCES[number % 3 :]), " ".join(SENTENCES[: 1 + number % 3])) for number in range(6)]
 """Id, reference and candidate."""
+FILES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 NOT_UTF8 = os.fsdecode(b"\xe9.dcm")
 
 
@@ -26,7 +28,6 @@ def write_inputs(folder: Path) -> None:
     write_reports(folder)
     _write_models(folder)
     _write_archives(folder)
-    _write_tables(folder)
     _write_weights(folder / "fetched/wordnet")
     lines = (
         "radfact score pairs.json --judge offline --out results",
@@ -67,6 +68,8 @@ def _write_studies(folder: Path) -> None:
     phrases = [{**row, "prior_frontal": None, "phrases": row["grounded_findings"]} for row in located]
     _jsonl(folder / "phrases.jsonl", phrases)
     _csv(folder / "phrases.csv", ("sample_id", "phrase"), [(row["sample_id"], "The heart is large.") for row in rows])
+    tasks = [{"id": n, "data": {"sample_id": row["sample_id"]}, "annotations": []} for n, row in enumerate(rows)]
+    _json(folder / "export.json", tasks)
     columns = ("sample_id", "patient_id", "frontal", "findings", "split")
     _csv(folder / "studies.csv", columns, [[row[column] for column in columns] for row in located])
     for name in ("radiograph.dcm", NOT_UTF8):
@@ -77,8 +80,6 @@ def _write_studies(folder: Path) -> None:
     ]
     boxes = [{"image_id": 0, "category_id": 5, "bbox": [20, 10, 40, 20]}]
     _json(folder / "coco.json", {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "Nodule"}]})
-    image = folder / "phantoms" / Path(rows[0]["frontal"]).parent
-    shutil.copytree(image, folder / "coco")
 
 
 def write_reports(folder: Path) -> None:
@@ -94,15 +95,7 @@ def write_reports(folder: Path) -> None:
         _csv(folder / name, ("example_id", "prediction", "target"), texts)
     _csv(folder / "ratings.csv", ("id", "reference", "candidate", "expert"), [(*r, n % 4) for n, r in enumerate(ROWS)])
     _csv(folder / "reports.csv", ("id", "report"), [(f"p{n}", " ".join(SENTENCES)) for n in range(6)])
-    labeled = [{"hypothesis": SENTENCES[0], "report": list(SENTENCES), "status": "entailment", "evidence": [0]}]
-    _json(folder / "labeled.json", labeled)
-    header = ("id", "indication", "impression_original", "impression_edited", "score", "annotator", "source")
-    lines = [
-        ("7", "", SENTENCES[0], "[no edit]", "No error", "r1", "X-REM"),
-        ("7", "", SENTENCES[1], "[delete]", "2", "r1", "X-REM"),
-    ]
-    _csv(folder / "refisco.csv", header, lines)
-    (folder / "options.yaml").write_text("bootstrap: 0\njudge: offline\n")
+    _write_files(folder, "reports")
 
 
 def _write_weights(folder: Path) -> None:
@@ -130,75 +123,24 @@ def _write_models(folder: Path) -> None:
     pairs = {"model": "checkpoint", "trained": ["adapter"], "tasks": {"grounded": 1}, "patch_loss": 0, "dpo": {}}
     sources = [{"manifest": "phantoms/manifest.jsonl", "preferences": "preferences.jsonl"}]
     _json(folder / "dpo.yaml", {**train_config, **pairs, "train": sources, "global_batch": 2, "passes": 2})
-    _json(folder / "ablation.yaml", {"base": "train.yaml", "drop": ["prior"], "out": "out/no_prior"})
-    judge = {
-        "model": "llama",
-        "train": "samples.jsonl",
-        "out": "out",
-        "epochs": 1,
-        "global_batch": 2,
-        "precision": "no",
-    }
-    _json(folder / "judge.yaml", judge)
+    _write_files(folder, "models")
     messages = [{"role": "user", "content": SENTENCES[0]}, {"role": "assistant", "content": "yes"}]
     _jsonl(folder / "samples.jsonl", ({"sample_id": f"s{n}", "split": "train", "messages": messages} for n in range(4)))
 
 
 def _write_archives(folder: Path) -> None:
-    from mimic_files import IMAGES, write_images, write_reports, write_tables
     from PIL import Image
-    from record_files import (
-        chexpert_plus_row,
-        rexgradient_study,
-        write_chexpert_plus,
-        write_interpret_cxr,
-        write_rexgradient,
-    )
 
+    _write_files(folder, "archives")
     gradient = Image.linear_gradient("L").resize((60, 40))
-    mimic = folder / "mimic"
-    write_tables(mimic, suffix=".csv")
-    write_reports(mimic)
-    write_images(mimic)
-    for name, patient, study, *_ in IMAGES:
-        gradient.save(mimic / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{name}.jpg")
-    image = {"id": 1, "path": "files/p10/p10000032/s50414267/a1.jpg", "width": 60, "height": 40}
-    box = {"image_id": 1, "category_id": 1, "label_text": "Opacity", "bbox": [4, 6, 8, 12], "split": "test"}
-    categories = [{"id": 1, "name": "Pneumonia"}]
-    coco = {"images": [image], "annotations": [box], "categories": categories}
-    _json(folder / "ms-cxr/MS_CXR_Local_Alignment_v1.1.0.json", coco)
-    padchest = folder / "padchest"
-    columns = ["ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "Projection", "Pediatric", "Report"]
-    table = padchest / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
-    _csv(table, columns, [(f"{name}.png", "0", "20120101", name, "p1", "PA", "No", "sin cambios") for name in "ab"])
-    _csv(padchest / "english.csv", ("StudyID", "findings", "impression"), [(n, "Clear lungs.", "") for n in "ab"])
-    (padchest / "0").mkdir()
-    for name in "ab":
-        gradient.save(padchest / f"0/{name}.png")
-    xml = (
-        '<eCitation><uId id="CXR1"/><AbstractText Label="FINDINGS">Clear lungs.</AbstractText>'
-        '<parentImage id="CXR1_1_IM-0001-3001"><caption>PA</caption></parentImage></eCitation>'
-    )
-    iu = folder / "iu-xray"
-    (iu / "ecgen-radiology").mkdir(parents=True)
-    (iu / "ecgen-radiology/1.xml").write_text(xml)
-    _csv(
-        iu / "indiana_projections.csv", ("uid", "filename", "projection"), [("1", "1_IM-0001-3001.dcm.png", "Frontal")]
-    )
-    gradient.save(iu / "1_IM-0001-3001.dcm.png")
-    write_chexpert_plus(folder / "chexpert-plus", chexpert_plus_row())
-    write_rexgradient(folder / "rexgradient", rexgradient_study(), folder="")
-    write_interpret_cxr(folder / "interpret-cxr")
-    for path in [
-        path for name in ("chexpert-plus", "rexgradient", "interpret-cxr") for path in (folder / name).rglob("*.png")
-    ]:
-        gradient.save(path)
+    for name in FILES["images"]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        gradient.save(folder / name)
 
 
-def _write_tables(folder: Path) -> None:
-    manifest = _rows(folder / "phrases.jsonl")
-    tasks = [{"id": n, "data": {"sample_id": row["sample_id"]}, "annotations": []} for n, row in enumerate(manifest)]
-    _json(folder / "export.json", tasks)
+def _write_files(folder: Path, part: str) -> None:
+    for name, content in FILES[part].items():
+        _json(folder / name, content)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -206,8 +148,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _json(path: Path, value: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value))
+    """Write a text as it is, or another value as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
 
 
 def _jsonl(path: Path, rows: Iterable[Any]) -> None:
@@ -215,6 +158,5 @@ def _jsonl(path: Path, rows: Iterable[Any]) -> None:
 
 
 def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as handle:
         csv.writer(handle).writerows([header, *rows])

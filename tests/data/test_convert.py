@@ -95,6 +95,7 @@ def test_a_replaced_zip_file_is_read_again(tmp_path: Path) -> None:
         (radiograph_at(Path("constant.png")), "constant.png: invalid-value"),
         (radiograph_at(Path("damaged.zip"), "radiograph.png"), "radiograph.png: file-unreadable"),
         (radiograph_at(Path("folder.png")), "folder.png: file-unreadable"),
+        (replace(radiograph_at(Path("radiograph.png")), size=(64, 24)), "radiograph.png: mismatch"),
     ],
 )
 def test_an_unreadable_radiograph_is_a_one_line_error(

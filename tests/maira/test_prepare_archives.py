@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import subprocess
 import sys
 import zipfile
@@ -13,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dicom_files import write_dicom
-from mimic_files import IMAGES, REPORT, SPLITS, write_tables, zip_reports
 from PIL import Image
+from releases import load_release, write_release
 
 from maira.data.manifest import read_failures, read_manifest
 
@@ -43,35 +42,44 @@ def _brightest_corner(path: Path) -> tuple[bool, bool]:
 RAMP = np.add.outer(np.arange(60), 2 * np.arange(40)).astype(np.uint16)
 """Brighter to the right and down."""
 
-HELD_OUT, BROKEN = ("12000022", "54000000"), ("13000033", "55000000")
-LISTED = [
-    *IMAGES,
-    ("a4", "10000032", "50414267", "AP", "21800506", "213014.0", ""),
-    ("d1", *HELD_OUT, "PA", "21310101", "0.0", ""),
-    ("f1", *BROKEN, "PA", "21310101", "0.0", ""),
-]
+ROWS = (
+    "a4,10000032,50414267,,AP,21800506,213014.0,",
+    "d1,12000022,54000000,,PA,21310101,0.0,",
+    "f1,13000033,55000000,,PA,21310101,0.0,",
+)
+"""Rows of the metadata in addition to those of the miniature of MIMIC-CXR."""
 
 
 @pytest.fixture
 def mimic(tmp_path: Path) -> Path:
     """Beside mimic-cxr, its tables are in mimic-cxr-jpg and MS-CXR in ms-cxr."""
-    root = tmp_path / "mimic-cxr"
-    reports = {}
-    for image, patient, study, *_ in LISTED:
-        folder = f"files/p{patient[:2]}/p{patient}/s{study}"
-        reports[f"{folder}.txt"] = REPORT
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        write_dicom(root / folder / f"{image}.dcm", RAMP)
-    broken = root / f"files/p13/p{BROKEN[0]}/s{BROKEN[1]}/f1.dcm"
+    release = load_release("mimic_cxr")
+    metadata, splits, reports = release["files"].values()
+    metadata += "\n".join(ROWS)
+    splits += "d1,54000000,12000022,train\nf1,55000000,13000033,test\n"
+    reports |= dict.fromkeys(
+        ("files/p12/p12000022/s54000000.txt", "files/p13/p13000033/s55000000.txt"), next(iter(reports.values()))
+    )
+    files = {
+        "mimic-cxr-jpg/mimic-cxr-2.0.0-metadata.csv.gz": metadata,
+        "mimic-cxr-jpg/mimic-cxr-2.0.0-split.csv.gz": splits,
+        "mimic-cxr/mimic-cxr-reports.zip": reports,
+        "ms-cxr/MS_CXR_Local_Alignment_v1.1.0.json": {
+            "images": [{"id": 1, "path": "files/p12/p12000022/s54000000/d1.jpg", "width": 40, "height": 60}],
+            "annotations": [
+                {"image_id": 1, "category_id": 1, "label_text": "Opacity", "bbox": [4, 6, 8, 12], "split": "test"}
+            ],
+            "categories": [{"id": 1, "name": "Pneumonia"}],
+        },
+    }
+    write_release(tmp_path, {"files": files})
+    for image in csv.DictReader(metadata.splitlines()):
+        patient = image["subject_id"]
+        folder = tmp_path / f"mimic-cxr/files/p{patient[:2]}/p{patient}/s{image['study_id']}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_dicom(folder / f"{image['dicom_id']}.dcm", RAMP)
+    broken = tmp_path / "mimic-cxr/files/p13/p13000033/s55000000/f1.dcm"
     broken.write_bytes(broken.read_bytes()[:-500])
-    zip_reports(root / "mimic-cxr-reports.zip", reports=reports)
-    splits = SPLITS | {HELD_OUT[0]: "train", BROKEN[0]: "test"}
-    write_tables(tmp_path / "mimic-cxr-jpg", LISTED, splits=splits)
-    image = {"id": 1, "path": f"files/p12/p{HELD_OUT[0]}/s{HELD_OUT[1]}/d1.jpg", "width": 40, "height": 60}
-    box = {"image_id": 1, "category_id": 1, "label_text": "Opacity", "bbox": [4, 6, 8, 12], "split": "test"}
-    coco = {"images": [image], "annotations": [box], "categories": [{"id": 1, "name": "Pneumonia"}]}
-    (tmp_path / "ms-cxr").mkdir()
-    (tmp_path / "ms-cxr/MS_CXR_Local_Alignment_v1.1.0.json").write_text(json.dumps(coco))
     return tmp_path
 
 
@@ -92,7 +100,7 @@ def test_mimic_cxr_as_dicom(mimic: Path) -> None:
     assert (samples[0].findings, samples[0].indication) == ("Clear lungs.", "___F with cough.")
     assert samples[2].prior_report is not None
     assert samples[2].prior_report.endswith("FINDINGS: Clear lungs. IMPRESSION: Normal.")
-    expected = dict.fromkeys(("b6", "52000000", HELD_OUT[1], BROKEN[1]), "select") | {"f1": "convert"}
+    expected = dict.fromkeys(("b6", "52000000", "54000000", "55000000"), "select") | {"f1": "convert"}
     assert _skipped(mimic / "out") == expected | dict.fromkeys(("b4", "b5"), "read")
     assert all(_brightest_corner(s.frontal) == (True, True) for s in samples)
 
