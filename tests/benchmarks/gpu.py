@@ -103,7 +103,6 @@ class Case:
 
 
 CASES = (
-    Case("machine", "versions", 30, "versions"),
     Case("machine", "rates", 60, "rates"),
     Case("correctness", "attention", 120, "attention"),
     Case("correctness", "logits", 120, "logits"),
@@ -116,8 +115,6 @@ CASES = (
     Case("generate", "engine=transformers cache=static batch=24", 240, "engine=transformers cache=static batch=4"),
     Case("generate", "engine=plain", 240, "engine=plain"),
     Case("train", "method=8bit baseline", 240, "method=full baseline"),
-    Case("correctness", "drafts", 120, "drafts"),
-    Case("correctness", "caches", 120, "caches"),
     Case("train", "method=8bit budget=8192 checkpointing=full", 240, "method=full budget=512 checkpointing=selective"),
     Case("train", "method=8bit budget=8192 checkpointing=selective", 240),
     Case("train", "method=8bit budget=16384 checkpointing=full compile", 240),

@@ -7,9 +7,6 @@ Tolerances, as relative errors ||value - reference|| / ||reference|| unless stat
 - packed rows: loss of each sample 1e-4 in float32, 0.05 in bfloat16; gradient of all trained weights 1e-3 and 0.1.
 - attention of packed samples with heads of the 7B model, in bfloat16 against float32: 0.01 for the output and 0.02 for
   gradients; 1e-4 and 1e-3 for the kernel in float32.
-- greedy drafts in float32: all texts equal to those of the CPU, and no irregularity. In bfloat16 texts may differ; the
-  share of equal ones is recorded without a target.
-- caches: texts of the static cache, of batches and of chunked prefill equal those of one study at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,14 +22,8 @@ from torch import Tensor
 
 from gpu_stages.models import CHECKPOINT, make_phantoms
 from gpu_stages.results import Measurement, Setup
-from maira.data.study import Study
-from maira.generate import transformers_engine
-from maira.generate.drafts import make_draft
-from maira.generate.engine import EngineOptions, Response, report_request
-from maira.generate.transformers_engine import TransformersEngine
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.model.task_examples import make_example
 from maira.train import attention
 from maira.train.config.run_config import TrainConfig
 from maira.train.data.dataset import open_dataset
@@ -65,7 +55,7 @@ TOLERANCES = {
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Yield the errors of a case."""
-    cases = {"logits": _logits, "packed": _packed, "attention": _attention, "drafts": _drafts, "caches": _caches}
+    cases = {"logits": _logits, "packed": _packed, "attention": _attention}
     with _without_tf32():
         yield from cases[case](setup)
 
@@ -222,55 +212,3 @@ def _attend_single_samples(states: Tensor, lengths: Sequence[int], weights: Tens
     output = torch.cat(outputs)
     (output * weights).sum().backward()
     return output.detach(), inputs.grad  # type: ignore[return-value]
-
-
-def _generate(
-    model: MairaForConditionalGeneration, studies: Sequence[Study], setup: Setup, **options: Any
-) -> list[dict[str, Any]]:
-    """Return greedy drafts of findings and of grounded reports."""
-    processor = MairaProcessor.from_pretrained(CHECKPOINT)
-    limit = 24 if setup.is_tiny else None
-    examples = [make_example(study, task) for study in studies for task in ("findings", "grounded")]
-    engine = TransformersEngine.from_model(model, processor, EngineOptions(**options))
-    responses = dict(engine.generate([report_request(example, limit) for example in examples]))
-    drafts = []
-    for index, example in enumerate(examples):
-        response = responses[index]
-        if not isinstance(response, Response):
-            raise ValueError(f"{example.sample_id}: {response.reason}")
-        drafts.append(make_draft(example, response, "phantom"))
-    return drafts
-
-
-def _equal_share(drafts: Sequence[dict[str, Any]], expected: Sequence[dict[str, Any]]) -> float:
-    """Return the share of drafts with equal texts."""
-    return float(np.mean([draft["raw"] == other["raw"] for draft, other in zip(drafts, expected, strict=True)]))
-
-
-def _drafts(setup: Setup) -> Iterator[Measurement]:
-    """Compare greedy drafts with those of the CPU."""
-    studies = make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
-    expected = _generate(_load(torch.device("cpu"), torch.float32), studies, setup)
-    for dtype in TOLERANCES:
-        drafts = _generate(_load(setup.device, dtype), studies, setup)
-        target = 1.0 if dtype == torch.float32 else None
-        yield Measurement(f"drafts, {_name(dtype)}: equal texts", _equal_share(drafts, expected), at_least=target)
-        kinds = {"cut_off"} if setup.is_tiny else set()
-        irregular = sum(
-            irregularity["kind"] not in kinds for draft in drafts for irregularity in draft["irregularities"]
-        )
-        yield Measurement(f"drafts, {_name(dtype)}: irregularities", irregular, at_most=0)
-
-
-def _caches(setup: Setup) -> Iterator[Measurement]:
-    """Compare batches, caches and chunks of the prefill with one study at a time, on the device in float32."""
-    studies = make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
-    model = _load(setup.device, torch.float32)
-    expected = _generate(model, studies, setup, batch_size=1)
-    variants = {"batches": {"batch_size": 4}, "static cache": {"batch_size": 4, "cache": "static"}}
-    for name, options in variants.items():
-        drafts = _generate(model, studies, setup, **options)
-        yield Measurement(f"{name}: equal texts", _equal_share(drafts, expected), at_least=1.0)
-    with patch.object(transformers_engine, "_PREFILL_TOKENS", 64):
-        drafts = _generate(model, studies, setup, batch_size=4)
-    yield Measurement("prefill in chunks: equal texts", _equal_share(drafts, expected), at_least=1.0)
