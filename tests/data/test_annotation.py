@@ -17,14 +17,24 @@ from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from maira.data.annotation.combine import Combine, ground_studies
-from maira.data.annotation.protocol import CATEGORIES, PLACED_DEVICE, PhraseLabel, Progression, Quality
+from maira.data.annotation.combine import agreement, cohens_kappa, combine, ground_studies, iou
+from maira.data.annotation.protocol import (
+    CATEGORIES,
+    PLACED_DEVICE,
+    Annotation,
+    PhraseAnnotation,
+    PhraseLabel,
+    Progression,
+    Quality,
+    Rejected,
+)
 from maira.data.annotation.results import AnnotatedSample, read_label_studio
 from maira.data.annotation.tasks import OTHER_VIEW, coco_dataset, image_address, labeling_config, task_of
 from maira.data.manifest import Failure
 from maira.data.study import Label, Study
 from radfact.errors import InputError
 from radfact.io.coco import decode_mask
+from radfact.metrics.radfact.regions import covered_share
 from radfact.records import Box, Sentence
 
 WIDTH, HEIGHT = 600, 518
@@ -89,18 +99,15 @@ def exported(tmp_path: Path, annotated: Study, *annotations: list[Result], **mor
     return path
 
 
-def back(
-    tmp_path: Path, annotated: Study, *annotations: list[Result], how: Combine = "skip"
-) -> tuple[Study | None, str]:
+def back(tmp_path: Path, annotated: Study, *annotations: list[Result]) -> tuple[Study | None, str]:
     """The grounded study, and why there is none."""
-    outcome = ground_studies(
-        [annotated], read_label_studio(exported(tmp_path, annotated, *annotations), [annotated]), how
-    )
+    samples = read_label_studio(exported(tmp_path, annotated, *annotations), [annotated])
+    outcome = ground_studies([annotated], samples, "skip")
     return (outcome.studies or [None])[0], "".join(failure.reason for failure in outcome.failures)
 
 
-def grounded(tmp_path: Path, annotated: Study, *annotations: list[Result], how: Combine = "skip") -> list[Sentence]:
-    result, reason = back(tmp_path, annotated, *annotations, how=how)
+def grounded(tmp_path: Path, annotated: Study, *annotations: list[Result]) -> list[Sentence]:
+    result, reason = back(tmp_path, annotated, *annotations)
     assert result is not None, reason
     assert result.grounded_findings is not None
     return result.grounded_findings
@@ -108,6 +115,7 @@ def grounded(tmp_path: Path, annotated: Study, *annotations: list[Result], how: 
 
 BOX, OTHER_BOX = Box(x_min=0.2, y_min=0.2, x_max=0.5, y_max=0.7), Box(x_min=0.6, y_min=0.1, x_max=0.9, y_max=0.3)
 FIRST = "1. Left effusion."
+COMMENT = {"value": {"text": ["Inverted."]}, "from_name": "comment", "to_name": "image", "type": "textarea"}
 
 drawn = st.lists(boxes(smallest=0.001), min_size=1, max_size=3, unique=True)
 
@@ -180,16 +188,14 @@ def test_lines_become_masks(tmp_path: Path) -> None:
     assert pixels.sum() == pytest.approx((0.5 * HEIGHT + 0.3 * WIDTH) * 5, rel=0.05)
 
 
-@pytest.mark.parametrize("quality", [quality for quality in Quality if quality is not Quality.NO_ISSUE])
-def test_quality_control_rejects_with_its_reason(tmp_path: Path, quality: Quality) -> None:
-    comment = {"value": {"text": ["Inverted."]}, "from_name": "comment", "to_name": "image", "type": "textarea"}
-    results = [choice("quality", quality.value), comment]
-    assert back(tmp_path, study(), results) == (None, f"{quality.value}: Inverted.")
-
-
 @pytest.mark.parametrize(
     ("results", "reason"),
     [
+        *(
+            ([choice("quality", quality.value), COMMENT], f"{quality.value}: Inverted.")
+            for quality in Quality
+            if quality is not Quality.NO_ISSUE
+        ),
         (label_results(0, PhraseLabel.NON_FINDING), "the sample has no quality label"),
         (passed(), "phrase 1 has no label"),
         (passed(label_results(0, PhraseLabel.FINDING)), "phrase 1 is a finding without a box on the current image"),
@@ -212,9 +218,9 @@ def test_quality_control_rejects_with_its_reason(tmp_path: Path, quality: Qualit
 def test_unfinished_and_unusable_samples_are_listed_with_a_reason(
     tmp_path: Path, results: list[Result], reason: str
 ) -> None:
-    made, said_reason = back(tmp_path, study(prior=True), results)
-    assert made is None
-    assert reason in said_reason
+    grounded_study, listed_reason = back(tmp_path, study(prior=True), results)
+    assert grounded_study is None
+    assert reason in listed_reason
 
 
 def test_a_skipped_annotation_is_none(tmp_path: Path) -> None:
@@ -321,3 +327,66 @@ def test_the_coco_dataset_has_the_existing_boxes(tmp_path: Path) -> None:
     assert drawn["bbox"] == pytest.approx([40, 20, 60, 50])
     assert (drawn["image_id"], prior["image_id"], drawn["category_id"], prior["category_id"]) == (1, 2, 1, 1)
     assert [category["name"] for category in dataset["categories"]] == ["Effusion.", "Nodule."]
+
+
+LARGE = Box(x_min=0.0, y_min=0.0, x_max=0.4, y_max=0.4)
+NEAR = Box(x_min=0.1, y_min=0.0, x_max=0.4, y_max=0.4)  # Within LARGE, three quarters of it.
+FAR = Box(x_min=0.6, y_min=0.6, x_max=0.8, y_max=0.8)
+
+
+def by(annotator: str, *phrases: PhraseAnnotation, quality: Quality = Quality.NO_ISSUE) -> Annotation:
+    return Annotation(annotator, phrases, quality)
+
+
+def finding(*regions: Box) -> PhraseAnnotation:
+    return PhraseAnnotation(PhraseLabel.FINDING, boxes=regions)
+
+
+NON_FINDING = PhraseAnnotation(PhraseLabel.NON_FINDING)
+
+
+def test_several_annotators_are_an_error_that_names_them() -> None:
+    with pytest.raises(Rejected, match=r"2 annotators \(a, b\)"):
+        combine([by("a", NON_FINDING), by("b", NON_FINDING)], "skip")
+
+
+def test_the_union_has_the_majority_label_and_each_box_once() -> None:
+    annotations = [by("a", NON_FINDING), by("b", finding(LARGE)), by("c", finding(NEAR, FAR))]
+    [united] = combine(annotations, "union").phrases
+    assert (united.label, united.boxes) == (PhraseLabel.FINDING, (LARGE, FAR))
+
+
+@given(
+    st.lists(st.lists(boxes(st.integers(0, 1000).map(lambda n: n / 1000), 0.011), max_size=3), min_size=2, max_size=3)
+)
+def test_the_union_covers_all_boxes(annotated: list[list[Box]]) -> None:
+    united = combine([by(str(i), finding(*drawn)) for i, drawn in enumerate(annotated)], "union").phrases[0].boxes
+    evidence = Sentence(text="union", boxes=united)
+    for box in (box for drawn in annotated for box in drawn):
+        assert covered_share(Sentence(text="x", boxes=(box,)), [evidence], compat="exact") == pytest.approx(1)
+
+
+def test_iou_of_hand_computed_regions() -> None:
+    assert iou((LARGE,), (), (NEAR,), ()) == pytest.approx(0.75)
+    assert iou((LARGE,), (), (FAR,), ()) == 0
+    assert iou((LARGE, NEAR), (), (LARGE,), ()) == pytest.approx(1)
+    assert iou((), (), (LARGE,), ()) == 0
+
+
+def test_kappa_of_the_textbook_table() -> None:
+    # 20 and 15 of 50 alike, 5 and 10 not: observed 0.7, by chance 0.5.
+    pairs = [("y", "y")] * 20 + [("y", "n")] * 5 + [("n", "y")] * 10 + [("n", "n")] * 15
+    assert cohens_kappa(pairs) == pytest.approx(0.4)
+    # None without variety.
+    assert cohens_kappa([]) is cohens_kappa([("a", "a")] * 3) is None
+
+
+def test_agreement_of_two_annotators() -> None:
+    samples = [
+        [by("a", finding(LARGE), NON_FINDING), by("b", finding(NEAR), finding(FAR))],
+        [by("b", NON_FINDING, quality=Quality.IMAGE), by("a", NON_FINDING)],
+        [by("a", finding(LARGE))],
+    ]
+    [pair] = agreement(samples)
+    expected = {"annotators": ("a", "b"), "samples": 2, "quality_agreement": 0.5, "phrases": 2, "label_agreement": 0.5}
+    assert pair | expected | {"located": 1, "located_by_one": 1, "mean_iou": pytest.approx(0.75)} == pair
