@@ -73,9 +73,9 @@ def change_file(path: Path, changes: Mapping[str, str]) -> None:
     path.write_bytes(gzip.compress(data) if compressed else data)
 
 
-def cases(release: Release) -> Iterator[tuple[str, dict[str, Any]]]:
+def cases(named: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and values of each case; one with `each` is a case for each of its variants."""
-    for name, case in release["cases"].items():
+    for name, case in named.items():
         variants = case.pop("each", [{}])
         for number, variant in enumerate(variants):
             yield (f"{name}, {number}" if len(variants) > 1 else name), case | variant

@@ -9,6 +9,7 @@ from box_strategies import boxes
 from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from maira.data.manifest import Failure, read_manifest, write_manifest
 from maira.data.study import Label, Original, Study
@@ -78,6 +79,9 @@ SWAPPED = {"x_min": 0.5, "y_min": 0, "x_max": 0.2, "y_max": 1}
         ),
         (row(sample_id="s2", indication=" "), "indication: invalid-value"),
         ('{"sample_id": "s2", "frontal": "a.png", "split": "a", "split": "b"}', "split: duplicate"),
+        (row(sample_id="s2", originals={"front": {"path": "a.dcm"}}), "originals.front: invalid-value"),
+        (row(sample_id="s2", originals={"frontal": "a.dcm"}), "originals.frontal: invalid-value"),
+        (row(sample_id="s2", originals={"frontal": {}}), "originals.frontal.path: missing-field"),
         ({"sample_id": "s2"}, "frontal: missing-field"),
         ('{"sample_id": ', "invalid-format"),
     ],
@@ -133,14 +137,18 @@ def test_paths_of_originals_move_with_the_manifest(tmp_path: Path) -> None:
     assert other.frontal == moved / "a.png"
 
 
-@pytest.mark.parametrize(
-    ("originals", "expected"),
-    [
-        ({"front": {"path": "a.dcm"}}, "originals.front: invalid-value"),
-        ({"frontal": "a.dcm"}, "originals.frontal: invalid-value"),
-        ({"frontal": {}}, "originals.frontal.path: missing-field"),
-    ],
-)
-def test_invalid_originals_are_refused(tmp_path: Path, originals: Any, expected: str) -> None:
-    with raises(f"manifest.jsonl:1: {expected}"):
-        read_manifest(write_rows(tmp_path / "manifest.jsonl", row(originals=originals)))
+@pytest.mark.parametrize("blank", ["", " \n\t"])
+def test_a_blank_optional_text_or_report_without_sentences_is_none(blank: str) -> None:
+    empty = {"grounded_findings": [], "phrases": [], "lateral": blank, "prior_frontal": blank}
+    texts = ("study_id", "patient_id", "prior_report", "indication", "technique", "comparison", "findings", "split")
+    study = Study.model_validate(row(**empty, **dict.fromkeys((*texts, "source"), blank)))
+    assert study == Study(sample_id="s1", frontal=Path("a.png"))
+    # No finding differs from no labels.
+    assert Study.model_validate(row(labels=[])).labels == []
+
+
+@pytest.mark.parametrize("field", ["sample_id", "frontal"])
+@pytest.mark.parametrize("blank", ["", "  ", None])
+def test_identity_and_frontal_are_required(field: str, blank: str | None) -> None:
+    with pytest.raises(ValidationError, match=field):
+        Study.model_validate(row(**{field: blank}))

@@ -54,7 +54,7 @@ CASES = [
     pytest.param(name, release, case, id=f"{name}: {title}")
     for name in READERS
     for release in [load_release(name)]
-    for title, case in cases(release)
+    for title, case in cases(release["cases"])
 ]
 
 
