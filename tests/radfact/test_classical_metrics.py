@@ -34,9 +34,7 @@ from radfact.metrics.classical.radgraph import (
     entity_reward,
     partial_reward,
 )
-from radfact.metrics.classical.rouge import RougeL
 from radfact.metrics.llm.mentions import ComparisonMentions, mentions_lateral
-from radfact.metrics.protocol import Metric, score_pairs
 from radfact.records import Pair, Sentence, TextPair
 
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))
@@ -109,13 +107,6 @@ def test_bleu_of_equal_texts_is_exactly_100() -> None:
     result = Bleu().score([pair("The lungs are clear.", "The lungs are clear.")])
     assert set(map(tuple, result.values.values())) == {(100.0,)}
     assert {score.value(score.counts.sum(axis=0)) for score in result.pooled.values()} == {100.0}
-
-
-@pytest.mark.parametrize("metric", [RougeL(), Bleu()], ids=lambda metric: metric.name)
-def test_sentences_are_scored_as_one_narrative(metric: Metric) -> None:
-    grounded = Pair("1", [Sentence(text="Clear lungs."), Sentence(text="Large heart.")], "The lungs are clear.")
-    narrative = Pair("1", "Clear lungs. Large heart.", "The lungs are clear.")
-    assert score_pairs(metric, [grounded]).values == score_pairs(metric, [narrative]).values
 
 
 def test_a_folder_without_wordnet_is_refused(tmp_path: Path) -> None:

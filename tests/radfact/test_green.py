@@ -10,11 +10,10 @@ import pytest
 from chat_server import ChatServer, last
 from green_responses import GreenResponse, responses
 from hypothesis import given
-from hypothesis import strategies as st
 
 from radfact.llm import load_chat_client, mock_client
 from radfact.metrics.llm.green import Green, green_score
-from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.protocol import score_pairs
 from radfact.records import Pair, Sentence, TextPair
@@ -86,8 +85,3 @@ def test_scores_are_shares_and_f1_is_never_below_green(response: GreenResponse) 
     assert 0 <= scores["green_weighted"] <= scores["green"] <= scores["green_f1"] <= 1
     by_category = [value for name, value in scores.items() if name[-2:-1] == "_"]
     assert sum(by_category) == scores["green_ec"] == scores["green_significant"] + scores["green_insignificant"]
-
-
-@given(st.text(), st.text())
-def test_braces_in_reports_stay_as_they_are(first: str, second: str) -> None:
-    assert fill_prompt("<{a}|{b}|{c}|{}>", a=first, b=second) == f"<{first}|{second}|{{c}}|{{}}>"

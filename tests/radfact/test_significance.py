@@ -61,22 +61,24 @@ def test_range_of_p() -> None:
 
 
 def test_samples_that_a_system_has_not_scored_are_excluded() -> None:
-    left, right = mean_counts([1.0, 0.0, math.nan]), mean_counts([0.0, 0.0, 1.0])
+    left, right, other = (mean_counts(values) for values in ([1.0, 0.0, NAN], [0.0, 0.0, 1.0], [NAN, NAN, 1.0]))
     gap = paired_difference(left, right, {"x": mean_from_counts}, replicates=20)["x"]
     assert (gap.point, gap.n) == (0.5, 2)
+    # Without common samples there is no difference and no p.
+    assert paired_difference(left, other, {"x": mean_from_counts})["x"].point is None
+    assert randomization_test(left, other, {"x": mean_from_counts}) == {"x": None}
 
 
-def test_without_common_samples_there_is_no_difference_and_no_p() -> None:
-    left, right = mean_counts([1.0, math.nan]), mean_counts([math.nan, 1.0])
-    assert paired_difference(left, right, {"x": mean_from_counts})["x"].point is None
-    assert randomization_test(left, right, {"x": mean_from_counts}) == {"x": None}
+def test_systems_without_common_parts_have_no_difference_of_f1_and_no_p() -> None:
+    left, right = (f1_counts(np.array(one)) for one in ([[0.5, NAN], [0.5, 1.0]], [[0.5, 1.0], [0.5, NAN]]))
+    assert paired_difference(left, right, {"f": f1_from_counts}, pairing=common_parts)["f"].point is None
+    assert randomization_test(left, right, {"f": f1_from_counts}, pairing=common_parts) == {"f": None}
 
 
 def test_differences_are_paired() -> None:
     base = np.random.default_rng(0).random(40)
-    gap = paired_difference(mean_counts((base - 0.25).tolist()), mean_counts(base.tolist()), {"x": mean_from_counts})[
-        "x"
-    ]
+    left, right = mean_counts((base - 0.25).tolist()), mean_counts(base.tolist())
+    gap = paired_difference(left, right, {"x": mean_from_counts})["x"]
     # Every resample is shifted by the same amount, however far the samples themselves spread.
     assert [gap.point, gap.low, gap.median, gap.high, gap.n] == pytest.approx([-0.25] * 4 + [40])
 
@@ -90,12 +92,6 @@ def test_a_difference_of_f1_compares_parts_of_both_systems_and_n_counts_complete
     # Precisions of samples 0 and 2, recalls of 0, 1 and 3.
     assert gap.point == pytest.approx(harmonic_mean(0.75, 1.1 / 3) - harmonic_mean(0.5, 1.0))
     assert gap.n == 1
-
-
-def test_systems_without_common_parts_have_no_difference_of_f1_and_no_p() -> None:
-    left, right = (f1_counts(np.array(one)) for one in ([[0.5, NAN], [0.5, 1.0]], [[0.5, 1.0], [0.5, NAN]]))
-    assert paired_difference(left, right, {"f": f1_from_counts}, pairing=common_parts)["f"].point is None
-    assert randomization_test(left, right, {"f": f1_from_counts}, pairing=common_parts) == {"f": None}
 
 
 def test_rounds_without_a_value_count_towards_p() -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
+from error_checks import raises, raises_code
 from metric_files import write_chexbert, write_distilroberta, write_radgraph
 
 from radfact.api import evaluate
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.classical.bertscore import LAYER, BertScore
 from radfact.metrics.classical.chexbert import CLASSES, LABELS, CheXbert, Labeler
 from radfact.metrics.classical.radgraph import RadGraph, load_radgraph
-from radfact.metrics.protocol import Metric, MetricResult
+from radfact.metrics.protocol import Metric
 from radfact.records import TextPair
 
 torch = pytest.importorskip("torch")
@@ -72,34 +74,6 @@ def test_equal_reports_have_a_similarity_of_one_and_the_same_findings(weights: P
     assert set(scored.details[1]["candidate"]) <= set(CLASSES)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("linear_heads.13.bias", None),
-        ("bert.encoder.layer.0.intermediate.dense.bias", None),
-        *(("bert.embeddings.word_embeddings.weight", value) for value in ([[0.0]], torch.zeros(3))),
-    ],
-)
-def test_a_checkpoint_of_another_model_is_refused(name: str, value: object, weights: Path, tmp_path: Path) -> None:
-    shutil.copytree(weights / "chexbert", tmp_path, dirs_exist_ok=True)
-    checkpoint = torch.load(tmp_path / "chexbert.pth", weights_only=True)
-    del checkpoint["model_state_dict"][f"module.{name}"]
-    if value is not None:
-        checkpoint["model_state_dict"][f"module.{name}"] = value
-    torch.save(checkpoint, tmp_path / "chexbert.pth")
-    with pytest.raises(InputError) as error:
-        CheXbert(tmp_path)
-    assert (error.value.code, error.value.field) == (ErrorCode.INVALID_FORMAT, "model_state_dict")
-
-
-@pytest.mark.parametrize("content", [b"", b"no checkpoint"])
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "chexbert.pth").write_bytes(content)
-    with pytest.raises(InputError) as error:
-        CheXbert(tmp_path)
-    assert (error.value.code, error.value.file) == (ErrorCode.FILE_UNREADABLE, tmp_path / "chexbert.pth")
-
-
 def test_bertscore_is_that_of_layer_five_rescaled_with_the_baseline(weights: Path) -> None:
     """Compute it again from the definition: greedy cosine matches of all tokens, F1, (F - b) / (1 - b)."""
     from transformers import AutoTokenizer, RobertaModel
@@ -122,17 +96,12 @@ def test_bertscore_is_that_of_layer_five_rescaled_with_the_baseline(weights: Pat
     assert scores[1:] == [pytest.approx(1.0, abs=1e-4), 0.0]
 
 
-def test_bertscore_does_not_depend_on_the_other_pairs(weights: Path) -> None:
-    metric = BertScore(weights / "bertscore")
+def test_bertscore_is_cut_at_the_length_of_the_model_and_does_not_depend_on_the_other_pairs(weights: Path) -> None:
+    metric, long = BertScore(weights / "bertscore"), "the heart is large . " * 400
     (alone,) = metric.score(PAIRS[:1]).values["bertscore"]
-    among_others = metric.score([*PAIRS, TextPair("4", "mild edema " * 40, "no")]).values["bertscore"][0]
-    assert among_others == pytest.approx(alone, abs=1e-5)
-
-
-def test_a_text_longer_than_the_model_is_cut(weights: Path) -> None:
-    long = "the heart is large . " * 400
-    values = BertScore(weights / "bertscore").score([TextPair("1", long, long)]).values["bertscore"]
-    assert values == [pytest.approx(1.0, abs=1e-4)]
+    values = metric.score([*PAIRS, TextPair("4", "mild edema " * 40, "no"), TextPair("5", long, long)]).values
+    assert values["bertscore"][0] == pytest.approx(alone, abs=1e-5)
+    assert values["bertscore"][4] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,12 +118,40 @@ def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, caps
     assert capsys.readouterr().out == ""
 
 
-def test_a_folder_with_another_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    for load, file in ((load_radgraph, tmp_path / "config.json"), (BertScore, tmp_path)):
-        with pytest.raises(InputError) as error:
-            load(tmp_path)  # type: ignore[operator]
-        assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, file)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("linear_heads.13.bias", None),
+        ("bert.encoder.layer.0.intermediate.dense.bias", None),
+        *(("bert.embeddings.word_embeddings.weight", value) for value in ([[0.0]], torch.zeros(3))),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(name: str, value: object, weights: Path, tmp_path: Path) -> None:
+    checkpoint = torch.load(weights / "chexbert" / "chexbert.pth", weights_only=True)
+    checkpoint["model_state_dict"][f"module.{name}"] = value
+    if value is None:
+        del checkpoint["model_state_dict"][f"module.{name}"]
+    torch.save(checkpoint, tmp_path / "chexbert.pth")
+    with raises("chexbert.pth: model_state_dict: invalid-format"):
+        CheXbert(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "files", "code", "file"),
+    [
+        (CheXbert, {"chexbert.pth": b""}, ErrorCode.FILE_UNREADABLE, "chexbert.pth"),
+        (CheXbert, {"chexbert.pth": b"no checkpoint"}, ErrorCode.FILE_UNREADABLE, "chexbert.pth"),
+        (load_radgraph, {"config.json": b"{}"}, ErrorCode.INVALID_FORMAT, "config.json"),
+        (BertScore, {"config.json": b"{}"}, ErrorCode.INVALID_FORMAT, ""),
+    ],
+)
+def test_a_folder_without_the_model_is_refused(
+    load: Callable[[Path], object], files: dict[str, bytes], code: ErrorCode, file: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with raises_code(code, file=tmp_path / file):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vocabulary/non_padded_namespaces.txt", "vocabulary", "weights.th", "encoder"])
@@ -162,31 +159,20 @@ def test_an_incomplete_radgraph_is_refused(weights: Path, tmp_path: Path, name: 
     folder = tmp_path / "radgraph"
     shutil.copytree(weights / "radgraph", folder)
     (folder / name).rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError) as error:
+    with raises_code(ErrorCode.INVALID_FORMAT, match=re.escape(str(folder)), file=folder):
         load_radgraph(folder)
-    assert str(folder) in error.value.message
-    assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, folder)
 
 
 def test_radcliq_shares_the_results_of_its_parts(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computed: list[str] = []
-
-    def log_calls(metric: type[Metric]) -> None:
-        score = metric.score
-
-        def logged(self: Metric, pairs: Sequence[Any]) -> MetricResult:
-            computed.append(self.name)
-            return score(self, pairs)
-
-        monkeypatch.setattr(metric, "score", logged)
-
-    for metric in (RadGraph, BertScore, CheXbert):
-        log_calls(metric)
+    metrics: tuple[type[Metric], ...] = (RadGraph, BertScore, CheXbert)
+    spies = [create_autospec(metric.score, side_effect=metric.score) for metric in metrics]
+    for metric, spy in zip(metrics, spies, strict=True):
+        monkeypatch.setattr(metric, "score", spy)
     names = ["radgraph", "chexbert", "radcliq"]
     result = evaluate(PAIRS, names, weights=[weights], out=tmp_path)
-    assert sorted(computed) == ["bertscore", "chexbert", "radgraph"]
+    assert [spy.call_count for spy in spies] == [1, 1, 1]
     parts = [row["details"] for _, row in read_jsonl(tmp_path / "metrics" / "radcliq.jsonl")]
     for name in ("radgraph_f1", "chexbert_similarity"):
         assert [row[name] for row in parts] == list(result.values[name])
