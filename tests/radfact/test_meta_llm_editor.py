@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,13 +23,9 @@ from radfact.metrics.llm.llm_metric import load_prompt
 
 SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
 PAPERS = {
-    "inject_a": "003_abf792c1c1f4ab9d.txt",
-    "inject_b": "003_abf792c1c1f4ab9d.txt",
-    "plausible": "003_abf792c1c1f4ab9d.txt",
-    "modify": "000_e6b0ddc06faf3acd.txt",
-    "rephrase": "000_e6b0ddc06faf3acd.txt",
-    "standardize": "002_99692e40ec0969ef.txt",
-    "perturb": "002_99692e40ec0969ef.txt",
+    "003_abf792c1c1f4ab9d.txt": ("inject_a", "inject_b", "plausible"),
+    "000_e6b0ddc06faf3acd.txt": ("modify", "rephrase", "preference"),
+    "002_99692e40ec0969ef.txt": ("standardize", "perturb"),
 }
 REPORT = "The heart is normal. Lungs are clear."
 SOURCE = SiteReport("s", "", REPORT)
@@ -42,16 +39,16 @@ def letters(text: str) -> str:
 
 
 @pytest.mark.skipif(not SEEDS.exists(), reason="the papers' texts are not available")
-@pytest.mark.parametrize(("prompt", "paper"), PAPERS.items())
-def test_every_line_is_the_papers(prompt: str, paper: str) -> None:
+@pytest.mark.parametrize(("paper", "prompt"), [(paper, name) for paper, names in PAPERS.items() for name in names])
+def test_every_line_is_the_papers(paper: str, prompt: str) -> None:
     text = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", (SEEDS / paper).read_text(encoding="utf-8"))
     # Numbers of code lines and marks of the scan stand between the lines of a listing.
     text = re.sub(r"(?m)^\d+\t|<tt>|</?pre>|\$\{\\tt X\}\$|\{\\tt X\}", lambda m: "X" if "X" in m[0] else "", text)
     printed = letters(text)
-    lines = [re.sub(r"\{\w+\}", "", line) for line in load_prompt(prompt, "radfact.meta.injection").splitlines()]
+    template = load_prompt(prompt) if prompt == "preference" else load_prompt(prompt, "radfact.meta.injection")
+    lines = [re.sub(r"\{\w+\}", "", line) for line in template.splitlines()]
     missing = [line for line in lines if letters(line) not in printed]
-    allowed = {"Introduce errors related to . The errors should"}
-    assert [line for line in missing if not any(line.startswith(start) for start in allowed)] == []
+    assert [line for line in missing if not line.startswith("Introduce errors related to . The errors should")] == []
 
 
 def response(modified: str = CHANGED) -> str:
@@ -60,18 +57,13 @@ def response(modified: str = CHANGED) -> str:
 
 
 def test_a_plausible_error_is_accepted() -> None:
-    queries: list[str] = []
-
-    def model(text: str) -> str:
-        queries.append(text)
-        return '{"plausible": true, "reason": "ok"}' if "Modifications:" in text else response()
-
-    (candidate,) = inject_with_model(mock_client(model), [SOURCE], "a", 1, **ABOUT)
+    model = Mock(side_effect=[response(), '{"plausible": true, "reason": "ok"}'])
+    (candidate,) = inject_with_model(mock_client(lambda text: str(model(text))), [SOURCE], "a", 1, **ABOUT)
     assert isinstance(candidate, InjectedReport)
     assert (candidate.candidate, candidate.sample_id, candidate.by) == (CHANGED, "s_a1", "mock:model")
     (change,) = candidate.changes
     assert (change.original, change.modified) == ("Lungs are clear.", "There is a left effusion.")
-    injection, check = queries
+    injection, check = (call.args[0] for call in model.call_args_list)
     assert "Number of errors to inject: 1" in injection
     assert "Imaging modality: X-ray\nBody region: chest" in check
 

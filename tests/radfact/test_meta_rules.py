@@ -19,25 +19,8 @@ from radfact.reader.ontology_file import default_ontology
 from radfact.reader.vocabulary import is_plural
 
 LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
-SENTENCES = (
-    "The heart is normal in size.",
-    "No pneumothorax.",
-    "There is no pleural effusion or pneumothorax.",
-    "Lungs are clear.",
-    "There is a small left pleural effusion.",
-    "Moderate right lower lobe consolidation.",
-    "Stable cardiomegaly.",
-    "A calcified granuloma is again seen in the right upper lobe.",
-    "There is a small right apical pneumothorax, unchanged from the prior study.",
-    "Mild degenerative changes of the spine.",
-    "Compared to the prior study, the left effusion has increased.",
-    "ETT tip 4.5 cm above the carina.",
-    "Cholecystectomy clips overlie the right upper quadrant.",
-    "XXXX examination.",
-)
-CASES: dict[str, dict[CategoryLetter, list[Any]]] = yaml.safe_load(
-    Path(__file__).with_name("injected_errors.yaml").read_text("utf-8")
-)
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("injected_errors.yaml").read_text("utf-8"))
+SENTENCES = CASES["sentences"]
 REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=True).map(" ".join)
 
 
@@ -64,10 +47,9 @@ def test_a_candidate_has_its_errors_only(report: str, letter: CategoryLetter, co
 
 def _check_label(letter: CategoryLetter, original: str | None, modified: str | None) -> None:
     before, after = facts(original), facts(modified)
-    if letter == "a":
-        assert {concept for concept, present in after if present} - {concept for concept, present in before if present}
-    elif letter == "b":
-        assert {concept for concept, present in before if present} - {concept for concept, present in after if present}
+    if letter in "ab":
+        stated = [{concept for concept, present in facts if present} for facts in (before, after)]
+        assert stated[1] - stated[0] if letter == "a" else stated[0] - stated[1]
     else:
         assert before == after
         property_name = {"c": "places", "d": "severity", "e": "change", "f": "change"}[letter]
@@ -94,18 +76,13 @@ def test_candidates_depend_on_seed_and_report_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("letter", "sentence", "candidates"),
-    [(letter, sentence, texts) for letter, rows in CASES["changes"].items() for sentence, texts in rows],
+    ("letter", "report", "changed"),
+    [(letter, report, texts) for letter, rows in CASES["changes"].items() for report, texts in rows],
 )
-def test_errors_by_category(letter: CategoryLetter, sentence: str, candidates: list[str]) -> None:
-    modified = {
-        change.modified
-        for seed in range(30)
-        if (made := RuleInjector(seed=seed).inject("x", sentence, letter, 1))
-        for change in made.changes
-        if change.original
-    }
-    assert modified == set(candidates)
+def test_errors_by_category(letter: CategoryLetter, report: str, changed: list[str | None]) -> None:
+    made = [RuleInjector(seed=seed).inject("x", report, letter, 1) for seed in range(60)]
+    changes = [change for candidate in made if candidate for change in candidate.changes]
+    assert {change.modified for change in changes if change.original} == set(changed)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +96,6 @@ def test_an_unreadable_report_gets_no_mixed_errors() -> None:
     report = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
     made = RuleInjector().inject_mixed("x", report, 3)
     assert (made.candidate, made.changes) == (report, ())
-
-
-def test_abbreviations_in_denials_are_capitalized() -> None:
-    report = "There is a right PICC. Lungs are clear."
-    made = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
-    denials = {candidate.changes[0].modified for candidate in made if candidate}
-    assert denials == {"No PICC.", None}
 
 
 def test_added_findings_match_their_names_in_the_ontology() -> None:
@@ -143,28 +113,6 @@ def test_findings_that_another_sentence_denies_are_not_added() -> None:
         assert "apical pneumothorax" not in made.candidate
 
 
-def test_a_finding_on_the_other_side_does_not_replace_a_normal_lung() -> None:
-    report = "Left lung is clear. Small right effusion."
-    candidates = [RuleInjector(seed=seed).inject("x", report, "a", 3) for seed in range(20)]
-    changes = [change for candidate in candidates if candidate for change in candidate.changes]
-    replacements = {change.modified for change in changes if change.original == "Left lung is clear"}
-    assert replacements
-    assert all("right" not in (text or "").lower() for text in replacements)
-
-
-@pytest.mark.parametrize(
-    "report",
-    [
-        "The heart is borderline enlarged. Lungs are clear.",
-        # Another sentence states the finding.
-        "A nodule is present in the left lower lobe. Another nodule is present in the right upper lobe.",
-    ],
-)
-def test_a_finding_that_would_be_denied_wrongly_is_removed(report: str) -> None:
-    candidates = [RuleInjector(seed=seed).inject("x", report, "b", 1) for seed in range(20)]
-    assert {candidate.changes[0].modified for candidate in candidates if candidate} == {None}
-
-
 def test_mixed_errors_change_a_sentence_once() -> None:
     report = " ".join(SENTENCES)
     made = RuleInjector(seed=2).inject_mixed("x", report, 5)
@@ -174,8 +122,6 @@ def test_mixed_errors_change_a_sentence_once() -> None:
     assert sum(made.counts.values()) == 5
 
 
-@pytest.mark.parametrize(
-    ("phrase", "plural"), [("central emboli", True), ("prominent hili", True), ("free gas", False)]
-)
-def test_latin_plurals(phrase: str, plural: bool) -> None:
-    assert is_plural(phrase.split()) is plural
+def test_latin_plurals() -> None:
+    plurals = {phrase: is_plural(phrase.split()) for phrase in ("central emboli", "prominent hili", "free gas")}
+    assert plurals == {"central emboli": True, "prominent hili": True, "free gas": False}
