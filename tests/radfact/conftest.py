@@ -33,6 +33,12 @@ def serve() -> Iterator[Callable[..., ChatServer]]:
 
 
 @pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide matplotlib: most of the time of a command that draws plots is theirs."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.fixture
 def load_route(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ChatClient]:
     """Load a client of a server by its address (aiohttp), or as the provider that the environment sends there."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,11 +195,6 @@ def test_pairs_need_the_columns_of_the_reports_alone_and_have_their_study(
     run_meta("pairs", path, "--layout", layout, "--out", out)
     pairs = read_pairs(out)
     assert (pairs[0].candidate, pairs[0].reference, [pairs.cluster_by, pairs[0].cluster]) == ("c", "r", cluster)
-
-
-@pytest.fixture
-def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -95,6 +95,7 @@ def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> Non
     assert {row["above_rewording"] for row in record["detections"]} == {None}
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_judge_with_the_ontology_of_the_rules_is_called_circular(tmp_path: Path, table: Path) -> None:
     made, out = tmp_path / "injected.jsonl", tmp_path / "out"
     run_meta("inject", table, "--types", "a", "--errors", "1", "--out", made)

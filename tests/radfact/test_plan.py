@@ -124,15 +124,12 @@ def test_tokens_are_estimated_from_cached_responses(tmp_path: Path) -> None:
         metric.score(NARRATIVE[:2])
         plan = metric.plan(NARRATIVE)["green"]
         (tokens,) = {sum(len(text.split()) for _, text in call) for call in sent(chat) if len(call) == 1}
-    assert (plan.queries, plan.cached, plan.tokens_in, plan.tokens_out) == (2, 2, 2 * tokens, (60, 60))
-
-
-def test_a_response_without_its_schema_is_cached(tmp_path: Path) -> None:
-    with client(cache=ResponseCache(tmp_path)) as chat:
+        # A response without the schema of a request is its response as well.
         (request,) = Crimson(chat).requests(NARRATIVE[:1])
         chat.complete_all([ChatRequest(request.messages, str, request.prefix)])
-        plan, values = plan_requests(chat, [request])
-    assert (plan.queries, plan.cached, values) == (0, 1, [None])
+        plan_of_invalid, values = plan_requests(chat, [request])
+    assert (plan.queries, plan.cached, plan.tokens_in, plan.tokens_out) == (2, 2, 2 * tokens, (60, 60))
+    assert (plan_of_invalid.queries, plan_of_invalid.cached, values) == (0, 1, [None])
 
 
 @pytest.mark.parametrize(("parameters", "high"), [({}, None), ({"max_completion_tokens": 50}, 200)])
@@ -141,70 +138,58 @@ def test_the_limit_of_tokens_is_the_upper_bound(parameters: dict[str, int], high
     assert Green(chat).plan(NARRATIVE)["green"].tokens_out == (0, high)
 
 
-def _files() -> list[Path]:
-    """Return all files but those of open connections, which SQLite removes when the first command's have closed."""
-    return sorted(path for path in Path().rglob("*") if not path.name.endswith(("-shm", "-wal")))
-
-
 def test_a_dry_run_sends_and_writes_nothing(run_radfact: Run, serve: Any) -> None:
     server = serve(lambda *_: (200, {}, NO))
-    rows = [
-        {"example_id": str(i), "prediction": [{"text": f"Effusion {i}."}], "target": [{"text": f"Mass {i}."}]}
-        for i in range(6)
-    ]
+    sides = [(str(i), [{"text": f"Effusion {i}."}], [{"text": f"Mass {i}."}]) for i in range(6)]
+    rows = [dict(zip(("example_id", "prediction", "target"), row, strict=True)) for row in sides]
     Path("pairs.json").write_text(json.dumps(rows))
     command = ["score", "pairs.json", "--judge", "openai:m", "--base-url", server.base_url, "--price", "1000,2000,EUR"]
     code, out, _ = run_radfact(*command, "--dry-run")
-    assert (code, server.requests) == (0, [])
+    assert (code, server.requests, "cost EUR" in out) == (0, [], True)
     assert [path.name for path in Path().iterdir()] == ["pairs.json"]
-    assert "cost EUR" in out
     (row,) = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "judging" in line]
-    assert row[1:4] == ["openai:m", "12", "0"]
-    assert row[5] == "up to 12.3k"  # 12 x 1,024
+    assert (row[1:4], row[5]) == (["openai:m", "12", "0"], "up to 12.3k")  # 12 x 1,024
     assert run_radfact(*command)[0] == 0
     characters = sum(len(message["content"]) for request in server.requests for message in request["messages"])
     tokens = round(characters / CHARACTERS_PER_TOKEN)
     assert row[6] == f"{tokens / 1000:.2f} to {(tokens + 2 * 12 * 1024) / 1000:.2f}"
-    before = _files()
+    before = set(Path().rglob("*"))
     code, out, _ = run_radfact(*command, "--dry-run")
-    assert (code, len(server.requests)) == (0, 12)
-    assert "No queries to a model." in out
-    assert _files() == before
+    assert (code, len(server.requests), "No queries to a model." in out) == (0, 12, True)
+    # SQLite removes the files of open connections when those of the first command have closed.
+    assert {path.suffix for path in before ^ set(Path().rglob("*"))} <= {".sqlite-shm", ".sqlite-wal"}
 
 
-@pytest.fixture
-def pairs_csv(run_radfact: Run) -> str:
-    """Ten pairs in the folder of the commands."""
-    del run_radfact
+def write_pairs() -> None:
+    """Write ten pairs into the folder of the command."""
     rows = [f"{i},Effusion {i}.,Mass {i}." for i in range(10)]
     Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
-    return "pairs.csv"
 
 
-def test_a_sample_gives_the_estimate_of_the_whole(run_radfact: Run, pairs_csv: str, serve: Any) -> None:
+def test_a_sample_gives_the_estimate_of_the_whole(run_radfact: Run, serve: Any) -> None:
     server = serve(lambda *_: (200, {}, NO))
-    command = ["score", pairs_csv, "--judge", "openai:m", "--base-url", server.base_url, "--splitter", "offline"]
+    write_pairs()
+    command = ["score", "pairs.csv", "--judge", "openai:m", "--base-url", server.base_url, "--splitter", "offline"]
     code, out, _ = run_radfact(*command, "--limit", "3", "--out", "r")
-    assert code == 0
-    assert "pairs: 3, a random sample of 10" in out
-    assert len(server.requests) == 6
+    assert (code, "pairs: 3, a random sample of 10" in out, len(server.requests)) == (0, True, 6)
     _, out, _ = run_radfact(*command, "--dry-run", "--out", "r")
     # The server reports 10 and 3 tokens for each call.
     assert re.search(r"judging\s+│\s+openai:m\s+│\s+14\s+│\s+6\s+│\s+140\s+│\s+42 ", out)
     assert len(server.requests) == 6
 
 
-def test_a_sample_is_recorded(run_radfact: Run, pairs_csv: str) -> None:
-    command = ("score", pairs_csv, "--judge", "offline", "--out", "r")
+def test_a_sample_is_recorded(run_radfact: Run) -> None:
+    write_pairs()
+    command = ("score", "pairs.csv", "--judge", "offline", "--out", "r")
     assert run_radfact(*command, "--limit", "0")[0] == 2
     assert run_radfact(*command, "--limit", "4")[0] == 0
     counts = json.loads(Path("r/scores.json").read_text())["counts"]
     assert (counts["samples"], counts["drawn_from"]) == (4, 10)
     assert json.loads(Path("r/run.json").read_text())["options"]["limit"] == 4
     assert "A random sample: 4 of 10 studies." in Path("r/report.html").read_text()
-    _, out, _ = run_radfact(*command)
-    assert "r holds scores with limit 4" in out
+    assert "r holds scores with limit 4" in run_radfact(*command)[1]
     assert "drawn_from" not in json.loads(Path("r/scores.json").read_text())["counts"]
+    assert read_pairs("pairs.csv").sample(1).files == (Path("pairs.csv"),)
 
 
 def ids(pairs: Sequence[Pair]) -> list[str]:
@@ -240,10 +225,6 @@ def test_references_without_a_candidate_are_part_of_the_population() -> None:
     sample = some.sample(10)
     assert {*ids(sample), *sample.without_candidate} == set(ids(POPULATION.sample(10)))
     assert len(sample) < 10
-
-
-def test_a_sample_of_a_file_keeps_its_files(pairs_csv: str) -> None:
-    assert read_pairs(pairs_csv).sample(1).files == (Path(pairs_csv),)
 
 
 @pytest.mark.parametrize("text", ["1", "1,2,3", "1,2,euro", "1,2,EUR,4", "a,b", "1,nan", "-1,2", "1e999,1", ""])
