@@ -16,7 +16,7 @@ import pytest
 from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_client import http_client, numeric
+from llm_client import numeric
 from rich.console import Console
 
 from radfact import progress
@@ -31,8 +31,6 @@ from radfact.metrics.registry import entries
 from radfact.progress import ProgressDisplay, ServerActivity
 from radfact.records import Pair
 
-Run = Callable[..., tuple[int, str, str]]
-
 SORRY = "I'm sorry, but I cannot assess medical images."
 LLM_METRICS = [
     name for name, entry in entries().items() if entry.is_builtin and entry.declared.requirements.judge == "model"
@@ -42,35 +40,31 @@ WORDS = ("Zebra", "quagga", "okapi", "Émile", "A7731")
 PAIRS = [Pair(str(i), f"{' '.join(WORDS)} {i}.", f"No {' '.join(WORDS)} {i}.") for i in range(12)]
 
 
-def client(responses: Any, **options: Any) -> ChatClient:
-    return ChatClient(MockChatModel(responses), {"model": "mock:m"}, **{"concurrency": 1, **options})
-
-
-def calls(chat: ChatClient) -> int:
-    assert isinstance(chat.backend, MockChatModel)
-    return len(chat.backend.calls)
+def client(model: MockChatModel, **options: Any) -> ChatClient:
+    return ChatClient(model, {"model": "mock:m"}, **{"concurrency": 1, **options})
 
 
 def requests(count: int) -> list[Any]:
     return [numeric(str(i)) for i in range(count)]
 
 
-@pytest.mark.parametrize("concurrency", [1, 64])
-def test_a_run_stops_after_ten_invalid_responses(concurrency: int) -> None:
-    chat = client(SORRY, concurrency=concurrency)
+@pytest.mark.parametrize(
+    ("options", "count"), [({}, 10), ({"concurrency": 64}, 10), ({"max_invalid": 2}, 2)], ids=["one", "all", "limit"]
+)
+def test_a_run_stops_after_the_first_invalid_responses(options: dict[str, int], count: int) -> None:
+    model = MockChatModel(SORRY)
     with pytest.raises(RunError) as caught:
-        chat.complete_all(requests(500))
-    assert calls(chat) == 10 * 3
+        client(model, **options).complete_all(requests(500))
+    assert len(model.calls) == count * 3
     assert str(caught.value) == (
-        "mock:m: the first 10 responses are all invalid (first: invalid literal for int() with base 10: '...'; the "
-        f"response: {SORRY}); --max-invalid 0 disables this check (in Python max_invalid=0)"
+        f"mock:m: the first {count} responses are all invalid (first: invalid literal for int() with base 10: '...'; "
+        f"the response: {SORRY}); --max-invalid 0 disables this check (in Python max_invalid=0)"
     )
 
 
 def test_one_valid_response_continues_the_run() -> None:
-    chat = client(lambda message: "7" if message == "9" else SORRY)
-    results = chat.complete_all(requests(30))
-    assert [isinstance(result, Failure) for result in results].count(False) == 1
+    results = client(MockChatModel(lambda message: "7" if message == "9" else SORRY)).complete_all(requests(30))
+    assert [isinstance(result, Failure) for result in results] == [number != 9 for number in range(30)]
 
 
 def test_a_valid_response_of_a_parallel_call_continues_the_run() -> None:
@@ -83,8 +77,7 @@ def test_a_valid_response_of_a_parallel_call_continues_the_run() -> None:
                 await asyncio.sleep(0.01)
             return response
 
-    backend = OneLate(lambda message: "7" if message == "9" else SORRY)
-    chat = ChatClient(backend, {"model": "mock:m"}, concurrency=16)
+    chat = client(OneLate(lambda message: "7" if message == "9" else SORRY), concurrency=16)
     unrepaired = [replace(request, repairs=0) for request in requests(32)]
     assert chat.complete_all(unrepaired)[9] == 7
 
@@ -100,47 +93,34 @@ def test_all_calls_start_after_a_valid_response() -> None:
             return response
 
     barrier = asyncio.Barrier(16)
-    chat = ChatClient(Together("7"), {"model": "mock:m"}, concurrency=16)
-    assert chat.complete_all(requests(10 + 32)) == [7] * 42
-
-
-def test_the_limit_can_be_changed() -> None:
-    assert len(client(SORRY, max_invalid=0).complete_all(requests(30))) == 30
-    with raises_code(ErrorCode.JUDGE_FAILED, match="the first 2 responses"):
-        client(SORRY, max_invalid=2).complete_all(requests(30))
+    assert client(Together("7"), concurrency=16).complete_all(requests(10 + 32)) == [7] * 42
 
 
 def test_cached_invalid_responses_stop_a_resumed_run(tmp_path: Path) -> None:
-    with client(SORRY, max_invalid=0, cache=ResponseCache(tmp_path)) as first:
-        first.complete_all(requests(30))
-    with client("7", cache=ResponseCache(tmp_path)) as second, raises_code(ErrorCode.JUDGE_FAILED, match="first 10"):
+    with client(MockChatModel(SORRY), max_invalid=0, cache=ResponseCache(tmp_path)) as first:
+        assert all(isinstance(result, Failure) for result in first.complete_all(requests(30)))
+    model = MockChatModel("7")
+    with client(model, cache=ResponseCache(tmp_path)) as second, raises_code(ErrorCode.JUDGE_FAILED, match="first 10"):
         second.complete_all(requests(30))
-    assert calls(second) == 0
-
-
-def test_refused_requests_are_no_invalid_responses(serve: Any) -> None:
-    server = serve(lambda *_: (400, {}, "too long"))
-    assert len(http_client(server.base_url, concurrency=1).complete_all(requests(20))) == 20
+    assert model.calls == []
 
 
 def test_a_report_with_some_verdicts_is_no_invalid_response() -> None:
     half = "- number: 1\n  evidence: []\n  status: not_entailment"
-    judge = LLMJudge("m", client(half), judge_prompt(batch="report"))
+    judge = LLMJudge("m", client(MockChatModel(half)), judge_prompt(batch="report"))
     queries = [EntailmentQuery((f"premise {i}",), text) for i in range(15) for text in ("Opacity.", "Edema.")]
-    verdicts = judge.judge(queries)
-    assert sum(not isinstance(verdict, Failure) for verdict in verdicts) == len(queries)
+    assert not any(isinstance(verdict, Failure) for verdict in judge.judge(queries))
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": "report"}, {"splitter": "offline"}])
 def test_judge_and_splitter_stop(options: dict[str, Any], tmp_path: Path) -> None:
     limits = {"concurrency": 1, "cache": tmp_path, "max_invalid": 3, "bootstrap": 0}
     metric = RadFact("mock:m", judge_args={"responses": SORRY}, **limits, **options)
-    pairs = [Pair(str(i), f"Effusion {i}.", f"No effusion {i}.") for i in range(12)]
     with raises_code(ErrorCode.JUDGE_FAILED, match="the first 3 responses"):
-        metric.score(pairs)
+        metric.score(PAIRS)
 
 
-def test_the_command_names_the_option_that_continues(run_radfact: Run, serve: Any) -> None:
+def test_the_command_names_the_option_that_continues(run_radfact: Any, serve: Any) -> None:
     server = serve(lambda *_: (200, {}, SORRY))
     rows = [f"{i},Effusion {i}.,No effusion {i}." for i in range(12)]
     Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
@@ -148,12 +128,9 @@ def test_the_command_names_the_option_that_continues(run_radfact: Run, serve: An
     command += ["--concurrency", "1"]
     code, _, error = run_radfact(*command)
     assert (code, len(error.splitlines())) == (1, 1)
-    assert "the first 10 responses are all invalid" in error
-    assert "--max-invalid 0" in error
-    assert error.endswith("[judge-failed]\n")
-    asked = len(server.requests)
+    assert re.search(r"the first 10 responses are all invalid.*--max-invalid 0.*\[judge-failed\]$", error)
     assert run_radfact(*command) == (code, "records read: 12, skipped: 0, pairs: 12\n", error)
-    assert len(server.requests) == asked == 30
+    assert len(server.requests) == 30
     code, _, error = run_radfact(*command, "--max-invalid", "0")
     assert (code, error.split()[-1]) == (1, "[nothing-scored]")
     assert len(server.requests) == 24 * 3
@@ -186,7 +163,7 @@ ECHOES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize(("name", "echo"), [*product([*LLM_METRICS, "judge", "splitter"], ECHOES)])
 def test_no_word_of_a_report_is_shown(name: str, echo: str) -> None:
-    chat = client(ECHOES[echo], max_invalid=1)
+    chat = client(MockChatModel(ECHOES[echo]), max_invalid=1)
     query = EntailmentQuery((PAIRS[0].reference,), PAIRS[0].candidate)
     runs: dict[str, Callable[[], object]] = {
         "judge": lambda: LLMJudge("m", chat, judge_prompt()).judge([query]),

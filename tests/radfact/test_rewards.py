@@ -19,7 +19,7 @@ from radfact.statistics.bootstrap import Direction
 
 
 class Lengths(Metric):
-    """The length of a candidate, and how far it is from the reference's; an empty candidate has none."""
+    """The length of a candidate, and its distance from the reference's; an empty candidate has neither."""
 
     name = "lengths"
     scores: Mapping[str, Direction] = {"length": "higher", "length_off": "lower"}
@@ -35,20 +35,20 @@ class Lengths(Metric):
 
 
 class LengthOff(Lengths):
-    """The second figure alone."""
+    """The second score alone."""
 
     name = "length_off"
     scores: Mapping[str, Direction] = {"length_off": "lower"}
 
 
 class Headed(Lengths):
-    """A metric that says which of its figures it is known by."""
+    """A metric with a main score."""
 
     main_scores = ("length_off",)
 
 
 class OfTheSet(Lengths):
-    """A figure that has no values of samples."""
+    """A score without values of samples."""
 
     dataset_scores = frozenset({"length"})
 
@@ -69,22 +69,28 @@ LENGTH = (Lengths(), "length")
 BOX = (Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4),)
 
 
-def test_plain_and_conversational_completions_have_equal_rewards() -> None:
-    reward = make_reward(LENGTH)
+def test_plain_and_conversational_completions_have_equal_rewards_from_one_batch() -> None:
+    metric = Lengths()
+    reward = make_reward((metric, "length"), (metric, "length_off"), weights=[1, 1])
     plain = reward(["ab", "abc"], ground_truth=["x", "y"])
+    assert metric.calls == [2]
     conversations = [[{"role": "assistant", "content": text}] for text in ("ab", "abc")]
-    assert plain == reward(conversations, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0, 3.0]
+    assert plain == reward(conversations, ground_truth=["x", "y"], prompts=["p", "p"]) == [2.0 - 1, 3.0 - 2]
 
 
 def test_scores_that_are_better_when_lower_are_negated() -> None:
     reward = make_reward(LENGTH, LengthOff(), weights=[1, 10], column="report")
     assert reward(["abc"], report=["a"]) == [3.0 - 10 * 2]
+    with pytest.raises(InputError, match="'report'"):
+        reward(["a"], ground_truth=["a"])
 
 
 def test_empty_completions_are_scored() -> None:
     reward = make_reward("logical_f1", "logical_precision", judge="offline")
     references = ["The heart is large."] * 3 + [""]
     assert reward(["", " \n", "The heart is large.", ""], ground_truth=references) == [0.0, 0.0, 2.0, None]
+    assert make_reward("logical_f1", judge="offline")([""], ground_truth=[""]) == [None]
+    assert make_reward("rouge_l")([""], ground_truth=[""]) == [0.0]
 
 
 def test_where_the_metric_failed_there_is_no_reward() -> None:
@@ -102,34 +108,24 @@ def test_a_metric_may_return_none_for_a_missing_value() -> None:
     assert make_reward((Sparse(), "length"))(["a", "ab", ""], ground_truth=["a"] * 3) == [None, 2.0, None]
 
 
-def test_completions_are_scored_in_one_batch_per_metric() -> None:
-    metric = Lengths()
-    make_reward((metric, "length"), (metric, "length_off"))(["a", "b", "c"], ground_truth=["a"] * 3)
-    assert metric.calls == [3]
-
-
 def test_metrics_are_named_as_on_the_command_line() -> None:
     pytest.importorskip("sacrebleu")
     reward = make_reward("bleu_2", "lateral_mentions", weights=[1, -1])
     assert reward.__name__ == "bleu_2_and_lateral_mentions"
-    same, other = make_reward("bleu_2")(["The heart is large."] * 2, ground_truth=["The heart is large.", "No."])
-    assert same == pytest.approx(100)
-    assert other is not None
-    assert other < 20
+    reports = ["The heart is large.", "No."]
+    assert make_reward("bleu_2")(reports[:1] * 2, ground_truth=reports) == [
+        pytest.approx(100),
+        pytest.approx(10, abs=10),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("metric", "options", "figure"),
+    ("metric", "options", "score"),
     [("radfact", {"judge": "offline"}, "logical_f1"), ("bleu", {}, "bleu_2"), (Headed(), {}, "length_off")],
 )
-def test_the_reward_of_a_metric_is_its_main_score(metric: Any, options: dict[str, Any], figure: str) -> None:
+def test_the_reward_of_a_metric_is_its_main_score(metric: Any, options: dict[str, Any], score: str) -> None:
     pytest.importorskip("sacrebleu")
-    assert make_reward(metric, **options).__name__ == figure
-
-
-def test_two_empty_reports_have_no_logical_f1_and_a_rouge_l_of_zero() -> None:
-    assert make_reward("logical_f1", judge="offline")([""], ground_truth=[""]) == [None]
-    assert make_reward("rouge_l")([""], ground_truth=[""]) == [0.0]
+    assert make_reward(metric, **options).__name__ == score
 
 
 def test_grounded_references_are_converted_to_sentences() -> None:
@@ -161,11 +157,6 @@ def test_invalid_arguments_are_refused(arguments: tuple[Any, ...], options: dict
         make_reward(*arguments, **options)
 
 
-def test_a_missing_column_is_named() -> None:
-    with pytest.raises(InputError, match="'ground_truth'"):
-        make_reward(LENGTH)(["a"], report=["a"])
-
-
 @pytest.mark.slow
 def test_three_steps_of_grpo(tmp_path: Path) -> None:
     pytest.importorskip("trl")
@@ -178,18 +169,17 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     words = ["<pad>", "<end>", "heart", "is", "large", "no", "effusion", "."]
     core = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<pad>"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>")
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), **sizes, **tokens))
     before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
-    seen: list[list[float | None]] = []
-    inner = make_reward(LENGTH, LengthOff(), weights=[1, 0.5])
+    rewards: list[list[float | None]] = []
+    make = make_reward(LENGTH, LengthOff(), weights=[1, 0.5])
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        seen.append(inner(completions, **columns))
-        return seen[-1]
+        rewards.append(make(completions, **columns))
+        return rewards[-1]
 
     rows = [{"prompt": "heart is", "ground_truth": "large ."}, {"prompt": "no", "ground_truth": "effusion ."}]
     sampling = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 6}
@@ -199,30 +189,32 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
         reward_funcs=reward,
         args=GRPOConfig(output_dir=str(tmp_path), max_steps=3, learning_rate=1e-2, **sampling, **quiet),
         train_dataset=datasets.Dataset.from_list(rows * 8),
-        processing_class=tokenizer,
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>"),
     ).train()
-    assert len(seen) == 3
-    assert len({value for values in seen for value in values}) > 1
+    assert len(rewards) == 3
+    assert len({value for values in rewards for value in values}) > 1
     assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
 
 
-def test_a_metric_that_fails_is_named() -> None:
-    class Broken(Lengths):
-        name = "broken"
+class Faulty(Lengths):
+    """A metric that raises an error, or returns too few values."""
 
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
+    def __init__(self, values: list[float] | None) -> None:
+        super().__init__()
+        self.values = values
+
+    def score(self, pairs: Sequence[Pair]) -> MetricResult:
+        if self.values is None:
             raise KeyError(pairs[0].sample_id)
+        return MetricResult({"length": self.values, "length_off": self.values})
 
-    class Short(Lengths):
-        name = "short"
 
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
-            values = [1.0] * (len(pairs) - 1)
-            return MetricResult({"length": values, "length_off": values})
-
-    for metric, message in ((Broken(), "broken fails with KeyError"), (Short(), "short: expected 2 values")):
-        with pytest.raises(RunError, match=message):
-            make_reward((metric, "length"))(["a", "b"], ground_truth=["a", "b"])
+@pytest.mark.parametrize(
+    ("values", "message"), [(None, "lengths fails with KeyError"), ([1.0], "lengths: expected 2 values")]
+)
+def test_a_metric_that_fails_is_named(values: list[float] | None, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        make_reward((Faulty(values), "length"))(["a", "b"], ground_truth=["a", "b"])
 
 
 def test_a_reward_can_be_sent_to_another_process() -> None:
