@@ -11,20 +11,13 @@ from radfact import Box, Pair, PatientContext, Sentence, evaluate
 from radfact.errors import Failure
 from radfact.findings import Extraction, Finding, LLMFindingExtractor
 from radfact.findings.metric import FindingsLLM
-from radfact.llm import Message, MockChatModel, mock_client
+from radfact.llm import ChatClient, Message, MockChatModel, mock_client
 from radfact.records import NO_CONTEXT, Report
 
+FIELDS = ("side", "zone", "degree", "size_mm", "change", "position")
 EMPTY: dict[str, Any] = {
-    "sentence": 0,
-    "status": "present",
-    "side": None,
-    "zone": None,
-    "degree": None,
-    "size_mm": None,
-    "change": None,
-    "position": None,
-    "character": [],
-    "tier": "actionable",
+    **{"sentence": 0, "status": "present", "tier": "actionable", "character": []},
+    **dict.fromkeys(FIELDS),
 }
 RESPONSES: dict[str, list[dict[str, Any]]] = {
     "Stable small left effusion.": [
@@ -81,9 +74,6 @@ def test_names_and_attributes_become_those_of_the_ontology() -> None:
     assert only("15 mm nodule, possibly a mass.").sizes == (15.0,)
     assert only("The effusion has resolved.").status == "absent"
     assert only("Swyer-James syndrome.").concept == "swyer-james syndrome"
-
-
-def test_findings_of_grounded_reports_have_the_boxes_of_their_sentence() -> None:
     box = Box(x_min=0.1, y_min=0.2, x_max=0.3, y_max=0.4)
     assert only([Sentence(text="Left effusion.", boxes=(box,))]).boxes == (box,)
 
@@ -108,22 +98,16 @@ def test_an_invalid_response_is_a_failure_with_a_reason(report: str, reason: str
     assert reason in extraction.reason
 
 
-def test_an_invalid_field_is_returned_to_the_model_by_name() -> None:
+def test_the_request_has_the_patient_the_sentences_and_the_names_and_an_invalid_field_is_sent_back() -> None:
     invalid = json.dumps({"findings": [{**EMPTY, "finding": "nodule", "side": "middle"}]})
     model = MockChatModel([invalid, respond("Report:\n0: Left effusion.")])
-    (extraction,) = extract("Left effusion.", model=model)
+    extractor = LLMFindingExtractor(ChatClient(model, {}))
+    (extraction,) = extractor.extract(["Left effusion."], [PatientContext(age=67, indication="Fever.")])
     assert not isinstance(extraction, Failure)
-    assert "findings[0].side" in model.calls[1][-1][1]
-
-
-def test_the_request_has_the_patient_the_sentences_and_the_names() -> None:
-    extractor = LLMFindingExtractor(mock_client(respond))
-    model = MockChatModel(respond)
-    extractor.client.backend = model
-    extractor.extract(["Left effusion."], [PatientContext(age=67, indication="Fever.")])
-    ((_, system), (_, user)) = model.calls[0]
+    (_, system), (_, user) = model.calls[0]
     assert user == "Patient: age: 67 years; indication: Fever.\nReport:\n0: Left effusion"
     assert "pleural effusion" in system
+    assert "findings[0].side" in model.calls[1][-1][1]
 
 
 def test_scores_tiers_and_failures() -> None:
@@ -141,9 +125,5 @@ def test_scores_tiers_and_failures() -> None:
     # Six distinct reports; the invalid one has two repairs.
     assert result.usage["findings_llm"]["calls"] == 5 + 3
     assert result.usage["findings_llm"]["failures"] == 1
-
-
-def test_the_metric_describes_its_model_and_prompt() -> None:
-    settings = FindingsLLM(mock_client(respond)).describe()
-    assert settings["extractor"]["model"]["model"] == "mock:model"
-    assert len(settings["extractor"]["prompt_sha256"]) == 64
+    settings = FindingsLLM(mock_client(respond)).describe()["extractor"]
+    assert (settings["model"]["model"], len(settings["prompt_sha256"])) == ("mock:model", 64)

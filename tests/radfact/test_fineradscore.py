@@ -114,24 +114,20 @@ def test_examples_are_turns_of_the_conversation() -> None:
     json.dumps(result.details, allow_nan=False)
 
 
-def test_examples_are_one_prompt_with_the_instructions() -> None:
-    model = MockChatModel(json.dumps(RESPONSE))
-    result = FineRadScore(ChatClient(model, {}), examples="prompt").score([PAIR])
-    content = (
+def test_examples_are_one_prompt_with_the_instructions_or_left_out() -> None:
+    instructions = load_prompt("fineradscore")
+    prompt = (
         "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
         "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
     )
-    instructions = load_prompt("fineradscore") + load_prompt("fineradscore_few_shot")
-    assert model.calls == [(("system", instructions), ("user", content))]
+    model = MockChatModel([json.dumps(RESPONSE), "Corrections: {}"])
+    result = FineRadScore(ChatClient(model, {}), examples="prompt").score([PAIR])
+    assert model.calls == [(("system", instructions + load_prompt("fineradscore_few_shot")), ("user", prompt))]
     assert result.values["fineradscore"] == [6.0]
-
-
-def test_no_correction_scores_0_also_zero_shot() -> None:
-    model = MockChatModel("Corrections: {}")
     result = FineRadScore(ChatClient(model, {}), examples="none").score([PAIR])
-    assert [values[0] for values in result.values.values()] == [0, 0, 0]
-    instructions = load_prompt("fineradscore") + load_prompt("fineradscore_zero_shot")
-    assert model.calls == [(("user", instructions + LAST_TURN),)]
+    assert model.calls[1:] == [(("user", instructions + load_prompt("fineradscore_zero_shot") + LAST_TURN),)]
+    # No correction scores 0.
+    assert list(result.values.values()) == [[0], [0], [0]]
 
 
 def test_a_malformed_response_is_repaired_up_to_five_times() -> None:
@@ -142,12 +138,6 @@ def test_a_malformed_response_is_repaired_up_to_five_times() -> None:
     assert math.isnan(result.values["fineradscore"][0])
     assert list(result.failures) == [0]
     assert result.usage["calls"] == 6
-
-
-def test_a_dash_between_digits_is_a_change() -> None:
-    response = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
-    expected = (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
-    assert parse_corrections(response, ("A 12 mm nodule.",)).items == expected
 
 
 entries = st.builds(
@@ -178,7 +168,12 @@ def test_all_objects_of_a_response_count(data: dict[str, Any], before: str, apar
         parse_corrections((before + text)[:-1], LINES)
 
 
-def test_an_empty_candidate_has_insertions_alone() -> None:
+def test_corrections_of_other_candidates() -> None:
+    # A dash between digits is a change.
+    response = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
+    expected = (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
+    assert parse_corrections(response, ("A 12 mm nodule.",)).items == expected
+    # An empty candidate has insertions alone.
     corrections = parse_corrections(json.dumps({"None": INSERT}), split_lines(""))
     assert corrections.corrected_report() == "Left basilar opacity."
     with pytest.raises(ValueError, match="is no line"):
