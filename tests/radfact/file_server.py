@@ -17,27 +17,17 @@ class _QuietServer(ThreadingHTTPServer):
 
 @dataclass
 class FileServer:
-    """Serves files; its attributes change how.
-
-    Attributes:
-        files: content by path.
-        redirects: path by path.
-        cut: number of bytes after which the next reply breaks off; None for complete replies.
-        has_ranges: whether a range is sent, and not the whole file.
-        etag: "strong", "weak" or "" for none.
-        status: HTTP status of every reply, if not 0.
-        content_type: of every reply.
-        requests: path and range of every request, and the number of bytes of the reply.
-    """
+    """Serves files; its attributes change how."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
-    cut: int | None = None
-    has_ranges: bool = True
-    etag: str = "strong"
-    status: int = 0
+    cut: int | None = None  # number of bytes after which the next reply breaks off
+    has_ranges: bool = True  # whether a range is sent, and not the whole file
+    etag: str = "strong"  # or "weak", or "" for none
+    status: int = 0  # of every reply, if not 0
     content_type: str = "application/octet-stream"
     requests: list[tuple[str, str | None, int]] = field(default_factory=list)
+    """Path and range of every request, and the number of bytes of the reply."""
 
     def __post_init__(self) -> None:
         self._server = _QuietServer(("127.0.0.1", 0), self._handler())

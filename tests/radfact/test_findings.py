@@ -264,33 +264,24 @@ def test_an_ontology_without_some_findings_of_the_packaged_table_is_accepted(tmp
     assert metric.score([Pair("1", "Effusion.", "Effusion.")]).values["findings"] == [1.0]
 
 
-class KeywordExtractor:
-    """A custom extractor."""
-
-    name = "keyword"
-
-    def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext]) -> list[Extraction]:
-        assert len(contexts) == len(reports)
-        return [
-            Failure("no idea") if report == "?" else (Finding(concept="nodule"),) if "nodule" in report else ()
-            for report in reports
-        ]
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-    def usage(self) -> dict[str, int]:
-        return {}
-
-
 def test_a_custom_extractor_is_used_and_its_failures_are_counted() -> None:
-    pairs = [Pair("1", "a nodule", "nodule!"), Pair("2", "?", "a nodule"), Pair("3", "nothing", "nodule!")]
+    class KeywordExtractor:
+        name = "keyword"
+
+        def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext]) -> list[Extraction]:
+            found: dict[Any, Extraction] = {"?": Failure("no idea"), "nodule": (Finding(concept="nodule"),)}
+            return [found.get(report, ()) for report, _ in zip(reports, contexts, strict=True)]
+
+        def describe(self) -> dict[str, Any]:
+            return {"name": self.name}
+
+        def usage(self) -> dict[str, int]:
+            return {}
+
+    pairs = [Pair("1", "nodule", "nodule"), Pair("2", "?", "nodule"), Pair("3", "nothing", "nodule")]
     result = evaluate(pairs, [FindingsBase(KeywordExtractor())], bootstrap=0)
-    assert [sample.scores["findings"] for sample in result.samples] == [
-        1.0,
-        pytest.approx(math.nan, nan_ok=True),
-        pytest.approx(1 / (1 + SIGNIFICANCE.weights["actionable"])),
-    ]
+    omitted = 1 / (1 + SIGNIFICANCE.weights["actionable"])
+    assert list(result.values["findings"]) == pytest.approx([1.0, math.nan, omitted], nan_ok=True)
     assert result.failures[1] == {"findings": "findings of the candidate: no idea"}
 
 
