@@ -39,7 +39,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -48,21 +48,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpu_stages.results import FAILED, FINISHED, MEASURED, OUT_OF_MEMORY, OUTCOME, SKIPPED, Measurement, Results, Setup
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-
-from gpu_stages.results import (  # noqa: E402
-    FAILED,
-    FINISHED,
-    MEASURED,
-    OUT_OF_MEMORY,
-    OUTCOME,
-    SKIPPED,
-    Measurement,
-    Results,
-    Setup,
-)
-
 REQUIRED = (
     "torch",
     "torchvision",
@@ -167,8 +155,9 @@ def run_cases(
         if code == _OTHER_DEVICE:
             break
         if code and pending and time.time() < deadline:
-            is_late = "Timeout (" in log.read_text(encoding="utf-8", errors="replace")[log_size:]
-            reason = f"time limit of {pending[0].limit:g} s" if is_late else f"the process ended with {_describe(code)}"
+            reason = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+            if "Timeout (" in log.read_text(encoding="utf-8", errors="replace")[log_size:]:
+                reason = f"time limit of {pending[0].limit:g} s"
             _end(results, pending.pop(0), FAILED, f"{reason}; see log.txt")
     return pending
 
@@ -189,10 +178,6 @@ def _run_process(command: Sequence[str], log: Path) -> int:
             # This also ends processes that it has started, such as those that compile.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _describe(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def _end(results: Results, case: Case, outcome: str, reason: str | None, **details: Any) -> None:
@@ -239,29 +224,25 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
     return 0
 
 
-def list_cases(*, is_tiny: bool) -> Iterator[Case]:
-    """Yield all cases, or the tiny ones."""
-    for case in CASES:
-        if not is_tiny:
-            yield case
-        elif case.tiny:
-            yield Case(case.stage, case.tiny, case.limit)
+def list_cases(*, is_tiny: bool) -> list[Case]:
+    """Return all cases, or the tiny ones."""
+    tiny = [Case(case.stage, case.tiny, case.limit) for case in CASES if case.tiny]
+    return tiny if is_tiny else list(CASES)
 
 
 def select_pending(cases: Sequence[Case], results: Results) -> list[Case]:
     """Return the cases that are not finished; those that were skipped or failed come last."""
-    outcomes = [results.outcome((case.stage, case.options)) for case in cases]
-    new = [case for case, outcome in zip(cases, outcomes, strict=True) if outcome is None]
-    return new + [case for case, outcome in zip(cases, outcomes, strict=True) if outcome not in (None, *FINISHED)]
+    outcomes = {case: results.outcome((case.stage, case.options)) for case in cases}
+    return sorted(
+        (case for case in cases if outcomes[case] not in FINISHED), key=lambda case: outcomes[case] is not None
+    )
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--minutes", type=float, default=60.0, help="time limit of this call (default: 60)")
-    parser.add_argument(
-        "--case", action="append", help="only this stage, or this case with its options; may be repeated"
-    )
+    parser.add_argument("--case", action="append", help="only this stage, or case with its options; may be repeated")
     parser.add_argument("--again", action="store_true", help="also run cases that are finished")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to test the script itself")
     parser.add_argument("--list", action="store_true", help="list all cases and exit")
@@ -277,7 +258,7 @@ def _options() -> argparse.Namespace:
 
 def select(arguments: argparse.Namespace, results: Results) -> list[Case]:
     """Return the cases that the command line asks for and that are not finished."""
-    cases = list(list_cases(is_tiny=arguments.tiny))
+    cases = list_cases(is_tiny=arguments.tiny)
     if arguments.case:
         named = [name.partition(" ")[::2] for name in arguments.case]
         limits = {case.stage: case.limit for case in cases}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,18 @@ def png_of(source: Path, folder: Path, size: int = 518) -> bytes:
     return (folder / "radiograph.png").read_bytes()
 
 
-@pytest.mark.parametrize("form", ["RLE", "bigendian", "implicit", "jp2klossless", "jpeg_ls_lossless", "padded"])
-def test_lossless_forms_are_equal(tmp_path: Path, form: str) -> None:
-    assert png_of(small_file(f"MR_small_{form}.dcm"), tmp_path) == png_of(small_file("MR_small.dcm"), tmp_path)
+SMALL_FORMS = ("RLE", "bigendian", "implicit", "jp2klossless", "jpeg_ls_lossless", "padded")
 
 
-@pytest.mark.parametrize("name", ["RG3", "MR2", "693"])
-def test_lossless_forms_of_a_real_image_are_equal(tmp_path: Path, name: str) -> None:
-    forms = [png_of(real_radiograph(f"{name}_{form}.dcm"), tmp_path) for form in ("J2KR", "UNCR")]
-    assert forms[0] == forms[1]
+@pytest.mark.parametrize(
+    ("file", "form", "plain"),
+    [
+        *((small_file, f"MR_small_{form}.dcm", "MR_small.dcm") for form in SMALL_FORMS),
+        *((real_radiograph, f"{name}_J2KR.dcm", f"{name}_UNCR.dcm") for name in ("RG3", "MR2", "693")),
+    ],
+)
+def test_lossless_forms_are_equal(tmp_path: Path, file: Callable[[str], Path], form: str, plain: str) -> None:
+    assert png_of(file(form), tmp_path) == png_of(file(plain), tmp_path)
 
 
 @pytest.mark.parametrize(("name", "steps"), [("JPEGLSNearLossless_08.dcm", 255), ("JPEGLSNearLossless_16.dcm", 65535)])
@@ -120,19 +124,19 @@ def test_baseline_jpeg_is_nearly_equal(tmp_path: Path) -> None:
     np.testing.assert_allclose(lossy, convert(write_dicom(tmp_path / "b.dcm", pixels), 24), atol=5)
 
 
-@pytest.mark.parametrize(("shift", "high_bit"), [(0, 11), (4, 15), (2, 13)])
-def test_only_stored_bits_count(tmp_path: Path, shift: int, high_bit: int) -> None:
+@pytest.mark.parametrize(
+    ("shift", "has_noise", "fields"),
+    [
+        *((shift, True, {"HighBit": 11 + shift}) for shift in (0, 4, 2)),
+        # Contradictory bits: the lowest are used.
+        *((0, False, fields) for fields in ({"HighBit": 3}, {"HighBit": 40}, {"BitsStored": 20}, {"HighBit": None})),
+    ],
+)
+def test_only_stored_bits_count(tmp_path: Path, shift: int, has_noise: bool, fields: dict[str, Any]) -> None:
     pixels = (RAMP * 40).astype("u2")
-    others = np.uint16(0xFFFF ^ (0xFFF << shift))
+    others = np.uint16(0xFFFF ^ (0xFFF << shift)) if has_noise else np.uint16(0)
     noise = np.random.default_rng(0).integers(0, 2**16, pixels.shape).astype("u2") & others
-    path = write_dicom(tmp_path / "a.dcm", pixels << shift | noise, stored=12, HighBit=high_bit)
-    np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels, stored=12)))
-
-
-@pytest.mark.parametrize("fields", [{"HighBit": 3}, {"HighBit": 40}, {"BitsStored": 20}, {"HighBit": None}])
-def test_contradictory_bits_use_the_lowest(tmp_path: Path, fields: dict[str, Any]) -> None:
-    pixels = (RAMP * 40).astype("u2")
-    path = write_dicom(tmp_path / "a.dcm", pixels, stored=12, **fields)
+    path = write_dicom(tmp_path / "a.dcm", pixels << shift | noise, stored=12, **fields)
     np.testing.assert_array_equal(convert(path), convert(write_dicom(tmp_path / "b.dcm", pixels, stored=12)))
 
 

@@ -8,8 +8,6 @@ import pytest
 from dicom_files import convert, write_dicom
 from error_checks import raises
 
-from radfact.errors import InputError
-
 pydicom = pytest.importorskip("pydicom")
 
 # Every value from 0 to 767 once; at its own size nothing is interpolated.
@@ -99,17 +97,15 @@ def test_padding_is_detected_by_stored_value(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_window_is_an_error(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with raises(f"a.dcm: {field}: invalid-value"):
         windowed(tmp_path, **fields)
-    assert caught.value.field == field
 
 
 def test_a_truncated_lookup_table_is_an_error(tmp_path: Path) -> None:
     short = table([1, 2, 3], 0, 8)
     short[0].LUTDescriptor = [256, 0, 8]
-    with raises("a.dcm: VOILUTSequence: invalid-value") as caught:
+    with raises("a.dcm: VOILUTSequence: invalid-value"):
         windowed(tmp_path, VOILUTSequence=short)
-    assert caught.value.field == "VOILUTSequence"
 
 
 def test_inverted_radiographs_are_windowed_before_inversion(tmp_path: Path) -> None:

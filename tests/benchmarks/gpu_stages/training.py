@@ -206,34 +206,19 @@ def train_packed(
         yield float(losses.answer.detach() / losses.tokens.sum())
 
 
-class PaddedSamples(torch.utils.data.Dataset[dict[str, Any]]):
-    """Samples as tensors, like in a typical dataset."""
-
-    def __init__(self, samples: list[EncodedSample]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        sample = self.samples[number]
-        ids = torch.tensor(sample.input_ids)
-        labels = ids.clone()
-        labels[: sample.prompt_tokens] = -100
-        pixels = torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1)
-        return {"input_ids": ids, "labels": labels, "pixel_values": pixels}
-
-
-def pad(samples: list[dict[str, Any]]) -> dict[str, Any]:
+def pad(samples: list[EncodedSample]) -> dict[str, Any]:
     """Return a batch that is as long as its longest sample."""
-    texts = {"input_ids": 0, "labels": -100}
-    batch = {
-        name: nn.utils.rnn.pad_sequence([s[name] for s in samples], batch_first=True, padding_value=value)
-        for name, value in texts.items()
+    ids = [torch.tensor(sample.input_ids) for sample in samples]
+    answers = [row.clone() for row in ids]
+    for row, sample in zip(answers, samples, strict=True):
+        row[: sample.prompt_tokens] = -100
+    texts = {"input_ids": (ids, 0), "labels": (answers, -100), "attention_mask": (list(map(torch.ones_like, ids)), 0)}
+    batch: dict[str, Any] = {
+        name: nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+        for name, (rows, value) in texts.items()
     }
-    masks = [torch.ones(len(s["input_ids"]), dtype=torch.long) for s in samples]
-    batch["attention_mask"] = nn.utils.rnn.pad_sequence(masks, batch_first=True)
-    return batch | {"pixel_values": torch.cat([s["pixel_values"] for s in samples])}
+    pixels = [torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1) for sample in samples]
+    return batch | {"pixel_values": torch.cat(pixels)}
 
 
 class AllLogits(nn.Module):
@@ -259,13 +244,6 @@ class AllLogits(nn.Module):
         return {"loss": loss}
 
 
-class InOrderTrainer(transformers.Trainer):  # type: ignore[misc]
-    """Trains on the same samples in the same steps as `maira train`."""
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return torch.utils.data.SequentialSampler(train_dataset or self.train_dataset)
-
-
 def train_padded(
     model: MairaForConditionalGeneration,
     samples: list[EncodedSample],
@@ -285,6 +263,7 @@ def train_padded(
         per_device_train_batch_size=plan.padded,
         gradient_accumulation_steps=plan.samples // plan.padded,
         max_steps=plan.steps,
+        train_sampling_strategy="sequential",  # the same samples in the same steps as `maira train`
         bf16=train_config.precision == "bf16",
         use_cpu=device.type == "cpu",
         gradient_checkpointing=True,
@@ -296,11 +275,11 @@ def train_padded(
         remove_unused_columns=False,
     )
     wrapped = AllLogits(model)
-    trainer = InOrderTrainer(
+    trainer = transformers.Trainer(
         wrapped,
         arguments,
         data_collator=pad,
-        train_dataset=PaddedSamples(samples),
+        train_dataset=samples,
         callbacks=[Clock()],
         optimizers=(make_optimizer(wrapped, train_config), None),
     )
