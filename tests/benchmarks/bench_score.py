@@ -3,8 +3,7 @@
     python tests/benchmarks/bench_score.py --studies 15000
 
 Reports combine random findings, sides, zones, degrees and sizes, and have two to six boxes each; candidates keep most
-sentences of their reference. The judge is the offline one, or with `--verbatim` one that takes almost no time, so that
-reading, scores, bootstrap and writing remain.
+sentences of their reference. The judge is the offline one.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/bench_score.py --metrics
     OMP_NUM_THREADS=1 python tests/benchmarks/bench_score.py --metrics --weights FOLDER
@@ -23,7 +22,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,11 +89,6 @@ def write_studies(folder: Path, studies: int) -> tuple[Path, Path]:
     return paths
 
 
-def verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
-    """Entail a hypothesis that is equal to a premise."""
-    return (True, [premises.index(hypothesis)]) if hypothesis in premises else (False, [])
-
-
 @contextmanager
 def print_time(step: str) -> Iterator[None]:
     """Print the seconds of the block and the peak memory so far."""
@@ -129,7 +123,6 @@ def main() -> None:
     """Print one line per step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=15_000)
-    parser.add_argument("--verbatim", action="store_true", help="judge that only compares texts")
     parser.add_argument("--metrics", action="store_true", help="time of each metric for one pair, of 300")
     parser.add_argument("--weights", type=Path, metavar="FOLDER", help="folder with a folder of weights per name")
     arguments = parser.parse_args()
@@ -139,12 +132,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         drafts, manifest = write_studies(folder, arguments.studies)
-        judge = verbatim if arguments.verbatim else load_judge("offline")
         with print_time("all"):
             with print_time("read"):
                 pairs = read_candidates_and_references(drafts, manifest)
             with print_time("score, with 500 replicates"):
-                result = RadFact(judge).score(pairs)
+                result = RadFact(load_judge("offline")).score(pairs)
             with print_time("write"):
                 write_results(result, folder / "results")
             counts = result.counts

@@ -106,11 +106,20 @@ def back(tmp_path: Path, annotated: Study, *annotations: list[Result]) -> tuple[
     return (outcome.studies or [None])[0], "".join(failure.reason for failure in outcome.failures)
 
 
-def grounded(tmp_path: Path, annotated: Study, *annotations: list[Result]) -> list[Sentence]:
-    result, reason = back(tmp_path, annotated, *annotations)
+def grounded(tmp_path: Path, annotated: Study, results: list[Result]) -> list[Sentence]:
+    result, reason = back(tmp_path, annotated, results)
     assert result is not None, reason
     assert result.grounded_findings is not None
     return result.grounded_findings
+
+
+def mask_of(tmp_path: Path, shape: Result) -> np.ndarray:
+    """The mask of a misplaced device, which has a region as other findings do."""
+    label = label_results(0, PhraseLabel.FINDING, category="Misplaced Support Devices")
+    [sentence] = grounded(tmp_path, study(), passed(label, shape))
+    assert sentence.masks is not None
+    pixels: np.ndarray = decode_mask(sentence.masks[0])
+    return pixels
 
 
 BOX, OTHER_BOX = Box(x_min=0.2, y_min=0.2, x_max=0.5, y_max=0.7), Box(x_min=0.6, y_min=0.1, x_max=0.9, y_max=0.3)
@@ -164,13 +173,9 @@ def test_a_resolved_finding_with_a_prior_image_is_located_on_both(tmp_path: Path
     assert sentence.prior_boxes is not None
 
 
-def test_polygons_of_misplaced_devices_become_masks(tmp_path: Path) -> None:
+def test_polygons_become_masks(tmp_path: Path) -> None:
     points = [[25, 50], [75, 50], [75, 100], [25, 100]]
-    polygon = shape("polygonlabels", "polygon", "image", FIRST, points=points, closed=True)
-    results = passed(label_results(0, PhraseLabel.FINDING, category="Misplaced Support Devices"), polygon)
-    [sentence] = grounded(tmp_path, study(), results)
-    assert sentence.masks is not None
-    pixels = decode_mask(sentence.masks[0])
+    pixels = mask_of(tmp_path, shape("polygonlabels", "polygon", "image", FIRST, points=points, closed=True))
     expected = np.zeros((HEIGHT, WIDTH), dtype=bool)
     expected[HEIGHT // 2 :, WIDTH // 4 : WIDTH * 3 // 4] = True
     assert (pixels != expected).mean() < 0.005
@@ -178,10 +183,7 @@ def test_polygons_of_misplaced_devices_become_masks(tmp_path: Path) -> None:
 
 def test_lines_become_masks(tmp_path: Path) -> None:
     vertices = [{"x": x, "y": y, "id": str(x), "isBezier": False} for x, y in ((50, 10), (50, 60), (80, 60))]
-    line = shape("vectorlabels", "line", "image", FIRST, vertices=vertices, closed=False)
-    [sentence] = grounded(tmp_path, study(), passed(label_results(0, PhraseLabel.FINDING), line))
-    assert sentence.masks is not None
-    pixels = decode_mask(sentence.masks[0])
+    pixels = mask_of(tmp_path, shape("vectorlabels", "line", "image", FIRST, vertices=vertices, closed=False))
     assert pixels[int(0.3 * HEIGHT), WIDTH // 2]
     assert pixels[int(0.6 * HEIGHT), int(0.7 * WIDTH)]
     # 0.5 of the height and 0.3 of the width, five pixels wide.
@@ -243,9 +245,7 @@ def test_categories_become_study_labels(tmp_path: Path) -> None:
     results = passed(label_results(0, PhraseLabel.FINDING, category="Pleural Effusion"), rectangle(FIRST, BOX))
     result, _ = back(tmp_path, study(), results)
     assert result is not None
-    assert result.phrases is None
-    assert result.grounded_findings is not None
-    assert result.labels == [Label(kind="Pleural Effusion", boxes=result.grounded_findings[0].boxes)]
+    assert (result.phrases, result.labels) == (None, [Label(kind="Pleural Effusion", boxes=(BOX,))])
 
 
 FIRST_ANNOTATION = "[0].annotations[0].result"

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from error_checks import raises
+from typer.testing import CliRunner, Result
 
 from maira.cli.main import app
 from maira.data.manifest import Failure as LeftOut
 from maira.data.manifest import read_failures, read_manifest, write_failures, write_manifest
 from maira.data.sentences import split_findings
 from maira.data.study import Study
-from radfact.errors import ErrorCode, Failure, InputError
+from radfact.errors import Failure
 from radfact.judges import SplitSentence
 from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.records import Box, Sentence
@@ -85,19 +86,17 @@ def test_annotated_sentences_are_kept() -> None:
     assert (result.studies, result.unchanged) == ([grounded], 1)
 
 
-def run(*arguments: str | Path) -> tuple[int, str, BaseException | None]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    return result.exit_code, result.output, result.exception
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path) -> None:
     write_manifest(tmp_path / "manifest.jsonl", [study("a", LISTING_2), study("b", None)])
     write_failures(tmp_path / "failures.jsonl", [LeftOut(source="radiograph.dcm", stage="convert", reason="damaged")])
     out = tmp_path / "sentences.jsonl"
-    code, output, _ = run(
-        "sentences", tmp_path / "manifest.jsonl", "--judge", "offline", "--compare", "offline", "--out", out
-    )
-    assert code == 3, output
+    options = ("--judge", "offline", "--compare", "offline", "--out", out)
+    result = run("sentences", tmp_path / "manifest.jsonl", *options)
+    assert result.exit_code == 3, result.output
     [made] = read_manifest(out)
     assert made.grounded_findings is not None
     rows = [json.loads(line) for line in (tmp_path / "sentences.map.jsonl").read_text().splitlines()]
@@ -112,9 +111,8 @@ def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path)
 @pytest.mark.parametrize("words", [["sentences", "--judge", "offline"], ["annotate", "export"]])
 def test_an_empty_manifest_is_refused(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("")
-    _, _, error = run(*words, tmp_path / "manifest.jsonl", "--out", tmp_path / "out.jsonl")
-    assert isinstance(error, InputError)
-    assert error.code is ErrorCode.EMPTY_INPUT
+    with raises("manifest.jsonl: empty-input"):
+        CliRunner().invoke(app, [*words, f"{tmp_path}/manifest.jsonl", "--out", "out"], catch_exceptions=False)
 
 
 def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
@@ -124,8 +122,8 @@ def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     write_manifest(
         manifest, [study("a", "Left effusion.", frontal=images / "a.png"), study("b", None, frontal=images / "b.png")]
     )
-    assert run("sentences", manifest, "--judge", "offline", "--as", "phrases", "--out", phrases)[0] == 3
-    assert run("annotate", "export", phrases, "--out", tmp_path / "tasks")[0] == 0
+    assert run("sentences", manifest, "--judge", "offline", "--as", "phrases", "--out", phrases).exit_code == 3
+    assert run("annotate", "export", phrases, "--out", tmp_path / "tasks").exit_code == 0
     tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
     assert tasks[0]["data"]["image"] == "/data/local-files/?d=set/images/a.png"
     [phrase] = tasks[0]["data"]["phrases"]
@@ -140,11 +138,11 @@ def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text(json.dumps([tasks[0] | {"annotations": annotations}]))
     out = tmp_path / "grounded" / "manifest.jsonl"
     imported = ("annotate", "import", tmp_path / "export.json", "--manifest", phrases, "--out", out)
-    code, output, _ = run(*imported)
-    assert code == 3
-    assert "2 annotators (1, 2)" in output
-    code, output, _ = run(*imported, "--combine", "union", "--overwrite")
-    assert code == 0, output
+    result = run(*imported)
+    assert result.exit_code == 3
+    assert "2 annotators (1, 2)" in result.output
+    result = run(*imported, "--combine", "union", "--overwrite")
+    assert result.exit_code == 0, result.output
     [made] = read_manifest(out)
     assert made.grounded_findings is not None
     assert made.grounded_findings[0].boxes is not None

@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_stages.models import CHECKPOINT, make_phantoms
 from gpu_stages.results import Measurement, Setup
+from maira.data.phantoms import write_phantoms
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.train import attention
@@ -30,6 +31,7 @@ from maira.train.data.dataset import open_dataset
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.loss import MairaLossModel
 
+CHECKPOINT = Path(__file__).resolve().parents[3] / "checkpoints" / "phantom"
 HEADS, WIDTH = 32, 128
 """Attention heads of Vicuna 7B, and their width."""
 STUDIES, TINY_STUDIES = 16, 1
@@ -84,7 +86,8 @@ def _name(dtype: torch.dtype) -> str:
 
 def _samples(setup: Setup, processor: MairaProcessor) -> list[EncodedSample]:
     """Return findings and grounded reports of phantoms, with one to three images."""
-    make_phantoms(setup.folder / "phantoms", TINY_STUDIES if setup.is_tiny else STUDIES)
+    count = TINY_STUDIES if setup.is_tiny else STUDIES
+    list(write_phantoms(setup.folder / "phantoms", count, seed=11, size=224, split="test"))
     config = TrainConfig.model_validate(
         {
             "model": str(CHECKPOINT),

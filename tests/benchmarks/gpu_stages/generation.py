@@ -12,10 +12,10 @@ product, plus reading all weights and the cache for every token at the rate of a
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -58,14 +58,6 @@ SENTENCES = [
 ]
 
 
-class Runner(NamedTuple):
-    """Generates responses to requests; its engine, and what ends it."""
-
-    run: Callable[[Sequence[GenerationRequest]], None]
-    engine: Any
-    close: Callable[[], None]
-
-
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Generate with the options of a case, and yield the seconds of each phase, speed and memory."""
     options = parse_case(case)
@@ -78,13 +70,13 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     # Plain generation takes a few seconds per study.
     count = batch if batch > 1 else 2
     requests = make_requests(write_images(setup.folder, IMAGES * 2 * count, processor), setup)
-    runner = _start(options, model, processor, setup)
+    engine = None if options["engine"] == "plain" else _start(options, model, processor, setup)
     reset_peak_memory(setup.device)
     prompts: list[float] = []
     for name, part in (("first", requests[:count]), ("second", requests[count:])):
         started = synchronized_time(setup.device)
-        with _timed_prefill(runner.engine, prompts, setup):
-            runner.run(part)
+        with _timed_prefill(engine, prompts, setup):
+            _generate(engine, part) if engine else _generate_plainly(model, processor, part)
         seconds = synchronized_time(setup.device) - started
         yield Measurement(f"seconds per report, {name} batch", seconds / count, "s")
     if prompts:
@@ -99,13 +91,15 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield Measurement("lower bound / time", lower_bound * count / seconds, at_least=least)
     yield Measurement("reports per second", count / seconds, "reports/s")
     if ("generate", case) != PLAIN:
-        yield _speedup(count / seconds, SPEEDUP if has_target else None, setup)
+        ratio = ("ratio to one study at a time", count / seconds, PLAIN, "reports per second")
+        yield setup.results.ratio(*ratio, at_least=SPEEDUP if has_target else None)
     yield from measure_memory(setup.device)
-    if options["engine"] == "transformers":
+    if isinstance(engine, TransformersEngine):
         few = [replace(request, max_new_tokens=2) for request in requests[:count]]
-        _, fused = profile_kernels(lambda: list(runner.engine.generate(few)), setup.device)
+        _, fused = profile_kernels(lambda: list(engine.generate(few)), setup.device)
         yield Measurement("attention kernels", "; ".join(fused) or "none with the name of a fused attention")
-    runner.close()
+    if engine:
+        engine.close()
 
 
 def _timed_prefill(engine: Any, seconds: list[float], setup: Setup) -> Any:
@@ -121,13 +115,6 @@ def _timed_prefill(engine: Any, seconds: list[float], setup: Setup) -> Any:
         return cache
 
     return patch.object(engine, "_prefill", timed)
-
-
-def _speedup(rate: float, target: float | None, setup: Setup) -> Measurement:
-    name, plain = "ratio to one study at a time", setup.results.value(PLAIN, "reports per second")
-    if plain is None:
-        return Measurement(name, None, reason=f"'{PLAIN[1]}' has not been measured")
-    return Measurement(name, rate / plain, at_least=target)
 
 
 def make_model(setup: Setup) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
@@ -176,27 +163,22 @@ def make_requests(images: Sequence[Path], setup: Setup) -> list[GenerationReques
 
 def _start(
     options: Mapping[str, str], model: MairaForConditionalGeneration, processor: MairaProcessor, setup: Setup
-) -> Runner:
+) -> Any:
     """Start an engine; vLLM gets the weights as files."""
-    if options["engine"] == "plain":
-        return Runner(lambda requests: _generate_plainly(model, processor, requests), None, lambda: None)
     # Image files of noise cannot be chest radiographs.
     engine_options = EngineOptions(batch_size=int(options["batch"]), image_check="off")
-    engine: Any
     if options["engine"] == "transformers":
         engine_options = engine_options.model_copy(update={"cache": options["cache"]})
-        engine = TransformersEngine.from_model(model, processor, engine_options)
-    else:
-        from maira.generate.vllm_engine import VLLMEngine
+        return TransformersEngine.from_model(model, processor, engine_options)
+    from maira.generate.vllm_engine import VLLMEngine
 
-        checkpoint = setup.folder / "checkpoint"
-        model.save_pretrained(checkpoint)
-        processor.save_pretrained(checkpoint)
-        # vLLM needs the memory; only the shapes are used later.
-        model.to("meta")
-        update = {"engine": "vllm", "language_model": setup.folder / "llama"}
-        engine = VLLMEngine(checkpoint, engine_options.model_copy(update=update))
-    return Runner(lambda requests: _generate(engine, requests), engine, engine.close)
+    checkpoint = setup.folder / "checkpoint"
+    model.save_pretrained(checkpoint)
+    processor.save_pretrained(checkpoint)
+    # vLLM needs the memory; only the shapes are used later.
+    model.to("meta")
+    update = {"engine": "vllm", "language_model": setup.folder / "llama"}
+    return VLLMEngine(checkpoint, engine_options.model_copy(update=update))
 
 
 @torch.inference_mode()

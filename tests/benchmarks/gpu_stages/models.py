@@ -5,21 +5,16 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from gpu_stages.results import Measurement, Setup
-from maira.data.manifest import read_manifest
-from maira.data.phantoms import write_phantoms
-from maira.data.study import Study
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, Part, modules_of
 from maira.train.cost.flops import Accelerator, find_accelerator
 
-CHECKPOINT = Path(__file__).resolve().parents[3] / "checkpoints" / "phantom"
 GIB = 1 << 30
 FUSED = ("flash", "fmha", "cudnn_generated")
 """Parts of the names of fused attention kernels."""
@@ -165,9 +160,3 @@ def profile_kernels(work: Callable[[], Any], device: torch.device) -> tuple[dict
     shares = {kernel: times[kernel] / total for kernel in sorted(times, key=lambda key: -times[key]) if times[kernel]}
     fused = [kernel[:120] for kernel in shares if any(part in kernel.lower() for part in FUSED)]
     return shares, fused
-
-
-def make_phantoms(folder: Path, count: int, size: int = 224) -> list[Study]:
-    """Write phantom studies for the phantom checkpoint, with `manifest.jsonl`, and return them."""
-    list(write_phantoms(folder, count, seed=11, size=size, split="test"))
-    return read_manifest(folder / "manifest.jsonl")

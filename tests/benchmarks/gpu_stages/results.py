@@ -100,6 +100,15 @@ class Results:
         """Return a measured number of the last run of a case; None without one."""
         return next((row["value"] for row in self.last_runs().get(task, []) if row["name"] == name), None)
 
+    def ratio(
+        self, name: str, value: float, task: Task, measurement: str, *, at_least: float | None = None
+    ) -> Measurement:
+        """Return the ratio of a value to a measured one of another case."""
+        other = self.value(task, measurement)
+        if other is None:
+            return Measurement(name, None, reason=f"'{task[1]}' has not been measured")
+        return Measurement(name, value / other, at_least=at_least)
+
     def table(self) -> str:
         """Return the last runs as a table in Markdown."""
         lines = ["| case | measurement | value | target |", "|---|---|---|---|"]

@@ -104,20 +104,15 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield from measure_memory(setup.device)
     if is_baseline:
         return
-    yield _speedup(tokens / seconds, options["method"], setup)
+    baseline = ("train", f"method={options['method']} baseline")
+    ratio = ("ratio to the baseline", tokens / seconds, baseline, "tokens per second")
+    yield setup.results.ratio(*ratio, at_least=SPEEDUP)
     if setup.device.type == "cuda":
         yield _compare_estimate(model, train_config, samples, is_compiled="compile" in options)
 
 
 def _answer_tokens(sample: EncodedSample) -> int:
     return len(sample.input_ids) - sample.prompt_tokens
-
-
-def _speedup(rate: float, method: str, setup: Setup) -> Measurement:
-    baseline = setup.results.value(("train", f"method={method} baseline"), "tokens per second")
-    if baseline is None:
-        return Measurement("ratio to the baseline", None, reason=f"'method={method} baseline' has not been measured")
-    return Measurement("ratio to the baseline", rate / baseline, at_least=SPEEDUP)
 
 
 def _compare_estimate(
