@@ -15,7 +15,7 @@ from metric_files import fixed_metric, write_wordnet
 
 from radfact.api import evaluate
 from radfact.errors import ErrorCode, Failure, InputError
-from radfact.llm import mock_client
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.classical import chexbert, ptb
 from radfact.metrics.classical.bleu import Bleu
 from radfact.metrics.classical.chexbert import (
@@ -250,19 +250,14 @@ def test_scores_of_findings_are_those_of_scikit_learn(
 
 
 def test_comparison_mentions_score_both_reports() -> None:
-    requests: list[str] = []
-
-    def respond(text: str) -> str:
-        requests.append(text)
-        return {"Unchanged heart.": "**Yes**", "Clear lungs.": "No."}.get(text, "It may be yes or no.")
-
+    responses = {"Unchanged heart.": "**Yes**", "Clear lungs.": "No."}
+    model = MockChatModel(lambda text: responses.get(text, "It may be yes or no."))
     pairs = [pair("Unchanged heart.", "Clear lungs."), pair("", "Clear lungs.", "2"), pair("Odd.", "Clear lungs.", "3")]
-    result = ComparisonMentions(mock_client(respond)).score(pairs)
+    result = ComparisonMentions(ChatClient(model, {})).score(pairs)
     assert result.values["comparison_mentions"] == pytest.approx([1.0, 0.0, math.nan], nan_ok=True)
     assert result.values["comparison_mentions_reference"] == [0.0, 0.0, 0.0]
     assert list(result.failures) == [2]
-    texts = {text for text in requests if "cannot be used" not in text}
-    assert texts == {"Clear lungs.", "Odd.", "Unchanged heart."}
+    assert {messages[1][1] for messages in model.calls} == {"Clear lungs.", "Odd.", "Unchanged heart."}
 
 
 def test_a_lateral_view_is_mentioned_within_one_sentence() -> None:

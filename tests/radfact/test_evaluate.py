@@ -19,7 +19,7 @@ from error_checks import summary
 from radfact.api import RadFact, evaluate
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
-from radfact.llm import mock_client
+from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.classical.bleu import Bleu
 from radfact.metrics.classical.rouge import RougeL
 from radfact.metrics.protocol import Counts, FunctionMetric, Metric, MetricResult, PooledScore, Score, main_scores_of
@@ -189,19 +189,10 @@ def test_invalid_arguments_are_refused(metrics: Any, options: dict[str, Any], er
 
 
 def test_scores_of_one_response_need_one_request() -> None:
-    messages: list[str] = []
-
-    def answer(text: str) -> str:
-        messages.append(text)
-        return "yes"
-
-    result = evaluate(
-        [Pair("a", "Unchanged.", "Clear.")],
-        ["comparison_mentions", "comparison_mentions_reference"],
-        model=mock_client(answer),
-    )
-    assert len(result.runs) == 1
-    assert sorted(messages) == ["Clear.", "Unchanged."]
+    model, pairs = MockChatModel("yes"), [Pair("a", "Unchanged.", "Clear.")]
+    names = ["comparison_mentions", "comparison_mentions_reference"]
+    assert len(evaluate(pairs, names, model=ChatClient(model, {})).runs) == 1
+    assert sorted(messages[-1][1] for messages in model.calls) == ["Clear.", "Unchanged."]
 
 
 def test_metrics_have_arguments_and_a_custom_metric_is_given_by_object_or_by_name(tmp_path: Path) -> None:

@@ -169,14 +169,6 @@ def test_an_empty_report_entails_nothing_without_a_query(empty: Report) -> None:
     assert scores["logical_recall"] == 0.0
 
 
-def test_narratives_are_split_and_have_no_spatial_scores() -> None:
-    metric = RadFact(judge=Oracle(verbatim), bootstrap=10, splitter=lambda text: text.split("; "))
-    result = metric.score(["a; b", ""], [[located("a", LEFT)], "c"])
-    assert result.counts["candidate_sentences"] == 2
-    assert result.samples[0].scores["logical_precision"] == 0.5
-    assert all(math.isnan(result.scores[name]) for name in SCORES if not name.startswith("logical"))
-
-
 class Semicolons:
     """A splitter at semicolons that records its calls and fails on narratives with 'bad'."""
 
@@ -196,10 +188,14 @@ class Semicolons:
         return {"calls": len(self.calls)}
 
 
-def test_distinct_narratives_are_split_in_one_call() -> None:
+def test_distinct_narratives_are_split_in_one_call_and_have_no_spatial_scores() -> None:
     splitter = Semicolons()
-    RadFact(Oracle(verbatim), bootstrap=0, splitter=splitter).score(["a; b", "a", ""], ["a", "a; b", texts("c")])
+    metric = RadFact(Oracle(verbatim), bootstrap=10, splitter=splitter)
+    result = metric.score(["a; b", "a", ""], [[located("a", LEFT)], "a; b", texts("c")])
     assert splitter.calls == [["a; b", "a"]]
+    assert result.counts["candidate_sentences"] == 3
+    assert result.samples[0].scores["logical_precision"] == 0.5
+    assert all(math.isnan(result.scores[name]) for name in SCORES if not name.startswith("logical"))
 
 
 def test_the_result_has_the_splitter_and_the_usage_of_its_run_alone() -> None:
@@ -415,6 +411,7 @@ def test_a_result_is_shown_as_one_line_and_as_a_table() -> None:
     rows = re.findall(r"<tr><td>(\w+) ↑</td><td>([\d.]+)</td><td>([\d.]+ to [\d.]+)</td><td>(\d+)</td></tr>", table)
     assert ("logical_precision", "0.500", "0.000 to 1.000", "2") in rows
     assert "spatial" not in table
+    assert "radfact: &lt;script&gt;" in table
     assert "<script>" not in table
 
 
