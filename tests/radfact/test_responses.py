@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from green_responses import edited
+from green_responses import Counts, Explanations, GreenResponse, edited, published_counts, responses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,3 +171,81 @@ TOKENS = "-:[]{}\"'`,\n answersnumber12evidencestatusphraseorignew"
 def test_any_text_is_parsed_or_refused(parser: str, text: str) -> None:
     with suppress(ValueError):
         assert INVARIANTS[parser](PARSERS[parser](text))
+
+
+# Properties of the parser of GREEN's and VERT's notation
+
+GREEN_FORMS = {
+    "no full stops": [[r"(\n|: )(\d)\.(?=\s)", r"\1\2"]],
+    "bold headers": [[r"\[(.*?)\]:", r"**\1:**"]],
+    "lower-case headers": [["Clinically Significant Errors", "clinically significant errors"]],
+    "blank lines": [["\n", "\n\n"]],
+    "stars": [[r"\n\(", "\n* ("]],
+}
+
+
+def counts(assessment: Assessment) -> Counts:
+    significant, insignificant = (
+        tuple(category.count for category in errors.values())
+        for errors in (assessment.significant, assessment.insignificant)
+    )
+    return significant, insignificant, assessment.matched.count
+
+
+def fields(response: GreenResponse, count: str = "Count") -> str:
+    """A response whose categories and findings are lists of fields, with the items one level deeper."""
+
+    def format_fields(items: tuple[str, ...], key: str) -> str:
+        if not items:
+            return f"\n  - {count}: 0\n  - {key}: None"
+        return f"\n  - {count}: {len(items)}\n  - {key}:" + "".join(f"\n    - {item}" for item in items)
+
+    def section(errors: Explanations) -> str:
+        categories = zip(ERROR_CATEGORIES.items(), errors, strict=True)
+        return "\n".join(
+            f"- **({letter}) {name}:**{format_fields(items, 'Errors')}" for (letter, name), items in categories
+        )
+
+    return (
+        f"## Clinically Significant Errors\n{section(response.significant)}\n\n"
+        f"## Clinically Insignificant Errors\n{section(response.insignificant)}\n\n"
+        f"## Matched Findings{format_fields(response.findings, 'Findings')}\n"
+    )
+
+
+@settings(deadline=None)
+@given(responses, st.sampled_from(["Count", "Number of errors", "Total", "count", "Error count", *GREEN_FORMS]))
+def test_any_response_has_the_published_counts_in_these_forms(response: GreenResponse, form: str) -> None:
+    assessment = parse_assessment(response.text())
+    assert counts(assessment) == published_counts(response.text()) == response.counts
+    assert assessment.matched.findings == response.findings
+    assert tuple(category.errors for category in assessment.significant.values()) == response.significant
+    text = edited(response.text(), GREEN_FORMS[form]) if form in GREEN_FORMS else fields(response, form)
+    assert counts(parse_assessment(text)) == response.counts
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from(["Heart", "Lungs are clear", "No effusion"]), min_size=1), st.integers(4, 7))
+def test_only_the_first_level_of_a_list_counts(items: list[str], depth: int) -> None:
+    deeper = "\n" + " " * depth + "- "
+    listed = "".join(f"\n  - {item}{deeper}reference: one{deeper}candidate: other" for item in items)
+    text = GreenResponse(((),) * 6, ((),) * 6, ()).text().replace("Findings]:\n0.", f"Findings]:\n{listed}")
+    assert parse_assessment(text).matched.count == len(items)
+
+
+@settings(deadline=None, max_examples=60)
+@given(responses, st.data())
+def test_a_response_that_is_cut_off_is_parsed_right_or_not_at_all(response: GreenResponse, data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([response.text(), fields(response)]))
+    with suppress(ValueError):
+        assert counts(parse_assessment(text[: data.draw(st.integers(0, len(text)))])) == response.counts
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.text(max_size=200) | responses.flatmap(lambda response: st.permutations(response.text().split()).map(" ".join))
+)
+def test_any_text_has_counts_in_range_or_is_refused(text: str) -> None:
+    with suppress(ValueError):
+        significant, insignificant, matched = counts(parse_assessment(text))
+        assert all(0 <= count <= 99 for count in (*significant, *insignificant, matched))
