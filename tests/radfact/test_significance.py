@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radfact.statistics.bootstrap import bootstrap, bootstrap_counts, harmonic_mean, summarize, summarize_counts
+from radfact.statistics.bootstrap import harmonic_mean, summarize, summarize_counts
 from radfact.statistics.significance import (
     common_parts,
     f1_counts,
@@ -35,12 +35,6 @@ def test_a_mean_by_counts_is_the_mean_of_the_values(column: list[float]) -> None
     assert plain.n == pooled.n
     for name in ("point", "low", "median", "high"):
         assert getattr(pooled, name) == pytest.approx(getattr(plain, name))
-
-
-def test_replicates_of_counts_are_drawn_as_those_of_values() -> None:
-    column = [0.0, 0.5, math.nan, 1.0]
-    drawn = bootstrap_counts(mean_counts(column), {"x": mean_from_counts}, replicates=50)["x"]
-    np.testing.assert_allclose(drawn, bootstrap({"x": column}, replicates=50)["x"])
 
 
 def test_p_is_the_share_of_swaps_with_a_larger_difference() -> None:
