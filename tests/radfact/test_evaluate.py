@@ -265,28 +265,27 @@ def test_an_interrupted_run_of_another_system_leaves_nothing_in_the_results(tmp_
 _CALLS = ("rename", "replace", "open", "unlink", "mkdir", "rmdir", "fsync", "link")
 
 
-def _kill_at(call: int, pairs: Sequence[Pair], out: Path) -> bool:
-    """Evaluate in a process that ends at a call to the file system; return whether it has as many calls."""
-    if (child := os.fork()) == 0:
-        count = 0
+def _states_of_kills(pairs: Sequence[Pair], out: Path, folder: Path) -> list[Path]:
+    """Evaluate, and copy the output before each call to the file system: this is what a kill at the call leaves."""
+    copies: list[Path] = []
+    is_copying = False
 
-        def counting(function: Callable[..., Any]) -> Callable[..., Any]:
-            def count_call(*args: Any, **kwargs: Any) -> Any:
-                nonlocal count
-                count += 1
-                if count > call:
-                    os._exit(9)
-                return function(*args, **kwargs)
+    def copying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def copy_first(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_copying
+            if not is_copying:
+                is_copying = True
+                copies.append(shutil.copytree(out, folder / str(len(copies))))
+                is_copying = False
+            return function(*args, **kwargs)
 
-            return count_call
+        return copy_first
 
+    with pytest.MonkeyPatch.context() as patch:
         for name in _CALLS:
-            setattr(os, name, counting(getattr(os, name)))
-        try:
-            evaluate(pairs, ["rouge_l"], out=out, bootstrap=0)
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+            patch.setattr(os, name, copying(getattr(os, name)))
+        evaluate(pairs, ["rouge_l"], out=out, bootstrap=0)
+    return copies
 
 
 def _results(folder: Path) -> dict[str, bytes]:
@@ -299,32 +298,25 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new_results(tmp_path: Path) ->
     others = [Pair(pair.sample_id, "No finding at all.", pair.reference) for pair in PAIRS]
     old, new = tmp_path / "old", tmp_path / "new"
     evaluate(PAIRS, ["rouge_l", "lateral_mentions"], out=old, bootstrap=0)
+    (old / "notes.txt").write_text("mine")
     shutil.copytree(old, new)
-    evaluate(others, ["rouge_l"], out=new, bootstrap=0)
+    states = _states_of_kills(others, new, tmp_path / "states")
     complete = {name: _results(folder) for name, folder in (("old", old), ("new", new))}
     ends, last = set(), None
-    for call in range(400):
-        out = tmp_path / "out"
-        shutil.copytree(old, out)
-        (out / "notes.txt").write_text("mine")
-        if not _kill_at(call, others, out):
-            break
+    for call, out in enumerate(states):
         # While new files are written apart, most calls change nothing else.
         names = {path.relative_to(out) for path in out.rglob("*") if ".new" not in path.parts}
         is_finished = call % 6 == 0 or names != last
         last = names
         read_scores(out)  # ends an interrupted move, as every reader does
-        found = _results(out)
-        files = {name: data for name, data in found.items() if name in complete["old"] | complete["new"]}
+        files = {name: data for name, data in _results(out).items() if name in complete["old"] | complete["new"]}
         ends |= {name for name, results in complete.items() if results == files}
         assert files in complete.values()
-        assert (out / "notes.txt").read_text() == "mine"
         if is_finished:
             evaluate(others, ["rouge_l"], out=out, bootstrap=0)
-            assert _results(out) == {**complete["new"], "notes.txt": b"mine"}
-        shutil.rmtree(out)
+            assert _results(out) == complete["new"]
     assert ends == {"old", "new"}
-    assert call > 30
+    assert len(states) > 30
 
 
 def test_a_sample_without_a_value_is_a_failure_and_counted_on_the_page(tmp_path: Path) -> None:
