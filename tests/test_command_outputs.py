@@ -66,13 +66,13 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def run(words: str, *arguments: str) -> Any:
-    """Run a command with its inputs, and return the error that ends it."""
+def run(words: str, *arguments: str) -> ErrorCode:
+    """Run a command with its inputs, and return the code of the error that ends it."""
     name, *rest = words.split()
     given = [text.replace("IN", "in.csv").replace("FOLDER", "input") for text in INPUTS[words]]
     result = CliRunner().invoke(APPS[name], [*rest, *given, *arguments])
-    assert result.exit_code, result.output
-    return result.exception
+    assert isinstance(result.exception, InputError), result.output
+    return result.exception.code
 
 
 def test_every_output_is_locked() -> None:
@@ -80,25 +80,16 @@ def test_every_output_is_locked() -> None:
     assert [words for words, output in OUTPUTS.items() if output is None] == []
 
 
-@pytest.mark.parametrize("kind", ["same", "dots", "symlink", "hard link"])
 @pytest.mark.parametrize("words", [words for words, inputs in INPUTS.items() if inputs])
-def test_an_input_is_no_output(words: str, kind: str, place: Path) -> None:
+def test_an_input_is_no_output(words: str, place: Path) -> None:
+    """Links to an input are a matter of `lock_output`, whose tests have them."""
     has_file = any(text == "IN" for text in INPUTS[words])
-    source = "in.csv" if has_file else "input" if words not in FILES else "input/config.json"
-    if kind == "symlink":
-        (place / "out").symlink_to(place / source)
-    elif kind == "hard link" and (place / source).is_file():
-        (place / "out").hardlink_to(place / source)
-    out = {"same": source, "dots": f"input/../{source}"}.get(kind, "out")
-    if not Path(out).exists():
-        pytest.skip("folders have no hard links")
+    out = "in.csv" if has_file else "input" if words not in FILES else "input/config.json"
     before = contents(place)
     for overwrite in ([], ["--overwrite"]) if words not in RESUMED else ([],):
         if overwrite and not has_file and words in FILES:
             continue  # a file in a folder that is an input, but not one that the command wrote
-        error = run(words, "--out", out, *overwrite)
-        assert isinstance(error, InputError), error
-        assert error.code is ErrorCode.OUTPUT_CONFLICT, error
+        assert run(words, "--out", out, *overwrite) is ErrorCode.OUTPUT_CONFLICT
     assert contents(place) == before
 
 
@@ -112,21 +103,8 @@ def test_files_of_another_origin_survive(words: str, place: Path) -> None:
         for name in ("scores.json", "manifest.jsonl", "tasks.json", "notes.txt"):
             (out / name).write_text("mine")
     before = contents(place)
-    error = run(words, "--out", "out")
-    assert isinstance(error, InputError), error
-    if not words.startswith("maira prepare") and words not in MODELS | {"maira pack"}:
-        # Those read their inputs first, which are none here.
-        assert error.code is ErrorCode.OUTPUT_CONFLICT, error
+    code = run(words, "--out", "out")
+    # The others read their inputs first, which are none here.
+    assert code is ErrorCode.OUTPUT_CONFLICT or words.startswith("maira prepare") or words in MODELS | {"maira pack"}
+    assert run(words, "--out", "in.csv/below") is ErrorCode.OUTPUT_CONFLICT
     assert contents(place) == before
-
-
-@pytest.mark.parametrize("words", INPUTS)
-def test_an_output_of_the_wrong_kind_is_one_error(words: str, place: Path) -> None:
-    (place / "folder").mkdir()
-    (place / "file").write_text("mine")
-    for out in ("folder" if words in FILES else "file", "file/below", "/"):
-        error = run(words, "--out", out)
-        assert isinstance(error, InputError), error
-        is_root = out == "/" and words in RESUMED - FILES
-        assert is_root or error.code is ErrorCode.OUTPUT_CONFLICT, error
-    assert contents(place).keys() == {"in.csv", "input/config.json", "file"}

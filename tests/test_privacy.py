@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fault_inputs import SENTENCES
 
 from maira.data.annotation.results import read_label_studio
@@ -27,70 +28,37 @@ from radfact.meta.datasets.reports import read_reports
 from radfact.meta.injection.records import read_injected
 
 SECRET = "Marked words about the patient."
-BOX = {"x_min": 0.1, "y_min": 0.1, "x_max": 0.5, "y_max": 0.5}
-STUDY = {
-    "sample_id": "a",
-    "frontal": "a.png",
-    "findings": SENTENCES[0],
-    "grounded_findings": [{"text": SENTENCES[0], "boxes": [BOX]}],
-    "labels": [{"kind": "mass", "side": "left", "boxes": [BOX]}],
-    "split": "test",
-}
-RESULT = {"type": "choices", "from_name": "label_0", "to_name": "image", "value": {"choices": ["A. Finding"]}}
-TASK = {"data": {"sample_id": "a", "phrases": [{"value": f"1. {SENTENCES[0]}"}]}, "annotations": [{"result": [RESULT]}]}
-COCO = {
-    "images": [{"id": 1, "file_name": "a.png", "width": 60, "height": 40}],
-    "annotations": [{"image_id": 1, "category_id": 5, "bbox": [2, 1, 4, 2], "caption": SENTENCES[0]}],
-    "categories": [{"id": 5, "name": "Nodule"}],
-}
-RATED = "id,site,reference,candidate,expert:a,expert:b\n1,chest,{0},{1},1,2\n2,chest,{1},{0},0,1\n"
-PREFERRED = "id,reference,candidate_1,candidate_2,confidence,expert_a\n1,{0},{1},{0},3,first\n"
-
-
-QUERY = {
-    "input": {"phrases_A": [SENTENCES[0]], "phrases_B": [SENTENCES[1]]},
-    "output": {
-        "phrases_A_evidenced": [{"phrase": SENTENCES[0], "evidence": [SENTENCES[1]], "status": "entailment"}],
-        "phrases_B_evidenced": [],
-    },
-}
-INJECTED = {
-    "sample_id": "1",
-    "source_id": "1",
-    "reference": SENTENCES[0],
-    "candidate": SENTENCES[1],
-    "category": "a",
-    "changes": [],
-}
+FILES = yaml.safe_load(Path(__file__).with_name("report_files.yaml").read_text("utf-8"))
 
 
 def _drafts(path: Path) -> object:
     references = path.parent / "references.jsonl"
-    references.write_text(json.dumps(STUDY))
+    references.write_text(json.dumps(FILES["manifest.jsonl"]))
     return read_candidates_and_references(path, references)
 
 
-READERS: dict[str, tuple[str, Any, Callable[[Path], object]]] = {
-    "pairs": ("pairs.json", [{"example_id": "1", "prediction": [], "target": STUDY["grounded_findings"]}], read_pairs),
-    "narratives": ("pairs.csv", "example_id,prediction,target\n1,{0},{1}\n2,{0},{1}\n", read_pairs),
-    "drafts": ("drafts.jsonl", {"sample_id": "a", "report": STUDY["grounded_findings"]}, _drafts),
-    "manifest": ("manifest.jsonl", STUDY, read_manifest),
-    "table": ("studies.jsonl", STUDY, read_table),
-    "CSV table": ("studies.csv", "sample_id,frontal,findings,split\na,a.png,{0},test\n", read_table),
-    "phrases": ("phrases.jsonl", {"sample_id": "a", "phrase": SENTENCES[0]}, lambda path: read_phrases(path, {"a"})),
-    "COCO": ("coco.json", COCO, read_coco),
-    "annotations": (
-        "export.json",
-        [TASK],
-        lambda path: read_label_studio(path, [Study.model_validate(STUDY | {"phrases": STUDY["grounded_findings"]})]),
-    ),
-    "labeled": ("labeled.json", [QUERY], load_labeled_queries),
-    "ratings": ("ratings.csv", RATED, lambda path: read_ratings(path, better="lower")),
-    "preferences": ("preferences.csv", PREFERRED, read_preferences),
-    "reports": ("reports.csv", "id,site,report\n1,chest,{0}\n2,chest,{1}\n", read_reports),
-    "injected": ("injected.jsonl", INJECTED, read_injected),
+def _annotations(path: Path) -> object:
+    study = Study.model_validate(FILES["manifest.jsonl"] | {"phrases": FILES["drafts.jsonl"]["report"]})
+    return read_label_studio(path, [study])
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "pairs.json": read_pairs,
+    "pairs.csv": read_pairs,
+    "drafts.jsonl": _drafts,
+    "manifest.jsonl": read_manifest,
+    "studies.jsonl": read_table,
+    "studies.csv": read_table,
+    "phrases.jsonl": lambda path: read_phrases(path, {"a"}),
+    "coco.json": read_coco,
+    "export.json": _annotations,
+    "labeled.json": load_labeled_queries,
+    "ratings.csv": lambda path: read_ratings(path, better="lower"),
+    "preferences.csv": read_preferences,
+    "reports.csv": read_reports,
+    "injected.jsonl": read_injected,
 }
-"""File name, valid content and reader of every file that has reports."""
+"""Reader of every file that has reports."""
 
 
 def _with_secret(value: Any) -> Iterator[Any]:
@@ -124,10 +92,9 @@ def _damaged(name: str, content: Any) -> Iterator[str]:
     yield f'{json.dumps(content)[:-3]} {SECRET}"'
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_an_error_never_quotes_a_text(reader: str, tmp_path: Path) -> None:
-    name, content, read = READERS[reader]
-    path = tmp_path / name
+@pytest.mark.parametrize("name", READERS)
+def test_an_error_never_quotes_a_text(name: str, tmp_path: Path) -> None:
+    content, read, path = FILES[name], READERS[name], tmp_path / name
     path.write_text(content.format(*SENTENCES) if isinstance(content, str) else json.dumps(content))
     read(path)
     errors = []

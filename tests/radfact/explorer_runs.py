@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from results_folder import write_image, write_manifest
@@ -46,19 +48,13 @@ def write_runs(root: Path) -> Path:
     return root / "runs"
 
 
-class ServedExplorer:
-    """The explorer of some folders on a free port, in a thread."""
-
-    def __init__(self, *folders: Path, token: str | None = TOKEN) -> None:
-        """Start to serve."""
-        listener = listen("127.0.0.1", 0)
-        self.port = listener.getsockname()[1]
-        self.address = page_url("127.0.0.1", self.port, None).rstrip("/")
-        access = Access("127.0.0.1", token, "radfact_view", "Lax")
-        self._server = make_server(Explorer(folders), listener, access)
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        """Stop; no connection is accepted after this."""
-        self._server.shutdown()
-        self._server.server_close()
+@contextmanager
+def serve_explorer(*folders: Path, token: str | None = TOKEN) -> Iterator[str]:
+    """Serve the explorer of some folders on a free port, in a thread; return its address."""
+    listener = listen("127.0.0.1", 0)
+    address = page_url("127.0.0.1", listener.getsockname()[1], None).rstrip("/")
+    server = make_server(Explorer(folders), listener, Access("127.0.0.1", token, "radfact_view", "Lax"))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield address
+    server.shutdown()
+    server.server_close()

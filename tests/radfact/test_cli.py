@@ -1,21 +1,23 @@
 """The command radfact: score, page, judge-check and export."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import yaml
 from chat_server import ChatServer, Reply
 from results_folder import page_data, write_image, write_manifest
 
 import radfact.judges
 from radfact.io.jsonl import read_json
 from radfact.io.options import InputOptions
-from radfact.judges import Judge, Splitter
 from radfact.judges.offline import OfflineJudge
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions, RepeatOptions
@@ -25,6 +27,7 @@ from radfact.options import record_options
 Run = Callable[..., tuple[int, str, str]]
 LOAD_SPLITTER = radfact.judges.load_splitter
 JUDGE = ("--judge", "python:judges:verbatim")
+CASES = yaml.safe_load(Path(__file__).with_name("score_options.yaml").read_text("utf-8"))
 JUDGES = """
 def verbatim(premises, hypothesis):
     if hypothesis == "bad":
@@ -145,26 +148,14 @@ def test_excluded_samples_are_listed_and_give_exit_code_3(run: Run, tmp_path: Pa
     assert run("score", "pairs.json", *JUDGE, "--on-failure", "stop")[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "location", "error_code"),
-    [
-        (["empty.json", *JUDGE], "empty.json: ", "empty-input"),
-        (["pairs.json", "--judge", "magic"], "--judge: ", "unknown-name"),
-        (JUDGE, "", "conflicting-options"),
-        (["pairs.json", "--candidates", "x.jsonl", *JUDGE], "", "conflicting-options"),
-        (["pairs.json", *JUDGE, "--manifest", "m.jsonl"], "m.jsonl: ", "file-not-found"),
-        (["pairs.csv", *JUDGE, "--grounded"], "--grounded ", "conflicting-options"),
-        (["pairs.json", *JUDGE, "--workers", "2"], "--workers: ", "conflicting-options"),
-        (["pairs.json", *JUDGE, "--price", "2"], "--price: ", "invalid-option"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "location", "error_code"), CASES["refused"])
 @pytest.mark.usefixtures("pairs")
 def test_wrong_input_is_one_line_and_exit_code_2(
-    run: Run, arguments: Sequence[str], location: str, error_code: str, tmp_path: Path
+    run: Run, arguments: str, location: str, error_code: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.json").write_text("[]")
     narrative_pairs(tmp_path)
-    code, out, err = run("score", *arguments)
+    code, out, err = run("score", *arguments.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"radfact: {location}")
     assert err.endswith(f" [{error_code}]\n")
@@ -174,23 +165,6 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 def narrative_pairs(tmp_path: Path) -> str:
     (tmp_path / "pairs.csv").write_text("example_id,prediction,target\n5,a b,b c\n")
     return "pairs.csv"
-
-
-@pytest.mark.parametrize(
-    ("judge", "options", "message"),
-    [
-        ("Splitting", ["--splitter-arg", "ontology=x"], "--splitter-arg: the judge's own splitter"),
-        ("Splitting", ["--splitter-few-shots", "none"], "--splitter-few-shots: the judge's own splitter"),
-        ("verbatim", ["--splitter-few-shots", "none"], "--splitter-few-shots: expected no such option"),
-        ("verbatim", ["--splitter", "python:judges:verbatim"], "--splitter: expected offline"),
-    ],
-)
-def test_options_that_the_splitter_does_not_take_are_refused(
-    run: Run, tmp_path: Path, judge: str, options: list[str], message: str
-) -> None:
-    code, _, err = run("score", narrative_pairs(tmp_path), "--judge", f"python:judges:{judge}", *options)
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"radfact: {message}")
 
 
 def test_page_is_the_same_again_with_images_and_notes_of_the_run_while_the_manifest_exists(
@@ -215,87 +189,42 @@ def test_page_is_the_same_again_with_images_and_notes_of_the_run_while_the_manif
 REMOTE = ["--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1", "--judge-arg", "seed=1"]
 
 
-@pytest.mark.parametrize(
-    ("options", "splitter", "expected"),
-    [
-        (["--judge", "offline"], "own", {}),
-        (["--judge", "python:judges:Splitting"], "own", {}),
-        ([*REMOTE, "--splitter", "offline"], "offline", {"base_url": None, "splitter_args": {}}),
-        ([*JUDGE, "--splitter-arg", "keep=1"], "offline", {"splitter_args": {"keep": "1"}}),
-        # The splitter of a judge has the options of the judge.
-        (
-            [*REMOTE, "--splitter-few-shots", "G"],
-            "openai:m",
-            {"base_url": REMOTE[3], "splitter_args": {"seed": "1"}, "few_shots": Path("G")},
-        ),
-        # A separate splitter does not.
-        (
-            [*REMOTE, "--splitter", "openai:n", "--splitter-arg", "top_p=1"],
-            "openai:n",
-            {"base_url": None, "splitter_args": {"top_p": "1"}, "few_shots": None},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "splitter", "expected"), CASES["splitters"])
 def test_choice_of_the_splitter_and_its_options(
-    run: Run,
-    tmp_path: Path,
-    options: list[str],
-    splitter: str,
-    expected: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Run, tmp_path: Path, options: str, splitter: str | None, expected: dict[str, Any]
 ) -> None:
-    loaded: list[tuple[str, dict[str, Any]]] = []
-
-    def load(name: str, **options: Any) -> Splitter:
-        loaded.append((name, options))
-        return LOAD_SPLITTER("offline")
-
-    monkeypatch.setattr(radfact.judges, "load_splitter", load)
-    code, _, err = run("score", narrative_pairs(tmp_path), *options, "--dry-run", "--out", "done")
+    with patch.object(radfact.judges, "load_splitter", return_value=LOAD_SPLITTER("offline")) as load:
+        code, _, err = run("score", narrative_pairs(tmp_path), *options.split(), "--dry-run", "--out", "done")
     assert code == 0, err
-    ((name, given),) = loaded or [("own", {})]
-    assert name == splitter
-    assert {option: given.get(option) for option in expected} == expected
+    assert [call.args for call in load.call_args_list] == ([] if splitter is None else [(splitter,)])
+    for option, value in expected.items():
+        given = load.call_args.kwargs.get(option)
+        assert (str(given) if isinstance(given, Path) else given) == value
 
 
-def test_options_reach_the_judge(run: Run, pairs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[dict[str, Any]] = []
-
-    def load(name: str, **options: Any) -> Judge:
-        loaded.append({"judge": name, **options})
-        return OfflineJudge()
-
-    monkeypatch.setattr(radfact.judges, "load_judge", load)
+def test_options_reach_the_judge(run: Run, pairs: str) -> None:
     options = ["--few-shots", "F", "--system", "S", "--format", "schema", "--batch", "report", "--concurrency", "8"]
-    run("score", pairs, *REMOTE, *options, "--out", "done")
-    run("score", pairs, *REMOTE, "--out", "done", "--cache", "responses")
+    with patch.object(radfact.judges, "load_judge", return_value=OfflineJudge()) as load:
+        run("score", pairs, *REMOTE, *options, "--out", "done")
+        run("score", pairs, *REMOTE, "--out", "done", "--cache", "responses")
+    first, second = load.call_args_list
     expected = {
-        **{"judge": "openai:m", "base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F")},
+        **{"base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F"), "cache": Path("done/cache")},
         **{"system": Path("S"), "answer_format": "schema", "batch": "report", "concurrency": 8},
     }
-    assert {name: loaded[0][name] for name in expected} == expected
-    assert [item["cache"] for item in loaded] == [Path("done/cache"), Path("responses")]
+    assert first.args == ("openai:m",)
+    assert {name: first.kwargs[name] for name in expected} == expected
+    assert second.kwargs["cache"] == Path("responses")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["pairs.json", *JUDGE], ""),
-        (["pairs.json", "--judge", "offline"], "of the judge python:judges:verbatim"),
-        (["pairs.json", *JUDGE, "--compat", "exact"], "compat paper"),
-        (["pairs.json", *JUDGE, "--seed", "7"], "with seed 42"),
-        (["pairs.json", *JUDGE, "--narrative"], "without a splitter"),
-        (["other.json", *JUDGE], "of other files (pairs.json)"),
-    ],
-)
-def test_replaced_scores_of_another_run_are_reported(
-    run: Run, pairs: str, tmp_path: Path, options: list[str], message: str
-) -> None:
-    run("score", pairs, *JUDGE)
-    (tmp_path / "other.json").write_text((tmp_path / pairs).read_text())
-    _, out, _ = run("score", *options)
-    assert ("results holds scores" in out) == bool(message)
-    assert message in out
+def test_replaced_scores_of_another_run_are_reported(run: Run, pairs: str, tmp_path: Path) -> None:
+    run("score", pairs, *JUDGE, "--out", "first")
+    shutil.copy(tmp_path / pairs, tmp_path / "other.json")
+    for line, message in CASES["replaced"].items():
+        shutil.copytree(tmp_path / "first", tmp_path / "results", dirs_exist_ok=True)
+        _, out, _ = run("score", *line.split())
+        assert ("results holds scores" in out) == bool(message)
+        assert message in out
 
 
 def test_judge_check_has_default_examples(run: Run, tmp_path: Path) -> None:
@@ -306,7 +235,7 @@ def test_judge_check_has_default_examples(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_from_the_cache(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
+def test_an_interrupted_run_resumes_from_the_cache(run: Run, tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     """The server interrupts the process once the first response must be on disk."""
     running: list[subprocess.Popen[str]] = []
     response = "phrase: x\nevidence: []\nstatus: not_entailment\n"
@@ -325,8 +254,9 @@ def test_an_interrupted_run_resumes_from_the_cache(tmp_path: Path, serve: Callab
     (tmp_path / "pairs.json").write_text(json.dumps([example]))
     # A shell that runs the tests in the background has its processes ignore Ctrl-C.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = [sys.executable, "-c", listening + "from radfact.cli.main import main; main()", "score", "pairs.json"]
-    command += ["--out", "done", "--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
+    options = ["--out", "done", "--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
+    score = ["score", "pairs.json", *options]
+    command = [sys.executable, "-c", listening + "from radfact.cli.main import main; main()", *score]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     running.append(first)
     _, err = first.communicate(timeout=60)
@@ -334,6 +264,6 @@ def test_an_interrupted_run_resumes_from_the_cache(tmp_path: Path, serve: Callab
     assert err.startswith("radfact: interrupted")
     assert not (tmp_path / "done" / "scores.json").exists()
     before = len(server.requests)
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert run(*score)[0] == 0
     # Of the four requests, at most the one in flight is sent again.
     assert before < len(server.requests) <= 4 + 1

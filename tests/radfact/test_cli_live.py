@@ -52,27 +52,6 @@ def test_counts_are_abbreviated(number: int, text: str) -> None:
     assert live.format_count(number) == text
 
 
-class SignalingConsole(Console):
-    """Sets an event once a text was printed."""
-
-    def __init__(self, text: str) -> None:
-        self.written, self.printed, self.text = io.StringIO(), threading.Event(), text
-        super().__init__(file=self.written)
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*objects, **options)
-        if self.text in self.written.getvalue():
-            self.printed.set()
-
-
-def test_without_a_terminal_lines_are_written_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
-    console = SignalingConsole("judging")
-    with ProgressDisplay(console, {"judging": lambda: {"planned": 3, "done": 1}}):
-        assert console.printed.wait(10)
-    assert console.written.getvalue().startswith("judging: 1 of 3 done")
-
-
 def test_the_terminal_is_restored() -> None:
     written = io.StringIO()
     with ProgressDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
@@ -100,10 +79,29 @@ def test_a_silent_server_is_shown_within_seconds() -> None:
     assert activity.status() == ""
 
 
-def test_without_a_terminal_a_silent_server_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+class SignalingConsole(Console):
+    """Sets an event once both texts were printed, the first one twice."""
+
+    def __init__(self, first: str, second: str) -> None:
+        self.written, self.printed, self.texts = io.StringIO(), threading.Event(), (first, second)
+        super().__init__(file=self.written)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*objects, **options)
+        first, second = map(self.written.getvalue().count, self.texts)
+        if first >= 2 and second:
+            self.printed.set()
+
+
+def test_without_a_terminal_lines_are_written_at_intervals_and_a_silent_server_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
     monkeypatch.setattr(live, "POLL_INTERVAL", 0.001)
     monkeypatch.setattr(live, "SILENT_SECONDS", 0.0)
-    console, activity = SignalingConsole("waiting"), ServerActivity("judge:8000")
+    console, activity = SignalingConsole("judging: 1 of 3 done", "waiting"), ServerActivity("judge:8000")
     with activity.calling(), ProgressDisplay(console, {"judging": lambda: {"planned": 3, "done": 1}}):
         assert console.printed.wait(10)
-    assert console.written.getvalue().splitlines()[1] == "waiting for judge:8000: no answer for 0 s"
+    first, second, *_ = console.written.getvalue().splitlines()
+    assert first.startswith("judging: 1 of 3 done")
+    assert second == "waiting for judge:8000: no answer for 0 s"

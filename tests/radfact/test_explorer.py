@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from error_checks import raises
-from explorer_runs import REFERENCES, SECOND, TOKEN, ServedExplorer, write_runs
+from explorer_runs import REFERENCES, SECOND, TOKEN, serve_explorer, write_runs
 
 from radfact import Pair, Sentence, evaluate
 from radfact.io.jsonl import read_json, write_json
@@ -91,9 +92,7 @@ def test_studies_with_other_references_stay_apart(runs: Path, tmp_path: Path) ->
     evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "other")
     compared = RunPair(OpenedRun("first", runs / "first"), OpenedRun("other", tmp_path / "other"))
     assert compared.kinds["other_reference"] == {1}
-    study = compared.study("clear")
-    assert study is not None
-    assert set(study["separate"]) == {"baseline", "candidate"}
+    assert set((compared.study("clear") or {})["separate"]) == {"baseline", "candidate"}
 
 
 @pytest.mark.parametrize("name", ["sentences.jsonl", "metrics/findings.jsonl"])
@@ -102,31 +101,27 @@ def test_a_study_is_the_same_wherever_its_rows_are_in_a_file(runs: Path, tmp_pat
     path = tmp_path / "run" / name
     rows = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join(["\n", *reversed(rows)]), "utf-8")
-    changed, run = (OpenedRun("run", folder).study("clear") for folder in (tmp_path / "run", runs / "first"))
-    assert changed is not None
-    assert run is not None
+    changed, run = (OpenedRun("run", folder).study("clear") or {} for folder in (tmp_path / "run", runs / "first"))
+    assert changed
     # The copy is elsewhere, so it has no manifest.
     assert {**run, **changed} == run
 
 
 @pytest.fixture(scope="module")
-def served(runs: Path) -> Iterator[ServedExplorer]:
-    explorer = ServedExplorer(runs)
-    yield explorer
-    explorer.close()
+def served(runs: Path) -> Iterator[str]:
+    with serve_explorer(runs) as address:
+        yield address
 
 
-def request(served: ServedExplorer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
-    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    response = connection.getresponse()
-    content = response.read()
-    connection.close()
-    return response.status, {name.lower(): value for name, value in response.getheaders()}, content
+def request(served: str, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    with closing(HTTPConnection(served.removeprefix("http://"), timeout=30)) as connection:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
 @pytest.fixture(scope="module")
-def cookie(served: ServedExplorer) -> str:
+def cookie(served: str) -> str:
     status, headers, _ = request(served, f"/run/runs/first?token={TOKEN}&x=1")
     assert (status, headers["location"]) == (303, "/run/runs/first?x=1")
     assert "HttpOnly" in headers["set-cookie"]
@@ -136,7 +131,7 @@ def cookie(served: ServedExplorer) -> str:
     return headers["set-cookie"].split(";")[0]
 
 
-def get_json(served: ServedExplorer, cookie: str, path: str) -> Any:
+def get_json(served: str, cookie: str, path: str) -> Any:
     status, headers, content = request(served, path, Cookie=cookie)
     assert (status, headers["content-type"]) == (200, "application/json")
     return json.loads(content)
@@ -146,7 +141,7 @@ STUDY = "/api/study?run=runs/first&study=effusion"
 
 
 @pytest.mark.parametrize("path", ["/", "/run/runs/first", STUDY, "/image?run=runs/first&study=effusion&kind=frontal"])
-def test_nothing_is_shown_without_the_token(served: ServedExplorer, path: str) -> None:
+def test_nothing_is_shown_without_the_token(served: str, path: str) -> None:
     for address in (path, f"{path}{'&' if '?' in path else '?'}token=wrong"):
         status, headers, content = request(served, address, Cookie="radfact_view_80=; =;;")
         assert status == 401
@@ -155,7 +150,7 @@ def test_nothing_is_shown_without_the_token(served: ServedExplorer, path: str) -
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "192.168.0.1", "[", ""])
-def test_other_hosts_and_sites_are_refused(served: ServedExplorer, cookie: str, host: str) -> None:
+def test_other_hosts_and_sites_are_refused(served: str, cookie: str, host: str) -> None:
     assert request(served, "/", Host=host, Cookie=cookie)[0] == 403
     assert request(served, STUDY, Cookie=cookie, Sec_Fetch_Site="cross-site")[0] == 403
     # A link in a message leads to a page.
@@ -177,14 +172,14 @@ def test_other_hosts_and_sites_are_refused(served: ServedExplorer, cookie: str, 
         "/compare?baseline=runs/first&system=none",
     ],
 )
-def test_what_is_not_listed_is_not_found(served: ServedExplorer, cookie: str, path: str) -> None:
+def test_what_is_not_listed_is_not_found(served: str, cookie: str, path: str) -> None:
     status, headers, _ = request(served, path, Cookie=cookie)
     assert status == 404
     assert headers["content-security-policy"] == "frame-ancestors 'none'"
     assert headers["cache-control"] == "no-store"
 
 
-def test_the_server_only_reads(served: ServedExplorer, cookie: str, runs: Path) -> None:
+def test_the_server_only_reads(served: str, cookie: str, runs: Path) -> None:
     def state() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in runs.parent.rglob("*")}
 
@@ -203,16 +198,12 @@ def test_the_server_only_reads(served: ServedExplorer, cookie: str, runs: Path) 
     for path in ("/", "/run/runs/first", f"/compare?{query}"):
         assert request(served, path, Cookie=cookie)[0] == 200
     assert state() == before
-    connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
-    connection.request("POST", "/", headers={"Cookie": cookie})
-    assert connection.getresponse().status == 501
-    connection.close()
+    assert request(served, "/", "POST", Cookie=cookie)[0] == 501
 
 
 def test_a_run_that_changes_is_read_again(runs: Path, tmp_path: Path) -> None:
     copytree(runs / "first", tmp_path / "run")
-    explorer = ServedExplorer(tmp_path / "run", token=None)
-    try:
+    with serve_explorer(tmp_path / "run", token=None) as explorer:
         assert get_json(explorer, "", "/api/study?run=run&study=clear")["candidate"][0]["text"] == "Right pneumothorax."
         pairs = [Pair(key, report, REFERENCES[key]) for key, report in SECOND.items()]
         evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "run")
@@ -220,5 +211,3 @@ def test_a_run_that_changes_is_read_again(runs: Path, tmp_path: Path) -> None:
         assert shown["candidate"][0]["text"] == "The lungs are clear."
         rmtree(tmp_path / "run")
         assert request(explorer, "/run/run")[0] == 422
-    finally:
-        explorer.close()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from accessibility import serious_violations
-from PIL import Image
-from results_folder import HOSTILE, await_script, ring, sentence, write_folder, write_image, write_manifest
+from results_folder import HOSTILE, await_script, cards, sentence, write_folder, write_image, write_manifest
 
 from radfact import Box, Pair, Sentence, evaluate
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.pages.meta_page import Section, Table
-from radfact.pages.meta_page import write_page as write_meta_page
 from radfact.pages.page import write_page
 from radfact.results.schema import VERSION
 
@@ -49,33 +45,29 @@ def drawn(page: Page, sample_id: str = "good") -> list[str]:
     return sorted(card(page, sample_id).locator(".box-viewer-label").all_text_contents())
 
 
-def cards(page: Page) -> list[str]:
-    # In one step, since the page may replace its cards meanwhile.
-    names: list[str] = page.locator("#study-list article").evaluate_all("nodes => nodes.map((n) => n.dataset.sample)")
-    return names
+def picture(page: Page, side: str, sample_id: str = "good") -> Locator:
+    return card(page, sample_id).locator(".picture").filter(has_text=f"{side} boxes")
 
 
-@pytest.mark.parametrize(
-    ("text", "boxes", "evidence"),
-    [
+def test_a_sentence_draws_its_boxes_and_those_of_its_evidence(page: Page) -> None:
+    # Each report has its boxes on its own copy of the image.
+    for side, names in (("Candidate", ["C1", "C2"]), ("Reference", ["R1", "R2"])):
+        assert sorted(picture(page, side).locator(".box-viewer-label").all_text_contents()) == names
+    for text, boxes, evidence in (
         ("Nodule in the left mid zone.", ["C1", "R2"], ["R2"]),
         ("Right-sided effusion.", ["C2", "R1"], ["C2"]),
         ("Trachea central.", [], []),
-    ],
-)
-def test_a_sentence_draws_its_boxes_and_those_of_its_evidence(
-    page: Page, text: str, boxes: list[str], evidence: list[str]
-) -> None:
-    assert drawn(page) == ["C1", "C2", "R1", "R2"]
-    sentence = card(page).get_by_text(text)
-    sentence.hover()
-    assert drawn(page) == boxes
-    assert card(page).locator(".is-evidence .number").all_text_contents() == evidence
-    page.mouse.move(1, 1)
-    assert drawn(page) == ["C1", "C2", "R1", "R2"]
-    # The keyboard does what the pointer does.
-    card(page).get_by_role("button", name=text).focus()
-    assert drawn(page) == boxes
+    ):
+        card(page).get_by_text(text).hover()
+        assert drawn(page) == boxes
+        assert card(page).locator(".is-evidence .number").all_text_contents() == evidence
+        page.mouse.move(1, 1)
+        assert drawn(page) == ["C1", "C2", "R1", "R2"]
+        # The keyboard does what the pointer does.
+        button = card(page).get_by_role("button", name=text)
+        button.focus()
+        assert drawn(page) == boxes
+        button.blur()
 
 
 def test_a_selected_sentence_stays_until_escape(page: Page) -> None:
@@ -88,19 +80,6 @@ def test_a_selected_sentence_stays_until_escape(page: Page) -> None:
     assert drawn(page) == ["C1", "C2", "R1", "R2"]
     card(page).locator(".box-viewer-box[data-id=candidate-1]").dispatch_event("click")
     assert card(page).locator("[aria-pressed=true] .number").all_text_contents() == ["C2"]
-
-
-def picture(page: Page, side: str, sample_id: str = "good") -> Locator:
-    return card(page, sample_id).locator(".picture").filter(has_text=f"{side} boxes")
-
-
-def test_each_report_has_its_boxes_on_its_own_copy_of_the_image(page: Page) -> None:
-    labels = [
-        picture(page, side).locator(".box-viewer-label").all_text_contents() for side in ("Candidate", "Reference")
-    ]
-    assert [sorted(names) for names in labels] == [["C1", "C2"], ["R1", "R2"]]
-    tops = "nodes => nodes.map((node) => node.getBoundingClientRect().top)"
-    assert len(set(card(page).locator(".picture").evaluate_all(tops))) == 1
 
 
 def test_a_sentence_has_the_color_of_its_boxes_and_its_evidence(page: Page) -> None:
@@ -203,11 +182,13 @@ def test_inputs_of_the_model_are_shown(page: Page) -> None:
         assert not page.locator("dialog").is_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_every_window(page: Page, scheme: Literal["light", "dark"]) -> None:
-    page.emulate_media(color_scheme=scheme)
+def test_the_page_is_accessible_and_fits_every_window(page: Page) -> None:
+    page.emulate_media(color_scheme="light")
     card(page).get_by_text("Nodule in the left mid zone.").click()
     assert serious_violations(page) == []
+    # The other theme changes only colors.
+    page.emulate_media(color_scheme="dark")
+    assert serious_violations(page, rules=["color-contrast"]) == []
     for width in (1400, 800, 420):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -251,20 +232,6 @@ def test_texts_are_shown_as_they_are_and_details_on_demand(page: Page) -> None:
     assert page.locator("#unscored .verdict").count() == 0
 
 
-def test_a_scrollable_table_shows_its_hidden_side(open_page: OpenPage, tmp_path: Path) -> None:
-    table = Table(["figure", *(f"column {number}" for number in range(9))], [["one", *map(str, range(9))]])
-    write_meta_page(tmp_path / "wide.html", "Wide", [], [Section("Wide", [table])])
-    page = open_page((tmp_path / "wide.html").as_uri())
-    page.set_viewport_size({"width": 400, "height": 700})
-    page.emulate_media(color_scheme="light")
-    panel = page.locator(".panel")
-    for scroll, shaded in (("0", [False, True]), ("200", [True, True]), ("node.scrollWidth", [True, False])):
-        panel.evaluate(f"node => node.scrollTo({scroll}, 0)")
-        picture = Image.open(BytesIO(panel.screenshot())).convert("L")
-        # The left and the right edge, in the padding above the table.
-        assert [int(str(picture.getpixel((x, 12)))) < 240 for x in (3, picture.width - 4)] == shaded
-
-
 def write_set(
     folder: Path, scores: Mapping[str, float | None], sentences: list[dict[str, Any]], manifest: Path | None = None
 ) -> Path:
@@ -280,10 +247,11 @@ def write_set(
 @pytest.fixture
 def many_page(open_page: OpenPage, tmp_path: Path) -> Page:
     """Twenty studies with logical F1 of 0.00, 0.05 ... 0.95, the fourth with a mask in both of its encodings."""
-    # The same runs as in `ring`, compressed by pycocotools 2.0.
+    # The square of rows and columns 2 to 5 without its four pixels in the middle; compressed by pycocotools 2.0.
+    ring = {"size": [8, 8], "counts": [18, 4, 4, 1, 2, 1, 4, 1, 2, 1, 4, 4, 18]}
     compressed = {"size": [8, 8], "counts": "b044MN020N023>"}
     sentences = [
-        sentence("s03", "candidate", 0, "Mass.", masks=[ring()], spatial="not_entailed"),
+        sentence("s03", "candidate", 0, "Mass.", masks=[ring], spatial="not_entailed"),
         sentence("s03", "reference", 0, "Lesion.", masks=[compressed], status="entailment", evidence=[0]),
     ]
     page = write_set(tmp_path, {f"s{number:02d}": number / 20 for number in range(20)}, sentences)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from pydantic import Field, ValidationError
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Record, Sentence, normalize_text, parse_sentences, validate_model
 
+CASES = yaml.safe_load(Path(__file__).with_name("records.yaml").read_text("utf-8"))
 shares = st.floats(0, 1)
 
 
@@ -33,57 +36,19 @@ def test_only_a_region_on_the_current_image_locates_a_sentence() -> None:
     assert not Sentence.model_validate({"text": "Effusion has resolved.", "prior_boxes": [box]}).has_region
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        ("Nodule.", "report: expected a list, found a text of 7 characters"),
-        ([{"boxes": None}], "report[0].text: expected a value, found none"),
-        ([{"text": "  "}], "report[0].text: expected a string that is not empty, found a text of 2 characters"),
-        (
-            [{"text": "A."}, {"text": "B.", "boxes": [{"x_min": 0, "y_min": 0, "x_max": 2, "y_max": 1}]}],
-            "report[1].boxes[0].x_max: expected a number of at most 1, found 2",
-        ),
-        ([{"text": "a", "boxs": []}], "report[0].boxs: unknown field; did you mean 'boxes'?"),
-        ([{"text": "a", "certainty": 1}], "report[0].certainty: unknown field; remove it or correct its name"),
-        (
-            [{"text": "a", "masks": [{"size": [1, 1], "count": [1]}]}],
-            "report[0].masks[0].count: unknown field; did you mean 'counts'?",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("value", "error"), CASES["reports"])
 def test_an_error_names_the_path_of_its_field_and_what_is_right(value: object, error: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_sentences(value, file="drafts.jsonl", line=7)
     assert str(caught.value) == f"drafts.jsonl:7: {error}"
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("Nodule.", "nodule"),
-        ("Nodule  in\tthe lung ", "nodule in the lung"),
-        ("Well-inflated lungs.", "Wellinflated lungs!"),
-        ("Devices:", "devices"),
-        ("No effusion .", "No effusion"),
-        ("Well \u2010 inflated lungs", "Well inflated lungs"),
-        ("A 1-2 mm nodule", "A 1 \u2013 2 mm nodule"),
-        ("T1\u20112", "T1\u22122"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second"), CASES["same"])
 def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(first: str, second: str) -> None:
     assert normalize_text(first) == normalize_text(second)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("Nodule?!", "Nodule"),
-        ("No nodule", "Nodule"),
-        ("A, b", "A b"),
-        ("A 1-2 mm nodule.", "A 12 mm nodule."),
-        ("Opacity at T1\u20132.", "Opacity at T12."),
-    ],
-)
+@pytest.mark.parametrize(("first", "second"), CASES["different"])
 def test_normalization_keeps_words_numeric_dashes_and_other_marks(first: str, second: str) -> None:
     assert normalize_text(first) != normalize_text(second)
 
@@ -103,27 +68,7 @@ class _Values(Record):
     items: Annotated[list[str], Field(min_length=1)] = ["a"]  # noqa: RUF012
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "expected"),
-    [
-        ("name", 1, "expected a string, found 1"),
-        ("size", 0, "expected a number greater than 0, found 0"),
-        ("size", 100, "expected a number less than 100, found 100"),
-        ("size", "many", "expected a whole number, found 'many'"),
-        ("size", 1.5, "expected a whole number, found 1.5"),
-        ("size", [], "expected a whole number, found a list of 0 items"),
-        ("share", -0.1, "expected a number of at least 0, found -0.1"),
-        ("share", 1.4, "expected a number of at most 1, found 1.4"),
-        ("share", float("nan"), "expected a finite number, found nan"),
-        ("share", "half", "expected a number, found 'half'"),
-        ("share", [], "expected a number, found a list of 0 items"),
-        ("is_final", "perhaps", "expected true or false, found 'perhaps'"),
-        ("is_final", [], "expected true or false, found a list of 0 items"),
-        ("side", "top", "expected 'left' or 'right', found 'top'"),
-        ("items", [], "expected at least one item, found a list of 0 items"),
-        ("items", "a", "expected a list, found a text of 1 characters"),
-    ],
-)
+@pytest.mark.parametrize(("field", "value", "expected"), CASES["values"])
 def test_an_invalid_value_is_described_by_what_is_expected(field: str, value: Any, expected: str) -> None:
     with pytest.raises(InputError) as error:
         validate_model(_Values, {field: value}, file="a.json", line=3)

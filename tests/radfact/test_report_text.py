@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,33 +13,12 @@ from radfact.metrics.llm.responses.report_text import parse_report
 
 SOURCE = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 REPORT = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."
-BEFORE = [
-    "",
-    "Here is the report:\n\n",
-    "Here's the polished report: ",
-    "Sure! Here is the report you asked for:\n",
-    "Certainly. I would be happy to help. Below is the perturbed report:\n\n",
-    "Perturbed report:\n",
-    "<think>Here is the report: I</think>\n",
-    "```\n",
-    "# Report:\n",
-]
-AFTER = [
-    "",
-    "\n\nLet me know if you need more.",
-    " Please let me know if this helps!",
-    "\n\n[Explanation]: I made the heart normal.",
-    "\n---\nChanges made: 1. The heart",
-    "\n\nNote: I changed two lines.",
-    "\n\n(Note: The changes are subtle.)",
-    "\nI have changed two lines.",
-    "\n\nI hope this helps.",
-    "\n```",
-]
+REMARKS = yaml.safe_load(Path(__file__).with_name("report_remarks.yaml").read_text("utf-8"))
+WRITTEN = [REPORT, SOURCE, f"**{REPORT}**"]
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from(BEFORE), st.sampled_from([REPORT, SOURCE, f"**{REPORT}**"]), st.sampled_from(AFTER))
+@given(*map(st.sampled_from, (REMARKS["before"], WRITTEN, REMARKS["after"])))
 def test_remarks_around_a_report_are_removed(before: str, report: str, after: str) -> None:
     assert parse_report(before + report + after, SOURCE) == report.strip("*")
 
