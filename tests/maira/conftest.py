@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_weights import draw_weights
+from tiny_weights import make_config, make_model, make_processor
 
 from maira.data.images import Gray
 from maira.data.manifest import read_manifest
@@ -18,61 +19,49 @@ from maira.data.study import Study
 from maira.generate.engine import GenerationRequest
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig
-from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.model.tokens import IMAGE
-from maira.train.components import train_tokenizer
 from maira.train.config.run_config import TrainConfig
 
-TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
-VISION: dict[str, Any] = {
-    "image_size": 32,
-    "patch_size": 8,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-}
-TEXT: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
+
+@pytest.fixture
+def run_maira(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `maira` with arguments in an empty folder; return exit code, standard output and standard error."""
+    from maira.cli.main import main
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["maira", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
 
 
 @pytest.fixture(scope="session")
 def processor() -> MairaProcessor:
-    """Images of 32 x 32 pixels, 16 tokens each; a tokenizer trained on a few sentences."""
-    return MairaProcessor(MairaImageProcessor(size=32), train_tokenizer(TEXTS, 300), image_seq_length=16)
+    return make_processor()
 
 
 @pytest.fixture(scope="session")
 def config(processor: MairaProcessor) -> MairaConfig:
-    """Two blocks of the encoder and two of the language model, for the processor's tokens."""
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": len(processor.tokenizer)}
-    return MairaConfig(
-        vision_config=VISION,
-        text_config=TEXT | ids,
-        image_token_index=processor.tokenizer.convert_tokens_to_ids(IMAGE),
-        projector_n_layers=2,
-    )
+    return make_config(processor)
 
 
 @pytest.fixture(scope="session")
 def model(config: MairaConfig) -> MairaForConditionalGeneration:
-    """Random weights, ten times as large as initial ones, so that every attended token affects the logits.
-
-    The end token is never the most likely one, so that no response is empty.
-    """
-    made = MairaForConditionalGeneration(config).eval()
-    draw_weights(made, seed=0)
+    """The end token is never the most likely one, so that no response is empty."""
+    made: MairaForConditionalGeneration = make_model(config, seed=0)
     with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.ndim >= 2:
-                parameter.mul_(10)
         made.get_output_embeddings().weight[made.config.text_config.eos_token_id] = 0
     return made
 

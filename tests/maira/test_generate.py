@@ -65,30 +65,6 @@ def test_loops_are_cut_unless_decoding_is_free(studies: list[Study]) -> None:
     assert {"index": 1, "kind": "repetition_cut"} in guarded["irregularities"]
 
 
-def test_an_interrupted_run_resumes_with_missing_studies_only(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
-) -> None:
-    complete = tmp_path / "whole.jsonl"
-    _run(studies, checkpoint, complete)
-    out = tmp_path / "drafts.jsonl"
-
-    def stop_at_second_batch(done: int, _: int) -> None:
-        if done >= 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        _run(studies, checkpoint, out, on_progress=stop_at_second_batch)
-    assert not out.exists()
-    with out.with_name("drafts.jsonl.partial").open("a") as partial:
-        partial.write('{"sample_id": "half a li')
-
-    requested.clear()
-    _run(studies, checkpoint, out)
-    assert len(requested) == 1
-    assert without_time(out) == without_time(complete)
-    assert not out.with_name("drafts.jsonl.partial").exists()
-
-
 def test_a_finished_run_is_unchanged(
     studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,21 +167,22 @@ def test_a_draft_does_not_depend_on_the_reference(studies: list[Study], checkpoi
     assert _run([study], checkpoint, tmp_path / "drafts.jsonl") == (1, [])
 
 
-@pytest.mark.parametrize(("name", "line"), [("failures.jsonl", None), ("a.jsonl", 1)])
-def test_a_foreign_failures_file_is_not_overwritten(tmp_path: Path, name: str, line: int | None) -> None:
-    (tmp_path / "failures.jsonl").write_text("mine\n")
+@pytest.mark.parametrize(
+    ("name", "text", "out", "line"),
+    [
+        ("failures.jsonl", "mine\n", "failures.jsonl", None),
+        ("failures.jsonl", "mine\n", "a.jsonl", 1),
+        ("a.jsonl", '{"mine": 1}\n', "a.jsonl", None),
+        ("a.jsonl", "mine", "a.jsonl", None),
+    ],
+)
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path, name: str, text: str, out: str, line: int | None) -> None:
+    (tmp_path / name).write_text(text)
     with pytest.raises(InputError) as caught:
-        ResponseFile(tmp_path / name, {}, [])
-    assert (caught.value.file, caught.value.line) == (tmp_path / "failures.jsonl", line)
-    assert [path.name for path in tmp_path.iterdir()] == ["failures.jsonl"]
-
-
-@pytest.mark.parametrize("text", ['{"mine": 1}\n', "mine"])
-def test_a_foreign_drafts_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
-    (tmp_path / "drafts.jsonl").write_text(text)
-    with raises_code(ErrorCode.OUTPUT_CONFLICT, file=tmp_path / "drafts.jsonl"):
-        ResponseFile(tmp_path / "drafts.jsonl", {}, [])
-    assert (tmp_path / "drafts.jsonl").read_text() == text
+        ResponseFile(tmp_path / out, {}, [])
+    assert (caught.value.file, caught.value.line) == (tmp_path / name, line)
+    assert caught.value.code is ErrorCode.OUTPUT_CONFLICT or line
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: text}
 
 
 def test_checkpoints_have_different_fingerprints(checkpoint: Path, tmp_path: Path) -> None:

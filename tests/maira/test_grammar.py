@@ -28,45 +28,28 @@ from radfact.records import Box, Sentence
 BOX_A, BOX_B = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
 
 
+PIECES = ["▁Clear", "▁x", "</", "obj", "box>", "obj>", "><", "▁▁", "a<x1>b"]
+
+
 def _sentencepiece() -> PreTrainedTokenizerFast:
     """As Llama's: a word boundary is U+2581, and what has no piece is written in single bytes."""
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<unk>"}
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    pieces += [
-        *"▁abcdefghijklmnopqrstuvwxyzABCLN0123456789.,<>/é",
-        "▁Clear",
-        "▁x",
-        "</",
-        "obj",
-        "box>",
-        "obj>",
-        "><",
-        "▁▁",
-        "a<x1>b",
-    ]
-    tokenizer = Tokenizer(
-        models.BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<unk>", byte_fallback=True)
-    )
+    pieces += [*"▁abcdefghijklmnopqrstuvwxyzABCLN0123456789.,<>/é", *PIECES]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<unk>"
-    )
-
-
-def _grammar(tokenizer: Any) -> tuple[Any, Grammar]:
-    return tokenizer, Grammar(tokenizer)
-
-
-def _made() -> list[tuple[Any, Grammar]]:
-    llama = _sentencepiece()
+    llama = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     add_tokens(llama)
-    spelled = "<obj></obj><box></box><x1><y99></s><unk><image><x5 <o </"
-    return [_grammar(llama), _grammar(train_tokenizer([f"Clear lungs. No mass < 5 mm. {spelled}"] * 3, 300))]
+    return llama
 
 
-MADE = _made()
+SPELLED = "<obj></obj><box></box><x1><y99></s><unk><image><x5 <o </"
+TOKENIZERS = (_sentencepiece(), train_tokenizer([f"Clear lungs. No mass < 5 mm. {SPELLED}"] * 3, 300))
+MADE: list[tuple[Any, Grammar]] = [(tokenizer, Grammar(tokenizer)) for tokenizer in TOKENIZERS]
 tokenizers = st.sampled_from(MADE)
 
 
@@ -94,18 +77,13 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _constraints(grammar: Grammar, limit: int, rows: int, form: Form = "report") -> BatchConstraints:
-    image_token = max(grammar.ids.values()) + 1
-    responses = [OpenResponse(grammar, form, limit) for _ in range(rows)]
-    return BatchConstraints(Constraints(grammar, image_token), responses)
-
-
 def _generate(
     grammar: Grammar, scores: Sequence[Tensor], prompt: Tensor, pad: int, form: Form = "report"
 ) -> tuple[list[list[int]], set[int]]:
     """As `generate` does it, greedily: rows that have ended are padded. Returns the answers, and the rows cut off."""
     ids, length, ends = prompt, prompt.shape[1], list(grammar.ends)
-    constraints = _constraints(grammar, len(scores), len(prompt), form)
+    responses = [OpenResponse(grammar, form, len(scores)) for _ in prompt]
+    constraints = BatchConstraints(Constraints(grammar, max(grammar.ids.values()) + 1), responses)
     if form == "boxes":
         ends.append(grammar.ids[OBJECT_END])
     done = torch.zeros(len(prompt), dtype=torch.bool)
@@ -136,7 +114,7 @@ def logits(draw: st.DrawFn) -> tuple[Any, Grammar, list[Tensor]]:
 
 
 @given(logits())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200)
 def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     prompt = torch.ones(len(scores[0]), 4, dtype=torch.long)
@@ -151,7 +129,7 @@ def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Te
 
 
 @given(logits())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150)
 def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
@@ -178,49 +156,45 @@ words = st.text(st.sampled_from("abcx Cl59.,<>/é-ü"), min_size=1, max_size=30)
 texts = words.filter(lambda text: bool(re.search(r"\w", text)) and not re.search(r"<[^ ]*>", text))
 
 
+LAST_BIN = Box(x_min=0.995, y_min=0.995, x_max=0.995, y_max=0.995)
 box_lists = st.none() | st.lists(decoded_boxes(), min_size=1, max_size=16, unique=True).map(tuple)
 reports = st.lists(st.builds(Sentence, text=texts, boxes=box_lists), max_size=4, unique_by=lambda s: s.text)
 
 
 @given(tokenizers, reports)
-@example(
-    MADE[0],
-    [
-        Sentence(text="Mass < 5 mm."),
-        Sentence(text="x</o>", boxes=[Box(x_min=0.995, y_min=0.995, x_max=0.995, y_max=0.995)]),
-    ],
-)
-@settings(deadline=None)
+@example(MADE[0], [Sentence(text="Mass < 5 mm."), Sentence(text="x</o>", boxes=[LAST_BIN])])
 def test_a_well_formed_report_is_unchanged(built: tuple[Any, Grammar], report: list[Sentence]) -> None:
     tokenizer, grammar = built
     assert _accepts(grammar, [*_ids(tokenizer, f" {render_report(report)}"), tokenizer.eos_token_id])
 
 
+STRETCHES = [
+    "<obj>",
+    "</obj>",
+    "<obj>a",
+    "<obj>",
+    BOX_A,
+    BOX_B,
+    "<box>",
+    "</box>",
+    "<x1>",
+    "<y1>",
+    "<x0>",
+    "b",
+    ".",
+    " ",
+]
+
+
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[Any, Grammar, list[int]]:
     tokenizer, grammar = draw(tokenizers)
-    stretches = [
-        "<obj>",
-        "</obj>",
-        "<obj>a",
-        "<obj>",
-        BOX_A,
-        BOX_B,
-        "<box>",
-        "</box>",
-        "<x1>",
-        "<y1>",
-        "<x0>",
-        "b",
-        ".",
-        " ",
-    ]
-    text = "".join(draw(st.lists(st.sampled_from(stretches), max_size=8)))
+    text = "".join(draw(st.lists(st.sampled_from(STRETCHES), max_size=8)))
     return tokenizer, grammar, [*_ids(tokenizer, text), tokenizer.eos_token_id]
 
 
 @given(answers())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_the_grammar_accepts_what_the_parser_finds_well_formed(built: tuple[Any, Grammar, list[int]]) -> None:
     tokenizer, grammar, ids = built
     text = _decode(tokenizer, ids)
@@ -231,62 +205,46 @@ def test_the_grammar_accepts_what_the_parser_finds_well_formed(built: tuple[Any,
 
 
 @pytest.mark.parametrize(
-    ("written", "following", "allowed"),
+    ("written", "allowed", "forbidden"),
     [
-        ("", "<obj>", True),
-        ("", "</s>", True),
-        ("", "a", False),
-        ("", "<box>", False),
-        ("<obj>", "</obj>", False),
-        ("<obj>", "<box>", False),
-        ("<obj>", "</s>", False),
-        ("<obj>.", "</obj>", False),
-        ("<obj>a", "<obj>", False),
-        ("<obj>a", "</s>", False),
-        ("<obj>a", "<x1>", False),
-        ("<obj>a", "<box>", True),
-        ("<obj>a<box>", "<x99>", True),
-        ("<obj>a<box>", "<y1>", False),
-        ("<obj>a<box>", "</box>", False),
-        ("<obj>a<box><x5>", "<x6>", False),
-        ("<obj>a<box><x5>", "<y0>", True),
-        ("<obj>a<box><x5><y6>", "<x4>", False),
-        ("<obj>a<box><x5><y6>", "<x5>", True),
-        ("<obj>a<box><x5><y6><x7>", "<y5>", False),
-        ("<obj>a<box><x5><y6><x7>", "<y6>", True),
-        ("<obj>a<box><x5><y6><x7><y8>", "</box>", True),
-        ("<obj>a<box><x5><y6><x7><y8>", "</obj>", False),
-        (f"<obj>a{BOX_A}", "b", False),
-        (f"<obj>a{BOX_A}", "<box>", True),
-        (f"<obj>a{BOX_A}</obj>", "b", False),
-        (f"<obj>a{BOX_A}<box><x10><y20><x30>", "<y40>", False),
-        (f"<obj>a{BOX_A}<box><x10><y20><x31>", "<y40>", True),
-        (f"<obj>a{BOX_A}</obj><obj>b<box><x10><y20><x30>", "<y40>", True),
-        ("<obj>a<box><x99><y99><x99><y99></box><box><x99>", "<y99>", False),
-        ("<obj>a<box><x99><y99><x99><y99></box><box><x99>", "<y98>", True),
-        ("<obj>a<box><x99><y98><x99><y99></box><box><x99><y98>", "<x99>", True),
+        ("", "<obj> </s>", "a <box>"),
+        ("<obj>", "a", "</obj> <box> </s>"),
+        ("<obj>.", "a", "</obj>"),
+        ("<obj>a", "<box>", "<obj> </s> <x1>"),
+        ("<obj>a<box>", "<x99>", "<y1> </box>"),
+        ("<obj>a<box><x5>", "<y0>", "<x6>"),
+        ("<obj>a<box><x5><y6>", "<x5>", "<x4>"),
+        ("<obj>a<box><x5><y6><x7>", "<y6>", "<y5>"),
+        ("<obj>a<box><x5><y6><x7><y8>", "</box>", "</obj>"),
+        (f"<obj>a{BOX_A}", "<box>", "b"),
+        (f"<obj>a{BOX_A}</obj>", "<obj>", "b"),
+        (f"<obj>a{BOX_A}<box><x10><y20><x30>", "<y41>", "<y40>"),
+        (f"<obj>a{BOX_A}<box><x10><y20><x31>", "<y40>", ""),
+        (f"<obj>a{BOX_A}</obj><obj>b<box><x10><y20><x30>", "<y40>", ""),
+        ("<obj>a<box><x99><y99><x99><y99></box><box><x99>", "<y98>", "<y99>"),
+        ("<obj>a<box><x99><y98><x99><y99></box><box><x99><y98>", "<x99>", ""),
     ],
 )
-def test_allowed_next_tokens(written: str, following: str, allowed: bool) -> None:
+def test_allowed_next_tokens(written: str, allowed: str, forbidden: str) -> None:
     tokenizer, grammar = MADE[1]
     state = ReportState(grammar)
     for token in _ids(tokenizer, written):
         assert token in _allowed(grammar, state)
         state.advance(token)
-    assert (tokenizer.convert_tokens_to_ids(following) in _allowed(grammar, state)) is allowed
+    following = _allowed(grammar, state)
+    assert set(tokenizer.convert_tokens_to_ids(allowed.split())) <= following
+    assert following.isdisjoint(tokenizer.convert_tokens_to_ids(forbidden.split()))
 
 
-@pytest.mark.parametrize(
-    "pieces", [["<", "o", "b", "j", ">"], ["</", "obj>"], ["<", "x", "1", "2", ">"], ["<", "0x3E"]]
-)
-def test_text_cannot_spell_format_tokens(pieces: list[str]) -> None:
+@pytest.mark.parametrize("pieces", ["< o b j >", "</ obj>", "< x 1 2 >", "< <0x3E>"])
+def test_text_cannot_spell_format_tokens(pieces: str) -> None:
     tokenizer, grammar = MADE[0]
-    *start, last = [tokenizer.convert_tokens_to_ids("<0x3E>" if p == "0x3E" else p) for p in pieces]
+    *start, last = tokenizer.convert_tokens_to_ids(pieces.split())
     state = ReportState(grammar)
     for token in [grammar.ids[OBJECT], *start]:
         assert token in _allowed(grammar, state)
         state.advance(token)
-    assert (last in _allowed(grammar, state)) is (pieces[-1] == "0x3E")  # "<>" is none
+    assert (last in _allowed(grammar, state)) is pieces.endswith("<0x3E>")  # "<>" is none
 
 
 def test_a_partial_word_is_completed_at_the_token_limit() -> None:
@@ -310,7 +268,6 @@ def test_a_third_repetition_ends_the_report() -> None:
 
 
 @given(tokenizers, reports, st.integers(0, 60))
-@settings(deadline=None)
 def test_everything_is_closed_at_the_token_limit(
     built: tuple[Any, Grammar], report: list[Sentence], limit: int
 ) -> None:

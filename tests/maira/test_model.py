@@ -31,13 +31,6 @@ def alone(processor: MairaProcessor, radiographs: list[Gray]) -> list[dict[str, 
     ]
 
 
-@torch.no_grad()
-def logits(model: MairaForConditionalGeneration, inputs: dict[str, Any], **options: Any) -> Tensor:
-    result = model(**inputs, **options).logits
-    assert isinstance(result, Tensor)
-    return result
-
-
 def test_the_placeholder_is_never_generated(
     model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
 ) -> None:
@@ -53,22 +46,19 @@ def test_the_placeholder_is_never_generated(
 
 
 @pytest.mark.parametrize(
-    ("images", "message"), [(0, "48 image placeholders .* found 0"), (2, "48 image placeholders .* found 32")]
+    ("text", "images", "message"),
+    [
+        (PROMPTS[2], 0, "48 image placeholders .* found 0"),
+        (PROMPTS[2], 2, "48 image placeholders .* found 32"),
+        ("none", 1, r"0 image placeholders .* found 16 \(16 per image\)"),
+    ],
 )
-def test_placeholders_without_images_are_an_error_with_both_numbers(
-    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]], images: int, message: str
+def test_placeholders_and_images_that_differ_are_an_error_with_both_numbers(
+    model: MairaForConditionalGeneration, processor: MairaProcessor, alone: Any, text: str, images: int, message: str
 ) -> None:
-    pixels = alone[2]["pixel_values"][:images] if images else None
+    ids = torch.tensor([processor.encode_prompt(text, text.count("<image>"))])
     with pytest.raises(ValueError, match=message):
-        model(**alone[2] | {"pixel_values": pixels})
-
-
-def test_images_without_placeholders_are_an_error_with_both_numbers(
-    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
-) -> None:
-    words = torch.tensor([[1, 40, 41]])
-    with pytest.raises(ValueError, match=r"0 image placeholders .* found 16 \(16 per image\)"):
-        model(input_ids=words, pixel_values=alone[0]["pixel_values"])
+        model(input_ids=ids, pixel_values=alone[2]["pixel_values"][:images] if images else None)
 
 
 def test_a_model_with_tied_embeddings_is_saved_with_its_head(config: MairaConfig, tmp_path: Path) -> None:

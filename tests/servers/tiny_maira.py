@@ -13,15 +13,9 @@ from maira.data.phantoms import write_phantoms
 from maira.data.study import Study
 from maira.generate.engine import GenerationRequest, Sampling, report_request
 from maira.grounding.evaluation import completion_items
-from maira.model.config import MairaConfig
-from maira.model.image_processor import MairaImageProcessor
-from maira.model.modeling import MairaForConditionalGeneration
-from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
-from maira.model.tokens import BOX, BOX_END, IMAGE, OBJECT, OBJECT_END
-from maira.train.components import train_tokenizer
+from maira.model.tokens import BOX, BOX_END, OBJECT, OBJECT_END
 
-TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
 NEW_TOKENS = 40
 LONG = "long"
 BROKEN = "broken"
@@ -29,33 +23,20 @@ BROKEN = "broken"
 
 def write_checkpoint(folder: Path) -> Any:
     """Write and return a random model with two layers per part, whose reports often have objects and boxes."""
-    tokenizer = train_tokenizer(TEXTS, 300)
-    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "vocab_size": len(tokenizer)}
-    vision = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    # vLLM's attention on the CPU supports head sizes of at least 32.
-    text = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
-    config = MairaConfig(
-        vision_config=vision,
-        text_config=text | ids | {"max_position_embeddings": 512, "rope_parameters": rope},
-        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
-        projector_n_layers=2,
-    )
     # Imported here, since the environment of vLLM runs this file without the folder of that one.
-    from tiny_weights import draw_weights
+    from tiny_weights import make_config, make_model, make_processor
 
-    model: Any = MairaForConditionalGeneration(config).eval()
-    draw_weights(model, seed=1)
+    processor = make_processor()
+    rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
+    # vLLM's attention on the CPU supports head sizes of at least 32.
+    model = make_model(make_config(processor, hidden_size=64, rope_parameters=rope), seed=1)
+    head = model.lm_head.weight
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim >= 2:
-                parameter.mul_(10)
-        head = model.lm_head.weight
-        head[tokenizer.eos_token_id] *= 0.5
+        head[processor.tokenizer.eos_token_id] *= 0.5
         for token in (OBJECT, OBJECT_END, BOX, BOX_END):
-            head[tokenizer.convert_tokens_to_ids(token)] *= 2
+            head[processor.tokenizer.convert_tokens_to_ids(token)] *= 2
     model.save_pretrained(folder)
-    MairaProcessor(MairaImageProcessor(size=32), tokenizer, image_seq_length=16).save_pretrained(folder)
+    processor.save_pretrained(folder)
     return model
 
 
