@@ -3,7 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pycocotools import mask as coco
 
 from radfact.api import RadFact
 from radfact.io.pairs import read_pairs
-from radfact.judges import EntailmentQuery, Failure, Verdict
+from radfact.judges import Verdict
 from radfact.metrics.radfact.scores import SCORES
 from radfact.records import Box, Mask, Pair, Sentence
 from radfact.results.evaluation import EvaluationResult
@@ -24,33 +24,21 @@ from radfact.results.evaluation import EvaluationResult
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not on this machine")
 
+JudgeFunction = Callable[[Sequence[str], str], Verdict]
 KINDS = ("logical", "grounding", "spatial")
 NO = Verdict("not_entailment")
 
 
-class Dice:
+def dice(seed: int) -> JudgeFunction:
     """A judge with arbitrary valid verdicts, equal for equal queries."""
 
-    name = "dice"
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def judge(self, questions: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        return [self.answer(question) for question in questions]
-
-    def answer(self, question: EntailmentQuery) -> Verdict:
-        draw = random.Random(f"{self.seed} {question}")
+    def judge(premises: Sequence[str], hypothesis: str) -> Verdict:
+        draw = random.Random(f"{seed} {tuple(premises)} {hypothesis}")
         if draw.random() < 0.4:
             return NO
-        premises = range(len(question.premises))
-        return Verdict("entailment", tuple(draw.choices(premises, k=draw.randint(1, 3))))
+        return Verdict("entailment", tuple(draw.choices(range(len(premises)), k=draw.randint(1, 3))))
 
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name}
-
-    def usage(self) -> dict[str, int]:
-        return {}
+    return judge
 
 
 # The definition, computed plainly: no code of the package, every mask painted, every replicate on its own.
@@ -69,13 +57,13 @@ def painted(sentences: Sequence[Sentence]) -> np.ndarray:
     return canvas
 
 
-def plain_direction(hypotheses: Sequence[Sentence], premises: Sequence[Sentence], judge: Dice) -> list[float]:
+def plain_direction(hypotheses: Sequence[Sentence], premises: Sequence[Sentence], judge: JudgeFunction) -> list[float]:
     """Logical, grounding and spatial fraction of one direction."""
     entailed = located = entailed_located = both = 0
     texts = tuple(sentence.text for sentence in premises)
     for hypothesis in hypotheses:
         same = next(other for other in hypotheses if plain_text(other.text) == plain_text(hypothesis.text))
-        verdict = judge.answer(EntailmentQuery(texts, same.text)) if premises else NO
+        verdict = judge(texts, same.text) if premises else NO
         evidence = []
         for named in verdict.evidence:
             evidence.append(next(other for other in premises if plain_text(other.text) == plain_text(texts[named])))
@@ -106,7 +94,7 @@ def plain_figures(rows: np.ndarray) -> list[float]:
 
 
 def assert_equal_to_the_definition(
-    pairs: Sequence[Pair], judge: Dice, result: EvaluationResult, replicates: int
+    pairs: Sequence[Pair], judge: JudgeFunction, result: EvaluationResult, replicates: int
 ) -> None:
     rows = np.array(
         [
@@ -150,13 +138,13 @@ reports = st.lists(sentences, max_size=4)
 @given(reports=st.lists(st.tuples(reports, reports), min_size=1, max_size=5), seed=st.integers(0, 99))
 def test_every_score_equals_the_definition(reports: list[tuple[list[Sentence], list[Sentence]]], seed: int) -> None:
     pairs = [Pair(str(index), *both) for index, both in enumerate(reports)]
-    judge = Dice(seed)
+    judge = dice(seed)
     assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=12).score(pairs), 12)
 
 
 @needs_published
 def test_scores_of_the_published_examples_equal_the_definition() -> None:
-    pairs, judge = read_pairs(PUBLISHED / "grounded_reporting_examples.json"), Dice(0)
+    pairs, judge = read_pairs(PUBLISHED / "grounded_reporting_examples.json"), dice(0)
     assert_equal_to_the_definition(pairs, judge, RadFact(judge, bootstrap=100).score(pairs), 100)
 
 
@@ -167,15 +155,9 @@ MASKS = {
 }
 
 
-class Table(Dice):
+def table(evidence: Mapping[str, Sequence[int]]) -> JudgeFunction:
     """A judge with given verdicts."""
-
-    def __init__(self, evidence: Mapping[str, Sequence[int]]) -> None:
-        self.evidence = evidence
-
-    def answer(self, question: EntailmentQuery) -> Verdict:
-        named = self.evidence.get(question.hypothesis)
-        return Verdict("entailment", tuple(named)) if named else NO
+    return lambda _, hypothesis: Verdict("entailment", tuple(evidence[hypothesis])) if hypothesis in evidence else NO
 
 
 def located(text: str, area: str | list[list[float]] | None) -> Sentence:
@@ -190,7 +172,7 @@ def located(text: str, area: str | list[list[float]] | None) -> Sentence:
 def scores_of(case: Mapping[str, Any], compat: Any) -> list[float | None]:
     """Precision and recall of each kind, None for no value."""
     candidate, reference = ([located(*row) for row in case[side].items()] for side in ("candidate", "reference"))
-    (sample,) = RadFact(Table(case["entailed"]), compat=compat, bootstrap=0).score([candidate], [reference]).samples
+    (sample,) = RadFact(table(case["entailed"]), compat=compat, bootstrap=0).score([candidate], [reference]).samples
     values = [sample.scores[f"{kind}_{part}"] for kind in KINDS for part in ("precision", "recall")]
     return [None if math.isnan(value) else value for value in values]
 
@@ -203,7 +185,7 @@ def test_corner_cases(corner: str, compat: str) -> None:
 
 
 def test_f1_of_zero_precision_and_recall_is_zero() -> None:
-    result = RadFact(Table({}), bootstrap=10).score([[Sentence(text="a")]], [[Sentence(text="x")]])
+    result = RadFact(table({}), bootstrap=10).score([[Sentence(text="a")]], [[Sentence(text="x")]])
     score = result.summaries["logical_f1"]
     assert [result.samples[0].scores["logical_f1"], score.point, score.median, score.high] == [0, 0, 0, 0]
 
