@@ -9,6 +9,7 @@ import re
 import socket
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -17,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from chat_server import Reply, completion, last
 from error_checks import raises_code
 from hypothesis import given
@@ -51,61 +53,32 @@ def withheld(refusal: str) -> dict[str, Any]:
     return body
 
 
-RETRIED: dict[str, Reply] = {
-    **{str(status): (status, {}, "busy") for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)},
-    "dropped": b"",
-    "no body": raw("", length=400),
-    "half a body": raw('{"choices": [{"mess', length=400),
-    "half a document": raw('{"choices": '),
-    "no JSON": raw("hello"),
-    "no HTTP": b"I am a teapot, short and stout.\r\n\r\n",
+BUILDERS: dict[str, Callable[..., Reply]] = {
+    "status": lambda status, message: (status, {}, message),
+    "raw": raw,
+    "bytes": str.encode,
+    "completion": completion,
+    "withheld": withheld,
+    "refusal": refusal,
 }
-REPAIRED = {name: completion(text) for name, text in {"empty": "", "blank": "  \n", "null": None, "text": "x"}.items()}
-REPAIRED["cut"] = completion("7", "length")
-FILTERED = "the provider's filter withholds the answer (content_filter)"
-FAILED: dict[str, tuple[Reply, str]] = {
-    **{str(status): ((status, {}, "too long"), f"HTTP {status} (too long)") for status in (400, 413, 422)},
-    "filter": (completion(None, "content_filter"), FILTERED),
-    "part": (completion("Left", "content_filter"), FILTERED),
-    "refusal": (withheld("I cannot help."), "the model refuses to answer (I cannot help.)"),
-    "a long request": (
-        refusal("", "'max_tokens' is too large: 9. The context length is 4 and your request has 3 input tokens"),
-        "HTTP 400 ('max_tokens' is too large: 9. The context length is 4 and your request has 3 input tokens)",
-    ),
-    "the request repeated": (
-        refusal("", "the request {'temperature': 0, 'messages': []} is odd"),
-        "HTTP 400 (the request {'temperature': 0, 'messages': []} is odd)",
-    ),
-    "not sent": (refusal("", "Unknown field 'top_k'"), "HTTP 400 (Unknown field 'top_k')"),
-}
-PAGES = ("<!DOCTYPE html><p>Hello</p>", "\n<!-- us --> <HTML lang='en'></HTML>")
-STOPPED: dict[str, tuple[Reply, str]] = {
-    **{str(status): ((status, {}, "no"), f"HTTP {status}") for status in (401, 402, 403, 404, 405)},
-    "quota": ((429, {}, "insufficient_quota"), "quota"),
-    **{
-        f"{kind} page {place}": (raw(page, kind=kind), "web page; check the base URL (it mostly ends in /v1)")
-        for place, page in enumerate(PAGES)
-        for kind in ("text/html", "application/json")
-    },
-    "value": (
-        refusal("unsupported_value", "Unsupported value: 'temperature' does not support 0 with this model."),
-        "omit it with --judge-arg temperature=null (",
-    ),
-    "limit": (
-        refusal("unsupported_parameter", "'max_tokens' is not supported. Use 'max_completion_tokens' instead."),
-        "omit it with --judge-arg max_tokens=null --judge-arg max_completion_tokens=9 (",
-    ),
-    "either": (
-        refusal("", "`temperature` and `top_p` cannot both be specified for this model."),
-        "omit it with --judge-arg temperature=null or --judge-arg top_p=null (",
-    ),
-}
+FAULTS: dict[str, dict[str, list[Any]]] = yaml.safe_load(Path(__file__).with_name("llm_faults.yaml").read_text("utf-8"))
+
+
+def both_routes(kind: str | None = None) -> pytest.MarkDecorator:
+    """Parametrize a test by both routes, and by the faults of a kind with their reasons."""
+    if kind is None:
+        return pytest.mark.parametrize("route", ROUTES)
+    cases = []
+    for name, (reply, *reason) in FAULTS[kind].items():
+        [(builder, arguments)] = reply.items()
+        cases += [pytest.param(route, BUILDERS[builder](*arguments), *reason, id=f"{name}-{route}") for route in ROUTES]
+    return pytest.mark.parametrize(["route", "fault", "reason"][: len(cases[0].values)], cases)
+
+
 PARAMETERS = {"temperature": 0, "top_p": 1, "max_tokens": 9}
-both_routes = pytest.mark.parametrize("route", ROUTES)
 
 
-@both_routes
-@pytest.mark.parametrize("fault", RETRIED.values(), ids=RETRIED)
+@both_routes("retried")
 def test_a_fault_of_the_server_is_retried(serve: Any, load_route: Any, route: str, fault: Reply) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 2 else fault)
     chat = load_route(server, route)
@@ -119,10 +92,9 @@ def test_a_reply_of_another_layout_is_retried(serve: Any, load_route: Any, body:
     assert load_route(server, "aiohttp").complete_all([numeric("x")]) == [7]
 
 
-@both_routes
-@pytest.mark.parametrize("reply", REPAIRED.values(), ids=REPAIRED)
-def test_an_unusable_response_is_repaired(serve: Any, load_route: Any, route: str, reply: Reply) -> None:
-    server = serve(lambda _, n: (200, {}, "7") if n > 1 else reply)
+@both_routes("repaired")
+def test_an_unusable_response_is_repaired(serve: Any, load_route: Any, route: str, fault: Reply) -> None:
+    server = serve(lambda _, n: (200, {}, "7") if n > 1 else fault)
     chat = load_route(server, route)
     assert chat.complete_all([numeric("x")]) == [7]
     assert (chat.usage_counter.repairs, chat.usage_counter.calls) == (1, 2)
@@ -131,9 +103,8 @@ def test_an_unusable_response_is_repaired(serve: Any, load_route: Any, route: st
     assert all(message["content"].strip() for message in messages)
 
 
-@both_routes
 @pytest.mark.parametrize("schema", [None, {"type": "object"}], ids=["free", "schema"])
-@pytest.mark.parametrize(("fault", "reason"), FAILED.values(), ids=FAILED)
+@both_routes("failed")
 def test_a_refused_request_fails_alone(
     serve: Any, load_route: Any, route: str, schema: dict[str, str] | None, fault: Reply, reason: str
 ) -> None:
@@ -144,8 +115,7 @@ def test_a_refused_request_fails_alone(
     assert len(server.requests) == 2
 
 
-@both_routes
-@pytest.mark.parametrize(("fault", "reason"), STOPPED.values(), ids=STOPPED)
+@both_routes("stopped")
 def test_a_refusal_of_all_requests_stops_the_run(
     serve: Any, load_route: Any, route: str, fault: Reply, reason: str
 ) -> None:
@@ -163,7 +133,7 @@ def test_a_redirect_is_not_followed(serve: Any, load_route: Any) -> None:
     assert elsewhere.requests == []
 
 
-@both_routes
+@both_routes()
 @pytest.mark.parametrize(("status", "count"), [(429, 24), (500, 8)])
 def test_retries_end_at_a_limit(serve: Any, load_route: Any, route: str, status: int, count: int) -> None:
     server = serve(lambda body, _: (200, {}, "7") if last(body) == "y" else (status, {"Retry-After": "2"}, "down"))
@@ -176,7 +146,7 @@ def test_retries_end_at_a_limit(serve: Any, load_route: Any, route: str, status:
 
 
 def test_a_parameter_is_not_refused_after_a_response(serve: Any, load_route: Any) -> None:
-    fault, _ = STOPPED["value"]
+    fault = refusal("unsupported_value", "Unsupported value: 'temperature' does not support 0 with this model.")
     server = serve(lambda _, n: (200, {}, "7") if n == 1 else fault)
     answers = load_route(server, "aiohttp", parameters=PARAMETERS).complete_all([numeric("a"), numeric("b")])
     assert answers[0] == 7
@@ -341,7 +311,7 @@ def test_three_consecutive_words_of_a_report_are_never_shown(words: list[str], d
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 422, 429, 500])
-@both_routes
+@both_routes()
 def test_the_key_is_sent_and_never_shown(
     serve: Any,
     load_route: Any,
