@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from error_checks import raises_code
-from typer.testing import CliRunner
 
 from radfact import RadFact, load_judge
-from radfact.cli.main import app
 from radfact.errors import ErrorCode, Failure
 from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.languages import Language
@@ -74,14 +73,13 @@ def test_the_offline_judge_does_not_judge_other_scripts() -> None:
     assert isinstance(failure, Failure)
 
 
-def test_reports_that_cannot_be_read_are_counted_in_one_line(tmp_path: Path) -> None:
+def test_reports_that_cannot_be_read_are_counted_in_one_line(run_radfact: Any) -> None:
     reports = {str(number): RUSSIAN for number in range(12)} | {"english": "Clear lungs."}
     rows = ["example_id,prediction,target", *(f"{name},{text},{text}" for name, text in reports.items())]
-    (tmp_path / "pairs.csv").write_text("\n".join(rows), encoding="utf-8")
-    options = ["--metrics", "rouge_l", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "pairs.csv"), *options])
-    assert result.exit_code == 3
-    assert [line for line in result.output.splitlines() if "another script" in line] == [
+    Path("pairs.csv").write_text("\n".join(rows), encoding="utf-8")
+    code, out, error = run_radfact("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "out")
+    assert code == 3
+    assert [line for line in (out + error).splitlines() if "another script" in line] == [
         f"rouge_l: 12 samples not scored: {Language.ENGLISH.skip_reason}"
     ]
 
