@@ -133,21 +133,15 @@ def test_the_adapter_depends_on_the_seed(parts: tuple[Path, Path], assembled: Pa
     assert differs == {f"model.multi_modal_projector.layers.{i}.weight" for i in (0, 2, 4, 6)}
 
 
-def test_the_configuration_is_derived_from_the_parts(assembled: Path) -> None:
-    config = MairaForConditionalGeneration.from_pretrained(assembled).config
-    tokenizer = MairaProcessor.from_pretrained(assembled).tokenizer
-    assert config.text_config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
-    assert config.text_config.vocab_size == len(tokenizer)
-    assert config.image_token_index == tokenizer.convert_tokens_to_ids(IMAGE)
-    assert (config.text_config.pad_token_id, config.text_config.eos_token_id) == (0, 2)
-    assert config.image_seq_length == 16
-
-
-def test_an_assembled_model_generates_from_text_and_images(assembled: Path, radiographs: list[Gray]) -> None:
+def test_an_assembled_model_is_configured_by_its_parts_and_generates(assembled: Path, radiographs: list[Gray]) -> None:
     model = MairaForConditionalGeneration.from_pretrained(assembled)
     processor = MairaProcessor.from_pretrained(assembled)
+    config, text, tokenizer = model.config, model.config.text_config, processor.tokenizer
+    assert text.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
+    assert (text.vocab_size, text.pad_token_id, text.eos_token_id) == (len(tokenizer), 0, 2)
+    assert (config.image_token_index, config.image_seq_length) == (tokenizer.convert_tokens_to_ids(IMAGE), 16)
     inputs = processor([radiographs[:2]], [f"The lungs{IMAGE} and{IMAGE} are ASSISTANT:"])
-    assert inputs["input_ids"][0, 0] == processor.tokenizer.bos_token_id
+    assert inputs["input_ids"][0, 0] == tokenizer.bos_token_id
     assert model.generate(**inputs, max_new_tokens=4, do_sample=False).shape[1] > inputs["input_ids"].shape[1]
 
 
@@ -161,32 +155,35 @@ def test_a_tied_head_is_untied(parts: tuple[Path, Path], tmp_path: Path) -> None
     assert head.data_ptr() != embeddings.data_ptr()
 
 
-def test_folders_without_weights_are_refused_and_nothing_is_written(parts: tuple[Path, Path], tmp_path: Path) -> None:
-    encoder, language = parts
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for sources, code in (
-        ((empty, language), ErrorCode.FILE_UNREADABLE),
-        ((encoder, empty), ErrorCode.FILE_NOT_FOUND),
-        ((language, language), ErrorCode.FILE_UNREADABLE),
-    ):
-        with raises_code(code):
-            assemble(*sources, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == [empty]
-
-
-def test_a_maira_checkpoint_is_refused_as_language_model(
-    parts: tuple[Path, Path], assembled: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("encoder", "language", "code", "match"),
+    [
+        ("empty", "language", ErrorCode.FILE_UNREADABLE, None),
+        ("encoder", "empty", ErrorCode.FILE_NOT_FOUND, None),
+        ("language", "language", ErrorCode.FILE_UNREADABLE, None),
+        ("encoder", "assembled", ErrorCode.MISMATCH, "<image>"),
+        ("encoder", "small", ErrorCode.MISMATCH, "401 .* 400"),
+    ],
+)
+def test_folders_of_other_content_are_refused_and_nothing_is_written(
+    encoder: str,
+    language: str,
+    code: ErrorCode,
+    match: str | None,
+    parts: tuple[Path, Path],
+    assembled: Path,
+    tmp_path: Path,
 ) -> None:
-    with raises_code(ErrorCode.MISMATCH, match="<image>"):
-        assemble(parts[0], assembled, tmp_path / "out")
-
-
-def test_a_tokenizer_larger_than_the_language_model_is_refused(parts: tuple[Path, Path], tmp_path: Path) -> None:
-    language_model(tmp_path / "language")
-    llama_tokenizer(tmp_path / "language", ROWS + 1)
-    with raises_code(ErrorCode.MISMATCH, match="401 .* 400"):
-        assemble(parts[0], tmp_path / "language", tmp_path / "out")
+    folders = {"encoder": parts[0], "language": parts[1], "assembled": assembled}
+    folders |= {name: tmp_path / name for name in ("empty", "small")}
+    folders["empty"].mkdir()
+    if language == "small":  # than its tokenizer
+        language_model(folders["small"])
+        llama_tokenizer(folders["small"], ROWS + 1)
+    before = {*tmp_path.iterdir()}
+    with raises_code(code, match=match):
+        assemble(folders[encoder], folders[language], tmp_path / "out")
+    assert {*tmp_path.iterdir()} == before
 
 
 def test_the_command_assembles(parts: tuple[Path, Path], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 import maira.train.checkpointing as module
 from maira.runtime.processes import DistributedContext
-from maira.train.checkpointing import CheckpointManager, read_record, resume_fields
+from maira.train.checkpointing import CheckpointManager, resume_fields
 from radfact.errors import RunError
 from radfact.io.jsonl import write_json
 
@@ -42,16 +42,20 @@ class Trained:
 
 
 @contextmanager
-def states(out: Path, keep: int = 2) -> Iterator[tuple[CheckpointManager, list[str]]]:
-    messages: list[str] = []
-    with closing(CheckpointManager(out, keep, ALONE, messages.append)) as manager:
-        yield manager, messages
+def states(out: Path, *steps: int) -> Iterator[tuple[CheckpointManager, Trained, list[str]]]:
+    """A manager that has saved some steps of a model, and its messages."""
+    messages, trained = list[str](), Trained(0)
+    with closing(CheckpointManager(out, 2, ALONE, messages.append)) as manager:
+        for step in steps:
+            manager.save(step, trained.model, trained.optimizer, {})
+        manager.finish()
+        yield manager, trained, messages
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    ours, theirs = Trained(0), Trained(1)
-    theirs.model[0].load_state_dict(ours.model[0].state_dict())
-    with states(tmp_path) as (manager, _):
+    theirs = Trained(1)
+    with states(tmp_path) as (manager, ours, _):
+        theirs.model[0].load_state_dict(ours.model[0].state_dict())
         manager.save(1, ours.model, ours.optimizer, {})
         # The state is that of now, not of when it is written.
         for _ in range(3):
@@ -67,11 +71,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
 
 
 def test_only_the_last_states_remain(tmp_path: Path) -> None:
-    trained = Trained(0)
-    with states(tmp_path, keep=2) as (manager, _):
-        for step in (5, 10, 15):
-            manager.save(step, trained.model, trained.optimizer, {})
-        manager.finish()
+    with states(tmp_path, 5, 10, 15) as (manager, _, _):
         # Of a save that was interrupted.
         (tmp_path / "states" / "step-000020.writing").mkdir()
         assert [state.name for state in manager.find()] == ["step-000015", "step-000010"]
@@ -80,11 +80,7 @@ def test_only_the_last_states_remain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "header", "no record", "half a record"])
 def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) -> None:
-    trained = Trained(0)
-    with states(tmp_path) as (manager, messages):
-        for step in (5, 10):
-            manager.save(step, trained.model, trained.optimizer, {})
-        manager.finish()
+    with states(tmp_path, 5, 10) as (manager, trained, messages):
         last = tmp_path / "states" / "step-000010"
         tensors, record = last / TENSORS, last / "state.json"
         if damage == "cut":
@@ -113,18 +109,13 @@ class Command:
         return os.system, ("touch ran-by-a-state",)
 
 
-@pytest.mark.parametrize("dump", [pickle.dumps, torch.save])
+@pytest.mark.parametrize("dump", [pickle.dump, torch.save])
 def test_reading_a_state_runs_no_code(dump: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    trained = Trained(0)
-    with states(tmp_path) as (manager, _):
-        manager.save(5, trained.model, trained.optimizer, {})
-        manager.finish()
+    with states(tmp_path, 5) as (manager, trained, _):
         state = manager.find()[0]
-        if dump is pickle.dumps:
-            (state / TENSORS).write_bytes(dump(Command()))
-        else:
-            dump(Command(), state / TENSORS)
+        with (state / TENSORS).open("wb") as handle:
+            dump(Command(), handle)
         with pytest.raises(RunError, match=r"step-000005: ") as failed:
             manager.load(state, trained.model, trained.optimizer)
     assert "\n" not in str(failed.value)
@@ -132,10 +123,7 @@ def test_reading_a_state_runs_no_code(dump: Any, tmp_path: Path, monkeypatch: py
 
 
 def test_a_state_of_another_model_is_a_one_line_error(tmp_path: Path) -> None:
-    trained = Trained(0)
-    with states(tmp_path) as (manager, _):
-        manager.save(5, trained.model, trained.optimizer, {})
-        manager.finish()
+    with states(tmp_path, 5) as (manager, trained, _):
         trained.model[1] = nn.Linear(3, 4)
         trained.optimizer = torch.optim.AdamW(trained.model[1].parameters(), lr=0.1)
         with pytest.raises(RunError, match=r"step-000005: .*: model\.1\.weight: expected 12 numbers, found 6"):
@@ -143,14 +131,10 @@ def test_a_state_of_another_model_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -> None:
-    trained = Trained(0)
-    with states(tmp_path) as (manager, messages):
-        manager.save(5, trained.model, trained.optimizer, {})
-        manager.finish()
+    with states(tmp_path, 5) as (manager, trained, messages):
         write_json(tmp_path / "states" / "step-000005" / "state.json", {"format": 99, "version": "9.0"})
-        (state,) = manager.find()
         with raises("step-000005: unsupported-version"):
-            read_record(state)
+            manager.resume(trained.model, trained.optimizer, lambda *_: None)
     assert messages == []
 
 
@@ -159,10 +143,7 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
         file.write_bytes(b"half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    trained = Trained(0)
-    with states(tmp_path) as (manager, messages):
-        manager.save(5, trained.model, trained.optimizer, {})
-        manager.finish()
+    with states(tmp_path, 5) as (manager, trained, messages):
         monkeypatch.setattr(module, "save_file", full)
         manager.save(10, trained.model, trained.optimizer, {})
         assert not manager.finish()
@@ -177,9 +158,8 @@ def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
-    trained = Trained(0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with states(tmp_path) as (manager, messages):
+    with states(tmp_path) as (manager, trained, messages):
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
         try:
             manager.save(5, trained.model, trained.optimizer, {})

@@ -13,7 +13,7 @@ from packed_rows import gradients, make_sample, pack
 from safetensors.torch import load_file
 
 from maira.model.config import MairaConfig
-from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
+from maira.model.modeling import MODULES, modules_of
 from maira.runtime.processes import DistributedContext
 from maira.train.components import check_context, load_model, set_trainable, write_checkpoint
 from maira.train.config.run_config import TrainConfig
@@ -24,31 +24,18 @@ from radfact.errors import InputError
 MakeRecipe = Callable[..., TrainConfig]
 
 
-def prepared(train_config: TrainConfig) -> MairaForConditionalGeneration:
-    """A model as the recipe trains it."""
-    model, _ = load_model(train_config, [])
-    set_trainable(model, train_config)
-    return model
-
-
 @pytest.mark.parametrize(
-    ("trained", "modules"),
-    [
-        (["adapter"], {"adapter"}),
-        (["adapter", "language_model"], {"adapter", "language_model"}),
-        (["encoder", "adapter", "language_model"], {"encoder", "adapter", "language_model"}),
-    ],
+    "trained", [["adapter"], ["adapter", "language_model"], ["encoder", "adapter", "language_model"]], ids=len
 )
-def test_only_trained_parts_receive_gradients(
-    make_recipe: MakeRecipe, config: MairaConfig, trained: list[str], modules: set[str]
-) -> None:
-    """Also the adapter's through a language model that is not trained, and each of their weights."""
-    model = prepared(make_recipe(trained=trained)).train()
+def test_only_trained_parts_receive_gradients(make_recipe: MakeRecipe, config: MairaConfig, trained: list[str]) -> None:
+    model, _ = load_model(recipe := make_recipe(trained=trained), [])
+    set_trainable(model, recipe)
+    model.train()
     assert model.model.vision_tower.training == ("encoder" in trained)
     row = pack([make_sample(config, 2, 5, 6, seed=1)])
     MairaLossModel(model, 0, 0.0)(row).answer.backward()
     named_gradients = gradients(model)
-    assert {part for part, names in MODULES.items() for name in named_gradients if name.startswith(names)} == modules
+    assert {part for part, names in MODULES.items() for name in named_gradients if name.startswith(names)} == {*trained}
     assert set(named_gradients) == {name for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -72,7 +59,6 @@ def test_only_trained_parts_receive_gradients(
 def test_each_part_has_its_dtype(
     make_recipe: MakeRecipe, options: dict[str, Any], types: dict[str, torch.dtype], empty: bool
 ) -> None:
-    """Trained weights as the recipe says, others as they are computed with."""
     model, _ = load_model(make_recipe(**options), [], empty=empty)
     for part in MODULES:
         dtypes = {parameter.dtype for module in modules_of(model, part) for parameter in module.parameters()}
@@ -80,23 +66,18 @@ def test_each_part_has_its_dtype(
 
 
 def test_frozen_weights_are_saved_unchanged(make_recipe: MakeRecipe, checkpoint: Path, tmp_path: Path) -> None:
-    """Though it was rounded while the model was trained."""
-    train_config = make_recipe(precision="bf16", trained=["adapter"])
-    model, processor = load_model(train_config, [])
-    set_trainable(model, train_config)
+    model, processor = load_model(recipe := make_recipe(precision="bf16", trained=["adapter"]), [])
+    set_trainable(model, recipe)
     with torch.no_grad():
         for parameter in model.model.multi_modal_projector.parameters():
             parameter.add_(1)
-    write_checkpoint(
-        model, processor, train_config, DistributedContext(0, 1, torch.device("cpu")), tmp_path / "checkpoint"
-    )
+    write_checkpoint(model, processor, recipe, DistributedContext(0, 1, torch.device("cpu")), tmp_path / "checkpoint")
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     for name, weight in before.items():
         assert torch.equal(after[name], weight + 1 if name.startswith("multi_modal_projector.") else weight), name
 
 
 def test_a_sample_that_exceeds_the_context_window_is_named() -> None:
-    """With both numbers; positions that are scaled count."""
     config = MairaConfig()
     table = np.zeros(3, SAMPLE_LENGTHS)
     table["prompt"], table["answer"] = [100, 6000, 50], 144

@@ -45,49 +45,36 @@ NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4),))
 OUTSIDE = Sentence(text="Device.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0, 0, 0.2, 1)))
 
 
-@pytest.mark.parametrize("task", ["findings", "grounded"])
-def test_image_order_is_frontal_lateral_prior(make_study: Any, task: Task) -> None:
-    study = make_study("prior_frontal", "lateral")
-    example = make_example(study, task)
-    assert [image.stem for image in example.images] == ["frontal", "lateral", "prior_frontal"]
-    assert example.text.count("<image>") == 3
-
-
-def test_phrase_grounding_uses_the_frontal_only(make_study: Any) -> None:
-    example = make_example(make_study("prior_frontal", "lateral"), "phrase", phrase=NODULE)
-    assert [image.stem for image in example.images] == ["frontal"]
-
-
-def test_a_grounded_answer_has_its_boxes_in_the_crop(make_study: Any) -> None:
-    study = make_study(grounded_findings=[Sentence(text="Clear lungs."), NODULE])
-    expected = " <obj>Clear lungs.</obj><obj>Left nodule.<box><x50><y20><x75><y40></box></obj>"
-    assert make_example(study, "grounded").target == expected
-
-
-def test_the_answer_to_a_phrase_is_the_phrase_with_its_boxes(make_study: Any) -> None:
-    expected = " <obj>Left nodule.<box><x50><y20><x75><y40></box></obj>"
-    assert make_example(make_study(), "phrase", phrase=NODULE).target == expected
-
-
-def test_findings_are_the_narrative(make_study: Any) -> None:
-    study = make_study(findings="Clear lungs.", grounded_findings=[NODULE])
-    assert make_example(study, "findings").target == " Clear lungs."
+@pytest.mark.parametrize(
+    ("task", "images", "target"),
+    [
+        ("findings", ["frontal", "lateral", "prior_frontal"], " Clear lungs."),
+        (
+            "grounded",
+            ["frontal", "lateral", "prior_frontal"],
+            " <obj>Clear lungs.</obj><obj>Left nodule.<box><x50><y20><x75><y40></box></obj>",
+        ),
+        ("phrase", ["frontal"], " <obj>Left nodule.<box><x50><y20><x75><y40></box></obj>"),
+    ],
+)
+def test_images_are_ordered_and_an_answer_has_its_boxes_in_the_crop(
+    make_study: Any, task: Task, images: list[str], target: str
+) -> None:
+    reports = {"findings": "Clear lungs.", "grounded_findings": [Sentence(text="Clear lungs."), NODULE]}
+    example = make_example(make_study("prior_frontal", "lateral", **reports), task, phrase=NODULE)
+    assert [image.stem for image in example.images] == images
+    assert example.text.count("<image>") == len(images)
+    assert example.target == target
+    if task != "phrase":
+        assert make_example(make_study(), task).target is None
 
 
 @pytest.mark.parametrize("task", ["findings", "grounded"])
-def test_an_unknown_answer_is_none(make_study: Any, task: Task) -> None:
-    assert make_example(make_study(), task).target is None
-
-
-@pytest.mark.parametrize("task", ["findings", "grounded"])
-def test_a_prior_report_without_its_image_is_dropped_and_noted(make_study: Any, task: Task) -> None:
+def test_a_prior_report_needs_its_image(make_study: Any, task: Task) -> None:
     example = make_example(make_study("lateral", prior_report="Clear lungs."), task)
     assert example.notes == (PRIOR_REPORT_UNUSED,)
     assert "Clear lungs." not in example.text
-
-
-def test_a_prior_report_with_its_image_is_in_the_prompt(make_study: Any) -> None:
-    example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), "findings")
+    example = make_example(make_study("prior_frontal", prior_report="Clear lungs."), task)
     assert example.notes == ()
     assert "PRIOR_REPORT: Clear lungs. " in example.text
 
@@ -115,20 +102,17 @@ def test_boxes_partly_outside_the_crop_are_clipped_and_noted(make_study: Any, ta
     assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
 
 
-def test_a_section_that_contains_the_placeholder_is_refused(make_study: Any) -> None:
-    with pytest.raises(InputError, match=r"'s1': .* <image>"):
-        make_example(make_study(indication="See <image>."), "findings")
-
-
-@pytest.mark.parametrize("token", ["<image>", "</s>", "<obj>", "<x10>", "</box>"])
-def test_findings_with_a_control_token_are_refused_by_sample(make_study: Any, token: str) -> None:
-    with pytest.raises(InputError, match=f"'s1': .* {token}"):
-        make_example(make_study(findings=f"Clear {token} lungs."), "findings")
-
-
-def test_a_sentence_with_a_token_of_the_format_is_refused_by_sample(make_study: Any) -> None:
-    with pytest.raises(InputError, match=r"sample 's1'.*</obj>"):
-        make_example(make_study(grounded_findings=[Sentence(text="Odd </obj> text.")]), "grounded")
+@pytest.mark.parametrize(
+    ("values", "token"),
+    [
+        ({"indication": "See <image>."}, "<image>"),
+        ({"grounded_findings": [Sentence(text="Odd </obj> text.")]}, "</obj>"),
+        *(({"findings": f"Clear {token} lungs."}, token) for token in ("<image>", "</s>", "<obj>", "<x10>", "</box>")),
+    ],
+)
+def test_texts_with_a_control_token_are_refused_by_sample(make_study: Any, values: dict[str, Any], token: str) -> None:
+    with pytest.raises(InputError, match=f"'s1'.*{token}"):
+        make_example(make_study(**values), "grounded" if "grounded_findings" in values else "findings")
 
 
 shares = st.floats(0, 1)

@@ -77,7 +77,6 @@ def loss_of(model: MairaForConditionalGeneration, config: MairaConfig) -> float:
 
 
 def test_only_adapters_of_the_targets_are_trained(make_recipe: MakeRecipe) -> None:
-    """In the language model; the adapter between encoder and language model is trained whole."""
     model, _ = load_model(train_config := make_recipe(), [])
     with pytest.raises(InputError, match=r"no layer 'query'; there are down_proj, "):
         set_trainable(model, make_recipe(lora={"targets": ["query"]}))
@@ -139,7 +138,6 @@ def test_misplaced_format_tokens_are_an_error(make_recipe: MakeRecipe, checkpoin
 def test_the_checkpoint_equals_the_trained_model(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Merged: a whole checkpoint with the loss of the model in training, as is what peft makes of its adapters."""
     model, processor, loss = trained(train_config := make_recipe(), config)
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
@@ -157,7 +155,6 @@ def test_the_checkpoint_equals_the_trained_model(
 def test_an_engine_gets_the_language_model_in_training(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """With merged adapters and trained rows; a second time, in the same files."""
     embeddings = torch.randn(1, 7, config.text_config.hidden_size, generator=torch.Generator().manual_seed(0))
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
     model, processor, _ = trained(train_config := make_recipe(), config)
@@ -175,7 +172,6 @@ def test_an_engine_gets_the_language_model_in_training(
 def test_four_bit_adapters_are_merged_into_full_weights(
     make_recipe: MakeRecipe, config: MairaConfig, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """What is written are the unquantised weights of the start with the adapters' products."""
     pytest.importorskip("bitsandbytes")
     lora = {"rank": 4, "alpha": 8, "quantize": "nf4", "targets": ["q_proj"]}
     model, processor, loss = trained(train_config := make_recipe(lora=lora), config)

@@ -18,32 +18,29 @@ CLEAR, MASS = "<obj>Clear.</obj>", "<obj>Mass.</obj>"
 TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
 
 
+REPEATED, CUT = (1, "repeated_sentence"), (1, "repetition_cut")
+
+
 @pytest.mark.parametrize(
     ("text", "expected", "notes"),
     [
-        (CLEAR * 2, ["Clear.", "Clear."], [(1, "repeated_sentence")]),
-        (CLEAR * 3, ["Clear.", "Clear."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
-        (CLEAR * 40, ["Clear.", "Clear."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
+        (CLEAR * 2, ["Clear.", "Clear."], [REPEATED]),
+        (CLEAR * 40, ["Clear.", "Clear."], [REPEATED, CUT]),
         (
             (CLEAR + MASS) * 3,
             ["Clear.", "Mass.", "Clear.", "Mass."],
-            [(2, "repeated_sentence"), (2, "repetition_cut"), (3, "repeated_sentence"), (3, "repetition_cut")],
+            [(number, kind) for number in (2, 3) for _, kind in (REPEATED, CUT)],
         ),
-        (f"{CLEAR * 3}{MASS}", ["Clear.", "Clear.", "Mass."], [(1, "repeated_sentence"), (1, "repetition_cut")]),
-        (
-            f"<obj>A.{BOX}</obj><obj>A.{OTHER_BOX}</obj><obj>A.{BOX}</obj>",
-            ["A.", "A."],
-            [(1, "repeated_sentence"), (1, "repetition_cut")],
-        ),
+        (f"<obj>A.{BOX}</obj><obj>A.{OTHER_BOX}</obj><obj>A.{BOX}</obj>", ["A.", "A."], [REPEATED, CUT]),
         (
             f"{CLEAR * 2}<obj>Clear.<x1>",
             ["Clear.", "Clear."],
-            [(1, "repeated_sentence"), (1, "repetition_cut"), (None, "stray_token"), (None, "cut_off")],
+            [REPEATED, CUT, (None, "stray_token"), (None, "cut_off")],
         ),
         (
             f"{CLEAR * 3}<obj>Mass.<x1></obj>",
             ["Clear.", "Clear.", "Mass."],
-            [(1, "repeated_sentence"), (1, "repetition_cut"), (2, "stray_token")],
+            [REPEATED, CUT, (2, "stray_token")],
         ),
     ],
 )
@@ -92,10 +89,6 @@ def test_loop_of_a_narrative(written: str, following: str, loop: bool) -> None:
     assert is_loop(written, written + following) is loop
 
 
-def _wants(text: str) -> int:
-    return int(TOKENIZER(text, add_special_tokens=False)["input_ids"][0])
-
-
 @pytest.mark.parametrize(
     ("written", "target", "ended"),
     [
@@ -109,8 +102,9 @@ def test_only_a_looping_narrative_is_ended(written: str, target: str, ended: boo
     grammar = Grammar(TOKENIZER)
     responses = [OpenResponse(grammar, "narrative", 999) for _ in range(2)]
     guard = BatchConstraints(Constraints(grammar, TOKENIZER.convert_tokens_to_ids(IMAGE)), responses)
-    ids_written: list[int] = TOKENIZER(written, add_special_tokens=False)["input_ids"]
-    following = TOKENIZER(target, add_special_tokens=False)["input_ids"][0]
+    ids_written, (following, *_) = (
+        TOKENIZER(text, add_special_tokens=False)["input_ids"] for text in (written, target)
+    )
     # The prompt says the same sentences, which do not count; the other row says nothing.
     ids = torch.tensor([ids_written * 2, [TOKENIZER.pad_token_id] * (2 * len(ids_written))])
     scores = torch.zeros(2, len(TOKENIZER))

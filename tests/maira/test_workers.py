@@ -6,20 +6,20 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from maira.train.data.schedule import map_in_workers
 from radfact.errors import ErrorCode, InputError, RunError
 
 LONG = 10**6
 """Bytes, far more than a pipe holds."""
-PATIENCE = 60
 FORKED: type[BaseProcess] = multiprocessing.get_context("fork").Process
 
 
@@ -31,7 +31,7 @@ def in_time() -> Iterator[None]:
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(PATIENCE)
+    signal.alarm(60)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -119,13 +119,6 @@ def test_workers_end_with_their_parent() -> None:
     process.kill()
     process.join()
     wait_until(lambda: not is_alive(worker))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
