@@ -6,32 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chat_server import ChatServer
 from fault_inputs import write_inputs, write_reports
 from faults import ALLOWED, PRELOAD, Run, plan_runs, run_all
+from waiting import wait_until
 
-QUICK = (
-    "radfact score: a key with a line break",
-    "radfact score: duplicate key pairs.json",
-    "radfact score: boolean corner pairs.json",
-    "radfact score: deep nesting options.yaml",
-    "radfact score: NUL options.yaml",
-    "radfact score: --bootstrap 1000000000",
-    "radfact score: --seed -5",
-    "radfact evaluate: no header pairs.csv",
-    "radfact evaluate: not UTF-8 pairs.csv",
-    "radfact evaluate: BOM pairs.csv",
-    "maira judge-data: extra cell reports.csv",
-    "maira prepare phantom: --seed -5",
-    "maira prepare phantom: --size 1000000000",
-    "maira prepare phantom: --out /proc/x",
-)
+QUICK = yaml.safe_load(Path(__file__).with_name("quick_faults.yaml").read_text("utf-8"))
 STRIDE = 89
 """Every STRIDE-th run of the whole matrix is a slow test."""
 
@@ -53,16 +40,10 @@ def test_a_sample_of_the_matrix_ends_clearly(tmp_path: Path) -> None:
 
 
 def _start(*words: object) -> subprocess.Popen[str]:
-    """Start a command in a new process group."""
+    """Start a command in a new process group, which SIGINT ends even if a shell runs these tests in the background."""
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     command = [sys.executable, "-m", *map(str, words)]
-    return subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # If a shell runs these tests in the background, they ignore SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listen)
 
 
 def _alive(group: int) -> list[str]:
@@ -78,45 +59,38 @@ def _alive(group: int) -> list[str]:
     return alive
 
 
-def _wait(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_command(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = _start("maira", "prepare", "phantom", "--count", 9999, "--size", 64, "--workers", 2, "--out", out)
-    _wait(lambda: any((out / "frontal").glob("*.png")))
+    wait_until(lambda: any((out / "frontal").glob("*.png")))
     # A terminal sends Ctrl-C to all processes of the group, and a scheduler SIGTERM.
     (os.kill if number == signal.SIGKILL else os.killpg)(process.pid, number)
     _, error = process.communicate(timeout=60)
-    _wait(lambda: not _alive(process.pid))
+    wait_until(lambda: not _alive(process.pid))
     if number != signal.SIGKILL:
         assert process.returncode == 1
         assert error.endswith("[interrupted]\n")
         assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_that_waits_for_a_server(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_a_run_that_waits_for_a_server(tmp_path: Path) -> None:
+    """SIGINT does too, which `test_an_interrupted_run_resumes_from_the_cache` sends."""
     write_reports(tmp_path)
     ended = False
 
     def reply(*_: Any) -> bytes:
-        _wait(lambda: ended)
+        wait_until(lambda: ended)
         return b""
 
     server = ChatServer(reply)
     judge = ("--judge", "openai:m", "--base-url", server.base_url)
     process = _start("radfact", "score", tmp_path / "pairs.json", *judge, "--out", tmp_path / "out")
     try:
-        _wait(lambda: server.requests)
-        process.send_signal(number)
+        wait_until(lambda: server.requests)
+        process.terminate()
         _, error = process.communicate(timeout=60)
     finally:
         ended = True

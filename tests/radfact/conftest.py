@@ -86,6 +86,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     def opened(address: str, *, offline: bool = True) -> Page:
         contexts.append(browser.new_context(viewport={"width": 1400, "height": 900}, offline=offline))
+        contexts[-1].set_default_timeout(120_000)  # a busy machine may need more than half a minute
         page = contexts[-1].new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -7,31 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
 from results_folder import write_image, write_manifest
 
-from radfact import Box, Pair, Sentence, evaluate
+from radfact import Pair, Sentence, evaluate
 from radfact.pages.access import Access, listen, page_url
 from radfact.pages.server import Explorer, make_server
 from radfact.results.options import PageOptions
 
 TOKEN = "a-token-of-more-than-twenty-letters"
-LEFT = Box(x_min=0.5, y_min=0.25, x_max=0.75, y_max=0.75)
-HALF = Box(x_min=0.4, y_min=0.25, x_max=0.6, y_max=0.75)
-REFERENCES = {
-    "effusion": [Sentence(text="Left pleural effusion.", boxes=(LEFT,)), Sentence(text="The heart is normal.")],
-    "clear": [Sentence(text="The lungs are clear.")],
-    "empty": [Sentence(text="No pneumothorax.")],
-}
-FIRST = {
-    **REFERENCES,
-    "clear": [Sentence(text="Right pneumothorax.")],
-    "alone": [Sentence(text="The lungs are clear.")],
-}
-SECOND = {
-    "effusion": [Sentence(text="Left pleural effusion.", boxes=(HALF,)), Sentence(text="Cardiomegaly.")],
-    "clear": [Sentence(text="The lungs are clear.")],
-    "empty": [],
-}
+CASES = yaml.safe_load(Path(__file__).with_name("explorer.yaml").read_text("utf-8"))
+REFERENCES, FIRST, SECOND = (
+    {name: [Sentence.model_validate(row) for row in report] for name, report in CASES[key].items()}
+    for key in ("references", "first", "second")
+)
 
 
 def write_runs(root: Path) -> Path:
@@ -41,7 +30,7 @@ def write_runs(root: Path) -> Path:
     rows = ({"sample_id": name, **images} if name == "effusion" else {"sample_id": name} for name in REFERENCES)
     manifest = write_manifest(root / "data" / "manifest.jsonl", *rows)
     for name, candidates in (("first", FIRST), ("second", SECOND)):
-        pairs = [Pair(key, report, REFERENCES.get(key, REFERENCES["clear"])) for key, report in candidates.items()]
+        pairs = [Pair(key, report, REFERENCES[key]) for key, report in candidates.items()]
         metrics = ["radfact", "findings"]
         page = PageOptions(manifest=manifest)
         evaluate(pairs, metrics, judge="offline", bootstrap=0, out=root / "runs" / name, page=page)

@@ -24,8 +24,9 @@ HOSTILE = ROWS["sentences"][5][0][3]
 
 
 def sentence(sample_id: str, side: str, index: int, text: str, **fields: Any) -> dict[str, Any]:
+    place = {"sample_id": sample_id, "side": side, "index": index, "text": text}
     verdict = {"boxes": None, "status": "not_entailment", "evidence": [], "spatial": "no_boxes", "why": None}
-    return {"sample_id": sample_id, "side": side, "index": index, "text": text, **verdict, **fields}
+    return {**place, **verdict, **fields}
 
 
 def figure(point: float | None, **fields: Any) -> dict[str, Any]:
