@@ -129,13 +129,15 @@ def _write_models(folder: Path) -> None:
 
 
 def _write_archives(folder: Path) -> None:
+    import numpy as np
+    from dicom_files import write_dicom
     from PIL import Image
 
     _write_files(folder, "archives")
     gradient = Image.linear_gradient("L").resize((60, 40))
-    for name in FILES["images"]:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        gradient.save(folder / name)
+    for path in (folder / name for name in FILES["images"]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_dicom(path, np.asarray(gradient)) if path.suffix == ".dcm" else gradient.save(path)
 
 
 def _write_files(folder: Path, part: str) -> None:
