@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import subprocess
@@ -28,7 +27,6 @@ def write_inputs(folder: Path) -> None:
     write_reports(folder)
     _write_models(folder)
     _write_archives(folder)
-    _write_weights(folder / "fetched/wordnet")
     lines = (
         "radfact score pairs.json --judge offline --out results",
         "radfact score pairs.csv --judge offline --out results2",
@@ -75,11 +73,9 @@ def _write_studies(folder: Path) -> None:
     for name in ("radiograph.dcm", NOT_UTF8):
         write_dicom(folder / name, RAMP.astype("uint16"))
     write_deflated_bomb(folder / "bomb.dcm")
-    images = [
-        {"id": n, "file_name": Path(row["frontal"]).name, "width": 224, "height": 224} for n, row in enumerate(rows)
-    ]
-    boxes = [{"image_id": 0, "category_id": 5, "bbox": [20, 10, 40, 20]}]
-    _json(folder / "coco.json", {"images": images, "annotations": boxes, "categories": [{"id": 5, "name": "Nodule"}]})
+    square = [{"id": n, "file_name": rows[n]["frontal"], "width": 224, "height": 224} for n in range(2)]
+    boxes = [{"image_id": n, "category_id": 5, "bbox": [20, 10, 40, 20]} for n in range(2)]
+    _json(folder / "coco.json", {"images": square, "annotations": boxes, "categories": [{"id": 5, "name": "Nodule"}]})
 
 
 def write_reports(folder: Path) -> None:
@@ -96,13 +92,6 @@ def write_reports(folder: Path) -> None:
     _csv(folder / "ratings.csv", ("id", "reference", "candidate", "expert"), [(*r, n % 4) for n, r in enumerate(ROWS)])
     _csv(folder / "reports.csv", ("id", "report"), [(f"p{n}", " ".join(SENTENCES)) for n in range(6)])
     _write_files(folder, "reports")
-
-
-def _write_weights(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "lexnames").write_text("00\tadj.all\t3\n")
-    checksum = hashlib.sha256((folder / "lexnames").read_bytes()).hexdigest()
-    _json(folder / ".weights.json", {"sources": {}, "files": {"lexnames": checksum}})
 
 
 def _write_models(folder: Path) -> None:
