@@ -15,21 +15,24 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from maira.review.app import make_app
+from maira.review.campaign import read_campaign
 from maira.review.changes import ReviewedSentence, State
+from maira.review.coordinator import CampaignFile
 from maira.review.security import link_tokens
 from maira.review.store import Store
-from maira.review.studies import read_review_set
+from maira.review.studies import read_campaign_set, read_review_set
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 
 @dataclass
 class Running:
-    """A review that is served."""
+    """A review that is served, and the reader of a test."""
 
     url: str
     folder: Path
+    reader: str = "Ada"
 
     @property
     def link(self) -> str:
@@ -37,13 +40,13 @@ class Running:
         with closing(Store(self.folder / "review.sqlite")) as store:
             return f"{self.url}?token={store.token()}"
 
-    def state(self, reader: str = "Ada", number: int = 1) -> State:
+    def state(self, number: int = 1) -> State:
         """Read the database on disk through a separate connection."""
         with closing(Store(self.folder / "review.sqlite")) as store:
-            return store.review(reader, number).state
+            return store.review(self.reader, number).state
 
-    def sentence(self, place: int, reader: str = "Ada", number: int = 1) -> ReviewedSentence:
-        return self.state(reader, number).sentences[place]
+    def sentence(self, place: int) -> ReviewedSentence:
+        return self.state().sentences[place]
 
 
 @contextmanager
@@ -55,6 +58,19 @@ def served(folder: Path, results: Path | None = None) -> Iterator[Running]:
         serving(make_app(review_set, store, link_tokens(store.token(), ()))) as url,
     ):
         yield Running(url, folder)
+
+
+CAMPAIGN_TOKEN = "a-token-of-more-than-twenty-letters"
+
+
+def open_campaign(path: Path) -> tuple[Store, ASGIApp, dict[str, str]]:
+    """The database of a campaign beside its file, its application and the tokens of its links."""
+    settings = read_campaign(path)
+    review_set = read_campaign_set(settings)
+    store = Store(path.with_name("review.sqlite"), review_set.drafts, settings=settings)
+    tokens = link_tokens(CAMPAIGN_TOKEN, store.reader_keys(), has_coordinator=True)
+    app = make_app(review_set, store, tokens, campaign=CampaignFile(path, (), CAMPAIGN_TOKEN))
+    return store, app, tokens
 
 
 @contextmanager
@@ -76,7 +92,8 @@ def serving(app: ASGIApp) -> Iterator[str]:
 def watching(browser: Browser) -> Iterator[Page]:
     """Open a page in a separate browser context; errors of the page fail the test that caused them."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(10_000)
+    # Long enough for a machine that does other work as well.
+    context.set_default_timeout(60_000)
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
@@ -90,30 +107,19 @@ def watching(browser: Browser) -> Iterator[Page]:
 
 
 @contextmanager
-def visiting(browser: Browser, running: Running, *, reader: str = "Ada", number: int = 1) -> Iterator[Page]:
-    """Open a study under a name."""
+def visiting(browser: Browser, running: Running) -> Iterator[Page]:
+    """Open the first study as the reader."""
     with watching(browser) as page:
-        enter(page, running, reader, number)
+        page.request.get(running.link)
+        page.goto(f"{running.url}#1")
+        page.locator("#reader-name").fill(running.reader)
+        page.get_by_role("button", name="Start").click()
+        at_study(page, 1)
         yield page
 
 
-def sign_in(page: Page, running: Running) -> None:
-    """Open the address that the command prints, which leads to the page."""
-    page.goto(running.link)
-    page.wait_for_url(running.url)
-
-
-def enter(page: Page, running: Running, reader: str = "Ada", number: int = 1) -> None:
-    """Open a study under a name."""
-    sign_in(page, running)
-    page.goto(f"{running.url}#{number}")
-    page.locator("#reader-name").fill(reader)
-    page.get_by_role("button", name="Start").click()
-    at_study(page, number)
-
-
-SCREENS = ((1366, 768), (1920, 1080))
-"""Width and height of the screens that a review must fit on."""
+SCREENS: tuple[ViewportSize, ...] = ({"width": 1366, "height": 768}, {"width": 1920, "height": 1080})
+"""The screens that a review must fit on."""
 
 _OUTSIDE = """
 () => {
@@ -127,10 +133,6 @@ _OUTSIDE = """
     }).map((node) => node.outerHTML);
 }
 """
-
-
-def set_screen(page: Page, screen: tuple[int, int]) -> None:
-    page.set_viewport_size({"width": screen[0], "height": screen[1]})
 
 
 def fits_screen(page: Page) -> None:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,27 +22,22 @@ from review_desk import (
     drag,
     fits_screen,
     on_radiograph,
+    open_campaign,
     press,
     row,
     saved,
     served,
     serving,
-    set_screen,
-    sign_in,
     unsaved,
     visiting,
     watching,
 )
 from review_files import SENTENCES, change, change_times, finish, start_server, write_review_set
 
-from maira.review.app import make_app
-from maira.review.campaign import read_campaign
 from maira.review.changes import readable
-from maira.review.coordinator import CampaignFile
-from maira.review.security import COORDINATOR, link_tokens
+from maira.review.security import COORDINATOR
 from maira.review.store import Store
-from maira.review.studies import read_campaign_set
-from maira.review.times import StoredEvent, StudyTime, study_times
+from maira.review.times import StoredEvent, study_times
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -50,21 +46,22 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests; each test is a separate reader."""
+    with served(write_review_set(tmp_path_factory.mktemp("review"))) as server:
+        yield server
+
+
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    with served(write_review_set(tmp_path)) as running:
-        yield running
+def running(server: Running, request: pytest.FixtureRequest) -> Running:
+    return replace(server, reader=request.node.name)
 
 
 @pytest.fixture
 def page(browser: Browser, running: Running) -> Iterator[Page]:
     with visiting(browser, running) as page:
         yield page
-
-
-def exported(page: Page, running: Running) -> list[dict[str, str]]:
-    text = page.request.get(f"{running.url}export/corrections.csv?reader=Ada").body().decode("utf-8-sig")
-    return list(csv.DictReader(StringIO(text)))
 
 
 def reviewed_by_mouse(page: Page, *, last: bool) -> None:
@@ -88,11 +85,8 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
     page.get_by_label("Comment on the study").fill("Rotated.")
     fits_screen(page)
     go_on.click()
-    for place, (severity, kind) in {
-        0: ("1 Minor", "MISCLASSIFICATION"),
-        1: ("1 Minor", "OTHER"),
-        3: ("0 No", "OMISSION"),
-    }.items():
+    choices = ((0, "1 Minor", "MISCLASSIFICATION"), (1, "1 Minor", "OTHER"), (3, "0 No", "OMISSION"))
+    for place, severity, kind in choices:
         row(page, place).get_by_text(severity).click()
         row(page, place).get_by_label("Error type", exact=True).select_option(kind)
     fits_screen(page)
@@ -105,10 +99,11 @@ def reviewed_by_mouse(page: Page, *, last: bool) -> None:
 def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:
     for number in (1, 2, 3):
         at_study(page, number)
-        set_screen(page, SCREENS[number % 2])
+        page.set_viewport_size(SCREENS[number % 2])
         reviewed_by_mouse(page, last=number == 3)
     assert page.locator("#progress-text").inner_text() == "3 of 3 studies finished"
-    rows = exported(page, running)
+    text = page.request.get(f"{running.url}export/corrections.csv?reader={running.reader}").body().decode("utf-8-sig")
+    rows = list(csv.DictReader(StringIO(text)))
     assert [(row["kind"], row["severity"], row["error_type"]) for row in rows[:3]] == [
         ("edit", "1", "MISCLASSIFICATION"),
         ("deletion", "1", "OTHER"),
@@ -118,46 +113,50 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
     assert running.sentence(0).boxes[0] == pytest.approx((0.2, 0.3, 0.4, 0.7), abs=0.01)
 
 
-def test_a_review_by_keyboard_alone(browser: Browser, running: Running) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    set_screen(page, SCREENS[0])
-    sign_in(page, running)
-    page.locator("dialog[open]").wait_for()
-    page.keyboard.type("Ada")
-    press(page, "Enter")
-    for number in (1, 2, 3):
-        at_study(page, number)
-        set_screen(page, SCREENS[number % 2])
-        press(page, "]", "j", "e", "ControlOrMeta+a")
-        page.keyboard.type("The heart is enlarged.")
-        # From the text to its box: the box takes the focus as the next stop but the tools of the sentence.
-        press(page, "Enter", "m", "Tab")
-        press(page, "ArrowRight", "ArrowRight", "Shift+ArrowDown")
-        press(page, "j", "d", "a")
-        page.keyboard.type("Bifid rib.")
-        press(page, "Enter", "b", "Enter", "]", "c")
-        page.keyboard.type("Seen.")
-        press(page, "Control+Enter", "Escape", "]")
-        # Finishing leads to each correction without a severity.
-        press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0")
-        # The reader is asked once for missing error types.
-        press(page, "f", "f")
-        saved(page)
-        state = running.state(number=number)
-        assert state.done
-        assert state.comment == "Seen."
-        edited, deleted, _, added = state.sentences
-        assert (edited.text, edited.assessment.severity) == ("The heart is enlarged.", 2)
-        assert edited.boxes == ((0.12, 0.2, 0.32, 0.61),)
-        assert (deleted.deleted, deleted.assessment.severity, deleted.assessment.error_type) == (True, 1, "OMISSION")
-        assert (added.text, added.assessment.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
-        press(page, "u")
-    context.close()
+def test_a_review_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
+    # Without other readers, the dialog has only the field of the name.
+    with served(write_review_set(tmp_path)) as running, watching(browser) as page:
+        # The address that the command prints leads to the page.
+        page.goto(running.link)
+        page.wait_for_url(running.url)
+        page.locator("dialog[open]").wait_for()
+        page.keyboard.type(running.reader)
+        press(page, "Enter")
+        for number in (1, 2, 3):
+            at_study(page, number)
+            page.set_viewport_size(SCREENS[number % 2])
+            press(page, "]", "j", "e", "ControlOrMeta+a")
+            page.keyboard.type("The heart is enlarged.")
+            # From the text to its box: the box takes the focus as the next stop but the tools of the sentence.
+            press(page, "Enter", "m", "Tab")
+            press(page, "ArrowRight", "ArrowRight", "Shift+ArrowDown")
+            press(page, "j", "d", "a")
+            page.keyboard.type("Bifid rib.")
+            press(page, "Enter", "b", "Enter", "]", "c")
+            page.keyboard.type("Seen.")
+            press(page, "Control+Enter", "Escape", "]")
+            # Finishing leads to each correction without a severity.
+            press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0")
+            # The reader is asked once for missing error types.
+            press(page, "f", "f")
+            saved(page)
+            state = running.state(number)
+            assert state.done
+            assert state.comment == "Seen."
+            edited, deleted, _, added = state.sentences
+            assert (edited.text, edited.assessment.severity) == ("The heart is enlarged.", 2)
+            assert edited.boxes == ((0.12, 0.2, 0.32, 0.61),)
+            assert (deleted.deleted, deleted.assessment.severity, deleted.assessment.error_type) == (
+                True,
+                1,
+                "OMISSION",
+            )
+            assert (added.text, added.assessment.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
+            press(page, "u")
 
 
-def test_typed_text_survives_a_reload(page: Page, running: Running) -> None:
-    press(page, "j", "e")
+def test_typed_text_survives_a_reload_and_every_change_is_undone_and_redone(page: Page, running: Running) -> None:
+    press(page, "]", "j", "e")
     page.keyboard.type(" But large.")
     unsaved(page)
     page.reload()
@@ -171,13 +170,7 @@ def test_typed_text_survives_a_reload(page: Page, running: Running) -> None:
     page.reload()
     at_study(page, 1)
     assert page.locator(".sentence-form").count() == 0
-
-
-def test_every_change_can_be_undone_and_redone(page: Page, running: Running) -> None:
-    before = running.state().sentences if page.locator("#sentences li").count() else ()
-    press(page, "]", "j", "e")
-    page.keyboard.type(" So.")
-    press(page, "Enter", "1", "b", "Enter", "j", "d", "a")
+    press(page, "j", "1", "b", "Enter", "j", "d", "a")
     page.keyboard.type("More.")
     press(page, "Enter")
     saved(page)
@@ -187,7 +180,7 @@ def test_every_change_can_be_undone_and_redone(page: Page, running: Running) -> 
         press(page, "Control+z")
     page.locator("#undo:disabled").wait_for()
     saved(page)
-    assert running.state().sentences == before
+    assert (running.state().step, running.state().corrections) == (1, ())
     for _ in range(6):
         press(page, "Control+Shift+z")
     page.locator("#redo:disabled").wait_for()
@@ -258,43 +251,34 @@ def test_unsent_changes_survive_the_browser(page: Page, running: Running) -> Non
     page.route("**/changes", lambda route: route.abort())
     press(page, "j", "d")
     page.get_by_text("No connection to the server").wait_for()
-    page.unroute("**/changes")
     again = page.context.new_page()
     page.close(run_before_unload=False)
     again.goto(f"{running.url}#1")
-    again.get_by_role("button", name="Ada").click()
+    again.get_by_role("button", name=running.reader, exact=True).click()
     at_study(again, 1)
     saved(again)
     assert running.sentence(0).deleted
 
 
-@pytest.fixture
-def second_page(page: Page, running: Running) -> Page:
-    """A second window of the same reader in the same browser."""
+def test_changes_of_another_window_are_shown_and_own_text_is_returned(page: Page, running: Running) -> None:
     second_page = page.context.new_page()
     second_page.goto(f"{running.url}#1")
     second_page.locator("dialog[open]").wait_for()
     # Who has been here before is the first choice.
     press(second_page, "Enter")
     at_study(second_page, 1)
-    return second_page
-
-
-def test_changes_of_another_window_are_shown_and_own_text_is_returned(
-    page: Page, second_page: Page, running: Running
-) -> None:
     row(second_page, 0).locator(".sentence-text").dblclick()
     press(page, "j", "j", "d")
     saved(page)
-    second_page.get_by_label("Text of sentence 1").fill("The heart is large.")
-    second_page.keyboard.press("Enter")
+    field = second_page.get_by_label("Text of sentence 1")
+    field.fill("The heart is large.")
+    field.press("Enter")
     second_page.get_by_text("The study was changed in another window. Not saved (study 1): an edit.").wait_for()
     assert row(second_page, 1).locator("del").count() == 1
-    assert second_page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
-    second_page.keyboard.press("Enter")
+    assert field.input_value() == "The heart is large."
+    field.press("Enter")
     saved(second_page)
-    assert running.sentence(0).text == "The heart is large."
-    assert running.sentence(1).deleted
+    assert (running.sentence(0).text, running.sentence(1).deleted) == ("The heart is large.", True)
 
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">No effusion.</textarea><script>document.title='taken'</script>"
@@ -578,109 +562,96 @@ def recorded(running: Running, kind: str, count: int = 1) -> list[StoredEvent]:
     limit = time.monotonic() + 20
     while True:
         with closing(Store(running.folder / "review.sqlite")) as store:
-            events = store.events("Ada")
+            events = store.events(running.reader)
         if sum(event.kind == kind for event in events) >= count:
             return events
         assert time.monotonic() < limit, [event.kind for event in events]
         time.sleep(0.05)
 
 
-def times(running: Running) -> dict[int, StudyTime]:
-    with closing(Store(running.folder / "review.sqlite")) as store:
-        return study_times(store.events("Ada"), change_times(store))
-
-
-@pytest.mark.slow
-def test_a_reading_is_timed_from_opening_to_finishing(browser: Browser, tmp_path: Path) -> None:
-    with served(write_review_set(tmp_path, 2)) as running:
-        with visiting(browser, running) as page:
-            press(page, "]", "]", "]", "f")
-            saved(page)
-            page.goto(f"{running.url}#2")
-            at_study(page, 2)
-        events = recorded(running, "close", 1)
-        kinds = [(event.kind, event.study) for event in events if event.kind not in ("active", "blur", "focus")]
-        assert kinds[:2] == [("open", 1), ("finish", 1)]
-        assert ("open", 2) in kinds
-        assert kinds[-1] == ("close", 2)
-        assert [event.sequence for event in events if event.session == events[0].session] == list(
-            range(sum(event.session == events[0].session for event in events))
-        )
-        [first, second] = times(running).values()
-        assert first.reason == ""
-        assert 0 < first.active_seconds <= first.total_seconds
-        assert second.finished is None
-        assert second.opened is not None
-
-
-@pytest.mark.slow
-def test_events_without_a_connection_are_sent_later(browser: Browser, tmp_path: Path) -> None:
-    with served(write_review_set(tmp_path, 2)) as running, visiting(browser, running) as page:
-        [session] = {event.session for event in recorded(running, "open")}
-        page.route("**/api/times", lambda route: route.abort())
+def test_a_reading_is_timed_from_opening_to_finishing(browser: Browser, running: Running) -> None:
+    with visiting(browser, running) as page:
         press(page, "]", "]", "]", "f")
         saved(page)
-        unsent = "Object.keys(localStorage).filter((key) => key.includes(':time:'))"
-        assert page.evaluate(f"{unsent}.length") > 0
-        assert "finish" not in [event.kind for event in recorded(running, "open")]
-        page.unroute("**/api/times")
-        page.evaluate("window.dispatchEvent(new Event('online'))")
-        recorded(running, "finish")
-        limit = time.monotonic() + 20
-        while page.evaluate(f"{unsent}.length"):
-            assert time.monotonic() < limit
-            page.wait_for_timeout(50)
-        # An event of an earlier page, which has ended.
-        page.evaluate(
-            """async () => {
-              const { drafts } = await (await fetch("/api/set")).json();
-              const event = { session: "earlier-page", sequence: 0, number: 2, kind: "open", clock: 30_000,
-                origin: Date.now() - 90_000 };
-              localStorage.setItem(`maira-review:"Ada":time:${drafts}:earlier-page:0`, JSON.stringify(event));
-            }"""
-        )
-        page.reload()
-        at_study(page, 1)
-        events = recorded(running, "open", 3)
-        [earlier] = [event for event in events if event.session not in (session, events[-1].session)]
-        assert 59 < (earlier.sent - earlier.clock) / 1000 < 80
+        page.goto(f"{running.url}#2")
+        at_study(page, 2)
+    events = recorded(running, "close")
+    kinds = [(event.kind, event.study) for event in events if event.kind not in ("active", "blur", "focus")]
+    assert kinds[:2] == [("open", 1), ("finish", 1)]
+    assert ("open", 2) in kinds
+    assert kinds[-1] == ("close", 2)
+    own = [event.sequence for event in events if event.session == events[0].session]
+    assert own == list(range(len(own)))
+    with closing(Store(running.folder / "review.sqlite")) as store:
+        [first, second] = study_times(events, change_times(store, running.reader)).values()
+    assert first.reason == ""
+    assert 0 < first.active_seconds <= first.total_seconds
+    assert second.finished is None
+    assert second.opened is not None
+
+
+def test_events_without_a_connection_are_sent_later(page: Page, running: Running) -> None:
+    [session] = {event.session for event in recorded(running, "open")}
+    page.route("**/api/times", lambda route: route.abort())
+    press(page, "]", "]", "]", "f")
+    saved(page)
+    unsent = "Object.keys(localStorage).filter((key) => key.includes(':time:')).length"
+    assert page.evaluate(unsent) > 0
+    assert "finish" not in [event.kind for event in recorded(running, "open")]
+    page.unroute("**/api/times")
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+    recorded(running, "finish")
+    page.wait_for_function(f"() => !{unsent}")
+    # An event of an earlier page, which has ended.
+    page.evaluate(
+        """async (reader) => {
+          const { drafts } = await (await fetch("/api/set")).json();
+          const event = { session: "earlier-page", sequence: 0, number: 2, kind: "open", clock: 30_000,
+            origin: Date.now() - 90_000 };
+          const key = `maira-review:${JSON.stringify(reader)}:time:${drafts}:earlier-page:0`;
+          localStorage.setItem(key, JSON.stringify(event));
+        }""",
+        running.reader,
+    )
+    page.reload()
+    at_study(page, 1)
+    events = recorded(running, "open", 3)
+    [earlier] = [event for event in events if event.session not in (session, events[-1].session)]
+    assert 59 < (earlier.sent - earlier.clock) / 1000 < 80
 
 
 @pytest.fixture
-def campaign(tmp_path: Path) -> Iterator[tuple[Store, str]]:
-    """The database and the address of a campaign that is served; both readers disagree on study 1."""
+def campaign(tmp_path: Path) -> Iterator[tuple[Store, dict[str, str]]]:
+    """The database and the links of a campaign that is served; both readers disagree on study 1."""
     write_review_set(tmp_path)
     path = tmp_path / "campaign.yaml"
     path.write_text(
         "manifest: manifest.jsonl\narms: {model: drafts.jsonl}\nreaders: [Ada, Bo]\ninstructions: Read all."
     )
-    settings = read_campaign(path)
-    review_set = read_campaign_set(settings)
-    with closing(Store(tmp_path / "review.sqlite", review_set.drafts, settings=settings)) as store:
+    store, app, tokens = open_campaign(path)
+    with closing(store), serving(app) as url:
         change(store, "delete", 1, "Ada", sentence="d0")
         change(store, "assess", 1, "Ada", sentence="d0", severity=2)
         for reader, right in (("Ada", 0.35), ("Bo", 0.4)):
             change(store, "boxes", 1, reader, sentence="d1", boxes=[[0.1, 0.2, right, 0.6]])
             finish(store, 1, reader)
-        tokens = link_tokens(store.token(), store.reader_keys(), has_coordinator=True)
-        app = make_app(review_set, store, tokens, campaign=CampaignFile(path, (), store.token()))
-        with serving(app) as url:
-            yield store, url
+        yield store, {name: f"{url}?token={token}" for name, token in tokens.items()}
 
 
 @contextmanager
-def following(browser: Browser, store: Store, url: str, name: str) -> Iterator[Page]:
+def following(browser: Browser, link: str) -> Iterator[Page]:
     """Open a link."""
     with watching(browser) as page:
-        token = link_tokens(store.token(), ["Ada", "Bo"], has_coordinator=True)[name]
-        page.goto(f"{url}?token={token}")
+        page.goto(link)
         page.wait_for_url(lambda address: "token" not in address)
         yield page
 
 
-def test_the_coordinator_follows_and_changes_a_campaign(campaign: tuple[Store, str], browser: Browser) -> None:
-    store, url = campaign
-    with following(browser, store, url, COORDINATOR) as page:
+def test_the_coordinator_follows_and_changes_a_campaign(
+    campaign: tuple[Store, dict[str, str]], browser: Browser
+) -> None:
+    store, links = campaign
+    with following(browser, links[COORDINATOR]) as page:
         page.locator("#progress-text", has_text="2 of 6 readings finished").wait_for()
         assert serious_violations(page) == []
         page.get_by_label("New reader").fill("Cy")
@@ -702,9 +673,11 @@ def test_the_coordinator_follows_and_changes_a_campaign(campaign: tuple[Store, s
         assert page.locator("#history li").count() == 6
 
 
-def test_the_coordinator_decides_a_disagreement_by_keyboard(campaign: tuple[Store, str], browser: Browser) -> None:
-    store, url = campaign
-    with following(browser, store, url, COORDINATOR) as page:
+def test_the_coordinator_decides_a_disagreement_by_keyboard(
+    campaign: tuple[Store, dict[str, str]], browser: Browser
+) -> None:
+    store, links = campaign
+    with following(browser, links[COORDINATOR]) as page:
         page.get_by_label("Show").select_option("not decided")
         page.get_by_role("link", name="1 disagreement, not decided").focus()
         page.keyboard.press("Enter")
@@ -730,14 +703,16 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard(campaign: tuple[Stor
         assert (decision.severities, decision.comment) == ({"d0": 1}, "Seen on the lateral.")
 
 
-def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(campaign: tuple[Store, str], browser: Browser) -> None:
-    store, url = campaign
-    with following(browser, store, url, "Ada") as page:
+def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(
+    campaign: tuple[Store, dict[str, str]], browser: Browser
+) -> None:
+    store, links = campaign
+    with following(browser, links["Ada"]) as page:
         page.locator("#instructions-dialog", has_text="Read all.").wait_for()
         assert serious_violations(page) == []
         page.keyboard.press("Escape")
         page.locator("#radiograph[aria-busy=false]").wait_for()
-        with following(browser, store, url, COORDINATOR) as coordinator:
+        with following(browser, links[COORDINATOR]) as coordinator:
             coordinator.get_by_role("button", name="Pause", exact=True).first.click()
             coordinator.locator("#state", has_text="Paused").wait_for()
             page.keyboard.press("j")

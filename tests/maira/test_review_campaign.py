@@ -13,18 +13,17 @@ from typing import Any
 
 import pytest
 from error_checks import raises
+from review_desk import open_campaign
 from review_files import REPORT, change, finish, write_set
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.review.app import make_app
 from maira.review.campaign import Exclude, read_campaign
-from maira.review.coordinator import CampaignFile
 from maira.review.dataset_export import rating_table
 from maira.review.export import decisions_csv
 from maira.review.reader_study import read_margins
-from maira.review.security import COORDINATOR, link_tokens
+from maira.review.security import COORDINATOR
 from maira.review.store import SavingBlockedError, Store
 from maira.review.studies import read_campaign_set, read_studies
 from maira.review.summary import summarize
@@ -32,7 +31,6 @@ from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl, write_jsonl
 
 ADDRESS = "http://127.0.0.1:8471"
-SECRET = "a-token-of-more-than-twenty-letters"
 ARMS = ("secret-one", "secret-two")
 SAMPLES = [f"s{number}" for number in range(13)]
 
@@ -52,7 +50,7 @@ def write_campaign(folder: Path, text: str, samples: list[str] = SAMPLES) -> Pat
     return path
 
 
-def open_campaign(path: Path) -> Store:
+def open_store(path: Path) -> Store:
     settings = read_campaign(path)
     return Store(path.with_name("review.sqlite"), read_campaign_set(settings).drafts, settings=settings)
 
@@ -97,26 +95,25 @@ def test_overlapping_studies_are_balanced_over_readers_and_arms(tmp_path: Path) 
     path = write_campaign(
         tmp_path, "readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: 3\ntraining_cases: [s4]\n"
     )
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         lists = {reader: studies_of(store, reader) for reader in store.readers()}
         read = Counter(sample for studies in lists.values() for sample, _ in studies)
         assert sorted(read.values()) == [1] * 6 + [2] * 7
-        arms = {reader: dict(studies) for reader, studies in lists.items()}
         for reader, studies in lists.items():
             assert studies[0] == ("s4", ARMS[0])
             counts = Counter(arm for _, arm in studies[1:])
             assert max(counts.values()) - min(counts.values()) <= 1, reader
-        shared = [sample for sample, count in read.items() if count == 2 and sample != "s4"]
         # Each shared study is read in both arms.
-        assert all(arms["Ada"][sample] != arms["Bo"][sample] for sample in shared)
+        ada, bo = (dict(lists[reader][1:]) for reader in ("Ada", "Bo"))
+        assert all(ada[sample] != bo[sample] for sample in ada.keys() & bo.keys())
         assert [sample for sample, _ in lists["Ada"]] != sorted(sample for sample, _ in lists["Ada"])
-    with closing(open_campaign(path)) as again:
+    with closing(open_store(path)) as again:
         assert {reader: studies_of(again, reader) for reader in again.readers()} == lists
 
 
 def test_a_reader_of_all_arms_meets_a_study_again_as_late_as_possible(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]\narms_per_reader: all")
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         studies = studies_of(store, "Ada")
     assert len(set(studies)) == 26
     assert [sample for sample, _ in studies[:13]] == [sample for sample, _ in studies[13:]]
@@ -129,7 +126,7 @@ def test_the_reference_report_is_an_arm_that_is_not_shown_as_reference(tmp_path:
     review_set = read_campaign_set(settings)
     assert review_set.drafts[1].sentences[0].text == "The heart is enlarged."
     assert review_set.reference(1) == []
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         for number in (1, 2):
             finish(store, number)
         studies = read_studies(settings.manifest, SAMPLES, path)
@@ -139,11 +136,11 @@ def test_the_reference_report_is_an_arm_that_is_not_shown_as_reference(tmp_path:
 
 def test_readers_and_studies_are_added_after_those_there(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:4])
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         before = store.study_list("Ada")
         change(store, "delete", before[0], sentence="d0")
     write_campaign(tmp_path, "readers: [Ada, Bo]\nassignment: split\ninstructions: Read.", SAMPLES)
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         ada, bo = store.study_list("Ada"), store.study_list("Bo")
         assert ada[:4] == before
         assert store.review("Ada", before[0]).version == 1
@@ -152,12 +149,12 @@ def test_readers_and_studies_are_added_after_those_there(tmp_path: Path) -> None
         assert not set(ada) & set(bo)
     write_campaign(tmp_path, "readers: [Ada]\nassignment: split\nseed: 8", SAMPLES)
     with raises("review.sqlite: seed: mismatch"):
-        open_campaign(path)
+        open_store(path)
 
 
 def test_a_campaign_and_a_plain_review_do_not_share_a_file(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]")
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         drafts = store.drafts
     with raises("review.sqlite: mismatch"):
         Store(path.with_name("review.sqlite"), drafts)
@@ -172,12 +169,8 @@ class Desk:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        settings = read_campaign(path)
-        review_set = read_campaign_set(settings)
-        self.store = Store(path.with_name("review.sqlite"), review_set.drafts, settings=settings)
-        tokens = link_tokens(SECRET, self.store.reader_keys(), has_coordinator=True)
-        self.app = make_app(review_set, self.store, tokens, campaign=CampaignFile(path, (), SECRET))
-        self.coordinator = self.browser(tokens[COORDINATOR])
+        self.store, self.app, self.tokens = open_campaign(path)
+        self.coordinator = self.browser(self.tokens[COORDINATOR])
 
     def browser(self, token: str) -> TestClient:
         browser = TestClient(self.app, base_url=ADDRESS)
@@ -185,7 +178,7 @@ class Desk:
         return browser
 
     def reader(self, name: str) -> TestClient:
-        return self.browser(link_tokens(SECRET, [name])[name])
+        return self.browser(self.tokens[name])
 
     def act(self, kind: str, *, status: int = 200, **fields: Any) -> Any:
         answer = self.coordinator.post("/api/campaign/actions", json={"kind": kind, **fields})
@@ -384,14 +377,14 @@ def test_two_readers_of_two_arms_share_no_report(tmp_path: Path, text: str, read
     names = ["Ada", "Bo", "Cy"][:readers]
     path = write_campaign(tmp_path, f"readers: [{', '.join(names)}]\n{text}")
     assert read_campaign(path).has_one_reader_per_report(readers) == expected
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         counts = Counter(number for name in names for number in store.study_list(name))
         assert (expected, max(counts.values()) > 1) in ((True, False), (False, "split" not in text and readers > 1))
 
 
 def test_the_margin_of_a_campaign_is_for_its_baseline_and_outcome(tmp_path: Path) -> None:
     text = "readers: [Ada]\nanalysis: {baseline: secret-two, outcome: significant, margin: 0.05}"
-    with closing(open_campaign(write_campaign(tmp_path, text))) as store:
+    with closing(open_store(write_campaign(tmp_path, text))) as store:
         arms, [margin], _ = read_margins(store, None, ())
         assert (arms, margin.outcome) == (("secret-two", "secret-one"), "significant")
         assert margin.origin == "in the campaign, before the readings"
@@ -404,8 +397,8 @@ def test_the_margin_of_a_campaign_is_for_its_baseline_and_outcome(tmp_path: Path
 def test_added_studies_of_all_readers_are_balanced_over_pairs_of_reader_and_arm(tmp_path: Path, seed: int) -> None:
     text = f"readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: {seed}"
     # Of the first five studies, the readers have different numbers.
-    open_campaign(write_campaign(tmp_path, text, SAMPLES[:5])).close()
-    with closing(open_campaign(write_campaign(tmp_path, text, SAMPLES))) as store:
+    open_store(write_campaign(tmp_path, text, SAMPLES[:5])).close()
+    with closing(open_store(write_campaign(tmp_path, text, SAMPLES))) as store:
         ada, bo = (dict(studies_of(store, reader)) for reader in ("Ada", "Bo"))
         assert len(ada.keys() & bo.keys()) == 6
         assert all(ada[sample] != bo[sample] for sample in ada.keys() & bo.keys())
@@ -417,7 +410,7 @@ def test_a_failed_addition_of_studies_leaves_the_campaign_as_it_was(
     def fail(_: Store) -> None:
         raise RunError("disk full")
 
-    with closing(open_campaign(write_campaign(tmp_path, "readers: [Ada]", SAMPLES[:4]))) as store:
+    with closing(open_store(write_campaign(tmp_path, "readers: [Ada]", SAMPLES[:4]))) as store:
         lists = store.study_list("Ada")
         settings = read_campaign(write_campaign(tmp_path, "readers: [Ada]\ninstructions: Other.", SAMPLES))
         monkeypatch.setattr(Store, "_assign", fail)
@@ -429,17 +422,17 @@ def test_a_failed_addition_of_studies_leaves_the_campaign_as_it_was(
 
 def test_studies_of_a_split_wait_for_an_active_reader(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:2])
-    with closing(open_campaign(path)) as store:
+    with closing(open_store(path)) as store:
         store.apply_action(Exclude(kind="exclude", reader="Ada", reason="Left."))
-    with closing(open_campaign(write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:4]))) as store:
+    with closing(open_store(write_campaign(tmp_path, "readers: [Ada]\nassignment: split", SAMPLES[:4]))) as store:
         assert len(store.study_list("Ada")) == 2
         store.add_reader("Bo")
         assert {sample for sample, _ in studies_of(store, "Bo")} == set(SAMPLES[2:4])
 
 
-@pytest.mark.parametrize("options", [["--manifest", "manifest.jsonl"], ["--reader", "Ada"]])
-def test_the_file_of_a_campaign_names_manifest_and_readers(tmp_path: Path, options: list[str]) -> None:
+def test_the_file_of_a_campaign_names_manifest_and_readers(tmp_path: Path) -> None:
     path = write_campaign(tmp_path, "readers: [Ada]")
-    with raises("invalid-option"):
-        CliRunner().invoke(app, ["review", str(path), *options], catch_exceptions=False, standalone_mode=False)
+    for options in (["--manifest", "manifest.jsonl"], ["--reader", "Ada"]):
+        with raises("invalid-option"):
+            CliRunner().invoke(app, ["review", str(path), *options], catch_exceptions=False, standalone_mode=False)
     assert not (tmp_path / "review.sqlite").exists()

@@ -76,7 +76,7 @@ def test_a_guarded_cell_can_be_read_back(text: str) -> None:
     assert not guard(text).lstrip().startswith(("=", "+", "-", "@"))
 
 
-def test_finished_reports_become_drafts(store: Store) -> None:
+def test_finished_reports_become_drafts_and_narratives_stay_narratives(store: Store) -> None:
     (draft,) = corrected_drafts(store, "Ada")
     assert (draft["sample_id"], draft["reader"]) == ("one", "Ada")
     assert draft["report"] == [
@@ -84,6 +84,11 @@ def test_finished_reports_become_drafts(store: Store) -> None:
         {"text": "=Rib fracture.", "boxes": [BOX]},
     ]
     assert list(corrected_drafts(store, "Ben")) == []
+    change(store, "edit", number=2, sentence="d0", text="Heart size is enlarged.")
+    change(store, "add", number=2, text="Rib fracture?")
+    finish(store, number=2)
+    reports = {row["sample_id"]: row["report"] for row in corrected_drafts(store, "Ada")}
+    assert reports["two"] == "Heart size is enlarged. No effusion. Rib fracture?"
 
 
 def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
@@ -105,10 +110,8 @@ def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
             ("second arm", "m2", "false"),
             ("first", "m1", "true"),
         ]
-        assert (
-            not {"arm", "model", "training", "excluded"}
-            & rows(corrections_csv(store, ["Ada"], is_blinded=True))[0].keys()
-        )
+        blinded = rows(corrections_csv(store, ["Ada"], is_blinded=True))[0]
+        assert not {"arm", "model", "training", "excluded"} & blinded.keys()
         written = write_export(store, tmp_path / "out", ["Ada"])
         names = {arm: (path.name, count) for (_, arm), (path, count) in written.drafts.items()}
         assert names == {
@@ -120,14 +123,6 @@ def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
             2,
             ["one of arm first", "one of arm second arm"],
         )
-
-
-def test_a_corrected_narrative_is_a_narrative(store: Store) -> None:
-    change(store, "edit", number=2, sentence="d0", text="Heart size is enlarged.")
-    change(store, "add", number=2, text="Rib fracture?")
-    finish(store, number=2)
-    reports = {row["sample_id"]: row["report"] for row in corrected_drafts(store, "Ada")}
-    assert reports["two"] == "Heart size is enlarged. No effusion. Rib fracture?"
 
 
 def test_masks_are_kept_with_their_boxes(tmp_path: Path) -> None:

@@ -41,13 +41,6 @@ def test_the_reference_is_grounded_if_available(tmp_path: Path) -> None:
     assert read_one(tmp_path, grounded_findings=None).reference(1) == []
 
 
-def test_a_draft_without_its_study_is_refused(tmp_path: Path) -> None:
-    drafts, manifest = write_set(tmp_path, {"one": REPORT})
-    write_jsonl(drafts, [{"sample_id": "six", "report": REPORT}])
-    with raises("drafts.jsonl: mismatch"):
-        read_review_set(drafts, manifest)
-
-
 def verdict(index: int, text: str, **fields: Any) -> dict[str, Any]:
     return {"sample_id": "one", "side": "candidate", "index": index, "text": text, **fields}
 
@@ -64,11 +57,14 @@ def test_verdicts_belong_to_equal_sentences_only(tmp_path: Path) -> None:
     assert review.unjudged == 1
 
 
-def test_results_of_other_drafts_are_refused(tmp_path: Path) -> None:
+def test_drafts_of_other_studies_and_results_of_other_drafts_are_refused(tmp_path: Path) -> None:
     drafts, manifest = write_set(tmp_path, {"one": REPORT})
     write_jsonl(tmp_path / "sentences.jsonl", [verdict(0, "Another sentence.")])
     with raises("sentences.jsonl: mismatch"):
         read_review_set(drafts, manifest, results=tmp_path)
+    write_jsonl(drafts, [{"sample_id": "six", "report": REPORT}])
+    with raises("drafts.jsonl: mismatch"):
+        read_review_set(drafts, manifest)
 
 
 @pytest.fixture
