@@ -33,26 +33,15 @@ def read_stages(dockerfile: Path = ROOT / "Dockerfile") -> dict[str, list[tuple[
     return stages
 
 
-def read_labels(stage: str) -> dict[str, str]:
-    """Return the labels that a stage sets."""
-    return dict(part.split("=", 1) for name, text in STAGES[stage] if name == "LABEL" for part in shlex.split(text))
-
-
 @dataclass(frozen=True)
 class Image:
-    """The settings of a stage; their paths are those inside `root`.
-
-    Attributes:
-        root: folder that stands for the root folder.
-        environment: environment variables.
-        folder: working folder.
-        settings: arguments of the other instructions by name, such as USER and CMD.
-    """
+    """The settings of a stage; their paths are those inside `root`, which stands for the root folder."""
 
     root: Path
     environment: dict[str, str]
     folder: str = "/"
     settings: dict[str, str] = field(default_factory=dict)
+    """Arguments of the other instructions by name, such as USER and CMD."""
 
     def inside(self, text: str) -> str:
         """Prefix the absolute paths of a text with the root."""
@@ -65,16 +54,13 @@ class Image:
     def as_user(self, *command: str) -> list[str]:
         """Return a command of the image's user; only the superuser can become another one."""
         user, group = self.settings["USER"].split(":")
-        return [
-            *(("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups") if os.geteuid() == 0 else ()),
-            *command,
-        ]
+        become = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"] if os.geteuid() == 0 else []
+        return [*become, *command]
 
     def run(self, *command: str) -> str:
         """Run a command in the working folder, and return what it prints."""
-        done = subprocess.run(
-            command, cwd=self.inside(self.folder), env=self.environment, capture_output=True, text=True, check=False
-        )
+        folder = self.inside(self.folder)
+        done = subprocess.run(command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -114,6 +100,7 @@ class Builder:
     def _execute(self, image: Image, name: str, argument: str) -> Image:
         if name == "ENV":
             values = dict(part.split("=", 1) for part in shlex.split(image.inside(argument)))
+            values.pop("UV_COMPILE_BYTECODE", None)  # takes most of the time, and no test needs it
             values = {key: string.Template(value).substitute(image.environment) for key, value in values.items()}
             return replace(image, environment=image.environment | values)
         if name == "WORKDIR":

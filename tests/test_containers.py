@@ -6,7 +6,6 @@ Python is a copy of this one, and the packages of Debian are those of this machi
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -22,12 +20,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dockerfile import ROOT, STAGES, Builder, Image, read_labels
+from dockerfile import ROOT, STAGES, Builder, Image
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from ports import free_port
 from review_files import REPORT, write_set
+from waiting import wait_until
 
 TARGETS = ("radfact", "review", "gpu")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -84,10 +83,13 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_images_have_labels_and_a_user_without_rights() -> None:
-    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in read_labels("base").items()}
-    assert labels["source"] == PROJECT["urls"]["Source"]
-    assert labels["licenses"] == PROJECT["license"]
-    assert labels["version"] == "$VERSION"
+    labels = " ".join(argument for name, argument in STAGES["base"] if name == "LABEL")
+    for name, value in (
+        ("source", PROJECT["urls"]["Source"]),
+        ("licenses", PROJECT["license"]),
+        ("version", "$VERSION"),
+    ):
+        assert f'org.opencontainers.image.{name}="{value}"' in labels
     for target in TARGETS:
         (user,) = (argument for name, argument in STAGES[target] if name == "USER")
         assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
@@ -105,45 +107,52 @@ def test_kubernetes_uses_the_images_that_make_builds() -> None:
     assert used <= {f"{image}:{target}" for target in TARGETS}
 
 
-@pytest.fixture
-def builder() -> Iterator[Builder]:
+def check_environment(image: Image, *missing: str) -> None:
+    """Check that the environment is complete, has the versions of the constraints, and lacks these packages."""
+    listed = subprocess.check_output(
+        [Path(sys.executable).with_name("uv"), "pip", "list", "--quiet", "--format=json"],
+        env=image.environment | {"VIRTUAL_ENV": image.inside("/opt/venv")},
+    )
+    installed = {canonicalize_name(row["name"]): Version(row["version"]) for row in json.loads(listed)}
+    expected = versions("constraints.txt") | {"maira-radfact": Version(PROJECT["version"])}
+    assert installed == {name: expected[name] for name in {*installed, "maira-radfact"}}
+    assert not installed.keys() & set(missing)
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[tuple[Image, Image, str]]:
+    """The images radfact and review, and what the environment of the image gpu, of some 10 GB, would install.
+
+    They are in one folder, where each environment adds to the one before.
+    """
     # Not below the folder of pytest, which other users cannot enter.
     folder = Path(tempfile.mkdtemp(prefix="maira-container-"))
     folder.chmod(0o755)
     try:
-        yield Builder(folder)
+        builder = Builder(folder)
+        builder.build("tools")
+        (install,) = (argument for _, argument in STAGES["gpu-environment"] if "--requirements" in argument)
+        planned = builder.images["tools"].run("sh", "-ec", f"{install} --dry-run")
+        radfact = builder.build("radfact")
+        check_environment(radfact, "torch", "transformers", "starlette")
+        review = builder.build("review")
+        check_environment(review, "torch", "transformers")
+        yield radfact, review, planned
     finally:
         shutil.rmtree(folder)
-
-
-def check_environment(image: Image, *missing: str) -> None:
-    """Check that the environment is complete, has the versions of the constraints, and lacks these packages."""
-    listed = json.loads(
-        subprocess.check_output(
-            [Path(sys.executable).with_name("uv"), "pip", "list", "--quiet", "--format=json"],
-            env=image.environment | {"VIRTUAL_ENV": image.inside("/opt/venv")},
-            text=True,
-        )
-    )
-    installed = {canonicalize_name(row["name"]): Version(row["version"]) for row in listed}
-    assert installed.pop("maira-radfact") == Version(PROJECT["version"])
-    assert installed == {name: versions("constraints.txt")[name] for name in installed}
-    assert not installed.keys() & set(missing)
 
 
 def write_inputs(image: Image) -> tuple[Path, Path]:
     """Write drafts and a manifest, which belong to the user of the image: no other one can read them."""
     files = write_set(Path(image.inside("/data")), {"one": REPORT})
-    if os.geteuid() == 0:
-        for file in files:
-            os.chown(file, *map(int, image.settings["USER"].split(":")))
+    for file in files if os.geteuid() == 0 else ():
+        os.chown(file, *map(int, image.settings["USER"].split(":")))
     return files
 
 
 @pytest.mark.slow
-def test_radfact_scores_two_files(builder: Builder) -> None:
-    image = builder.build("radfact")
-    check_environment(image, "torch", "transformers", "starlette")
+def test_radfact_scores_two_files(images: tuple[Image, Image, str]) -> None:
+    image, _, _ = images
     drafts, manifest = write_inputs(image)
     files = ["--candidates", drafts.name, "--references", manifest.name]
     # The default shows what there is to run.
@@ -154,24 +163,9 @@ def test_radfact_scores_two_files(builder: Builder) -> None:
     assert scores.stat().st_uid != 0
 
 
-@contextlib.contextmanager
-def started(image: Image, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The image's command with further arguments, ended as a runtime does."""
-    command = image.as_user(*image.arguments("ENTRYPOINT"), *image.arguments("CMD"), *arguments)
-    process = subprocess.Popen(
-        command, cwd=image.inside(image.folder), env=image.environment, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
 @pytest.mark.slow
-def test_the_review_app_is_healthy_and_has_no_rights(builder: Builder) -> None:
-    image = builder.build("review")
-    check_environment(image, "torch", "transformers")
+def test_the_review_app_is_healthy_and_has_no_rights(images: tuple[Image, Image, str]) -> None:
+    _, image, _ = images
     write_inputs(image)
     secret = Path(image.inside("/run/secrets/review-token"))
     secret.parent.mkdir(parents=True)
@@ -187,27 +181,28 @@ def test_the_review_app_is_healthy_and_has_no_rights(builder: Builder) -> None:
         return done.returncode == 0
 
     assert not is_healthy()
-    with started(image, "--port", port) as process:
-        while not is_healthy():
-            assert process.poll() is None
-            time.sleep(0.2)
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        assert "0" not in re.search(r"^Uid:\t(.*)$", status, re.MULTILINE)[1].split()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/?token={TOKEN}") as page:
-            assert page.status == 200
+    command = image.as_user(*image.arguments("ENTRYPOINT"), *image.arguments("CMD"), "--port", port)
+    with subprocess.Popen(
+        command, cwd=image.inside(image.folder), env=image.environment, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until(lambda: is_healthy() or process.poll() is not None)
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            assert "0" not in re.search(r"^Uid:\t(.*)$", status, re.MULTILINE)[1].split()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/?token={TOKEN}") as page:
+                assert page.status == 200
+        finally:
+            process.terminate()  # as a runtime does
     assert process.returncode == 0
     assert Path(image.inside("/review/review.sqlite")).stat().st_uid != 0
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="CUDA's libraries are those of Linux")
-def test_the_packages_of_the_gpu_image_fit_together(builder: Builder) -> None:
-    # They take some 10 GB: they are resolved, not installed.
-    builder.build("tools")
-    image = builder.images["tools"]
-    (install,) = (argument for _, argument in STAGES["gpu-environment"] if "--requirements" in argument)
-    planned = image.run("sh", "-ec", f"{install} --dry-run")
+def test_the_packages_of_the_gpu_image_fit_together(images: tuple[Image, Image, str]) -> None:
+    _, _, planned = images
     pinned = versions("constraints-gpu.txt")
-    resolved = {name: Version(version) for name, version in re.findall(r"^ \+ (\S+)==(\S+)$", planned, re.MULTILINE)}
+    lines = re.findall(r"^ \+ (\S+)==(\S+)$", planned, re.MULTILINE)
+    resolved = {name: Version(version) for name, version in lines}
     assert {"torch", "vllm", "ray"} <= resolved.keys()
     assert {name: pinned.get(name) for name in resolved} == resolved | {"setuptools": None}
