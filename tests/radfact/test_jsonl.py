@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
 
+CASES = yaml.safe_load(Path(__file__).with_name("invalid_tables.yaml").read_text("utf-8"))
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -74,20 +76,15 @@ def test_written_files_are_private(tmp_path: Path) -> None:
     assert modes == {"new": 0o700, "scores.json": 0o600, "rows.jsonl": 0o600}
 
 
+TOO_MUCH = ["[" * 100_000, '{"a": ' + "9" * 5_000 + "}"]
+
+
 @pytest.mark.parametrize(
-    ("content", "where"),
-    [
-        (b'{"a": 1}\n{"a": \n', ":2: not JSON"),
-        (b'{"a": 1}\n[1]\n', ":2: expected one JSON object per line, found list"),
-        (b'{"a": "\xff"}\n', "not UTF-8 text (byte 7)"),
-        (b"[" * 100_000, ":1: not JSON that can be read"),
-        (b'{"a": ' + b"9" * 5_000 + b"}", ":1: not JSON that can be read"),
-        (b'{"a": 1}\n{"a": [NaN]}\n', ":2: not JSON that can be read: expected a finite number or null, found NaN"),
-    ],
+    ("content", "where"), [*CASES["lines"], *((text, ":1: not JSON that can be read") for text in TOO_MUCH)]
 )
-def test_invalid_lines_are_named(content: bytes, where: str, tmp_path: Path) -> None:
+def test_invalid_lines_are_named(content: str, where: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(content)
+    path.write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError) as caught:
         list(read_jsonl(path))
     assert str(path) in str(caught.value)
@@ -99,19 +96,7 @@ def test_a_missing_document_is_named(tmp_path: Path) -> None:
         read_json(tmp_path / "pairs.json")
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        ('[\n  {"a": 1},\n  {"a" 2}\n]', "3: invalid-format"),
-        (
-            '[\n  {"a": 1, "b": [{"a": "b: {"}]},\n  {"a\\u0062": 1,\n   "c": {"d": 0, "d": 0}}\n]',
-            "4: d: duplicate",
-        ),
-        ('{"\\u0061": 1, "x": {}, "a" : 1}', "1: a: duplicate"),
-        ('{"x": "\\\\", "y": "\\"", "x": 1}', "1: x: duplicate"),
-    ],
-    ids=["invalid", "nested", "escaped", "quotes"],
-)
+@pytest.mark.parametrize(("content", "error"), CASES["documents"])
 def test_an_invalid_document_is_refused(content: str, error: str, tmp_path: Path) -> None:
     (tmp_path / "pairs.json").write_text(content)
     with raises(f"pairs.json:{error}"):
