@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from radfact.metrics.protocol import Metric, MetricResult
 from radfact.records import Pair
 
@@ -118,21 +120,7 @@ def write_radgraph(folder: Path) -> Path:
         (folder / "vocabulary" / f"radgraph__{name}_labels.txt").write_text(lines, encoding="utf-8")
     (folder / "vocabulary" / "non_padded_namespaces.txt").write_text("*labels\n*tags\n", encoding="utf-8")
 
-    named = {"bert": {"model_name": "somewhere/on-the-hub", "max_length": 512}}
-    events = {"trigger_spans_per_word": 0.3, "argument_spans_per_word": 0.8}
-    model = {
-        **{"type": "dygie", "initializer": {}, "module_initializer": {}, "embedder": {"token_embedders": named}},
-        **{"feature_size": 8, "max_span_width": 4, "target_task": "relation"},
-        "feedforward_params": {"num_layers": 1, "hidden_dims": 20, "dropout": 0.4},
-        "loss_weights": {"ner": 0.2, "relation": 1.0, "coref": 0.0, "events": 0.0},
-        "modules": {
-            "coref": {"spans_per_word": 0.3, "max_antecedents": 10, "coref_prop": 0},
-            "ner": {},
-            "relation": {"spans_per_word": 0.5},
-            "events": {**events, "loss_weights": {"trigger": 1.0, "arguments": 1.0}},
-        },
-    }
-    config = {"dataset_reader": {"token_indexers": named, "max_span_width": 4}, "model": model}
+    config = yaml.safe_load(Path(__file__).with_name("radgraph.yaml").read_text("utf-8"))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     patch_tokenizers()
@@ -142,7 +130,7 @@ def write_radgraph(folder: Path) -> Path:
         embedder=library.text_field_embedders.BasicTextFieldEmbedder({"bert": encoder}),
         **{
             name: library.DotMap(value) if isinstance(value, dict) else value
-            for name, value in model.items()
+            for name, value in config["model"].items()
             if name not in ("type", "initializer", "module_initializer", "embedder")
         },
     )

@@ -25,7 +25,7 @@ from radfact.metrics.classical.chexbert import (
     RrgCheXbert,
 )
 from radfact.metrics.classical.meteor import Meteor
-from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ
+from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ, Regression
 from radfact.metrics.classical.radgraph import (
     Graph,
     RadGraph,
@@ -115,23 +115,15 @@ def test_a_folder_without_wordnet_is_refused(tmp_path: Path) -> None:
     assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, tmp_path.resolve())
 
 
-# Calculated in decimal arithmetic from the published numbers: the score at inputs of 0, which is
-# intercept - sum(coefficient * mean / scale), and the slope of each input, coefficient / scale.
-RADCLIQ = {
-    "v0": (V0, 5.516160804054496, (-1.589034233606226, -3.009830136174949, -1.873371709917809, 0.7139418527003756)),
-    "v1": (V1, 2.450143083327176, (-1.245216330218321, -1.650845328725865, -0.9947717072020826, 1.443495431278788e-11)),
-}
-
-
-@pytest.mark.parametrize("version", RADCLIQ)
+@pytest.mark.parametrize(("version", "regression"), [("v0", V0), ("v1", V1)])
 @pytest.mark.parametrize("place", range(4))
-def test_radcliq_changes_with_each_input_as_published(version: str, place: int) -> None:
-    regression, at_zero, slopes = RADCLIQ[version]
+def test_radcliq_changes_with_each_input_as_published(version: str, regression: Regression, place: int) -> None:
+    at_zero, slopes = CASES["radcliq"][version]
     # So large that no digit of the smallest slope is lost.
     step = 1e12
     none, changed = regression.predict(np.stack([np.zeros(4), np.eye(4)[place] * step]))
     assert none == pytest.approx(at_zero, rel=1e-14, abs=0)
-    assert (changed - none) / step == pytest.approx(slopes[place], rel=1e-13, abs=0)
+    assert (changed - none) / step == pytest.approx(float(slopes[place]), rel=1e-13, abs=0)
 
 
 def test_radcliq_combines_its_parts_and_bleu_2() -> None:
@@ -154,40 +146,22 @@ def test_radcliq_combines_its_parts_and_bleu_2() -> None:
     assert (summary.point, summary.n) == (pytest.approx(3 / sum(version1[:3])), 3)
 
 
-def graph(*entities: tuple[str, str, list[tuple[str, str]]]) -> Graph:
-    rows = {
-        str(index): {"tokens": tokens, "label": label, "relations": relations}
-        for index, (tokens, label, relations) in enumerate(entities, start=1)
+GRAPHS: dict[str, Graph] = {
+    name: {
+        "entities": {
+            str(number): {"tokens": text, "label": f"{kind}::definitely present", "relations": relations}
+            for number, (text, kind, relations) in entities.items()
+        }
     }
-    return {"entities": rows}
+    for name, entities in CASES["graphs"].items()
+}
 
 
-PRESENT, ANATOMY = "Observation::definitely present", "Anatomy::definitely present"
-LEFT_EFFUSION = graph(("effusion", PRESENT, [("located_at", "2")]), ("left", ANATOMY, []))
-RIGHT_EFFUSION = graph(("Effusion", PRESENT, [("located_at", "2")]), ("right", ANATOMY, []))
-BARE_EFFUSION = graph(("effusion", PRESENT, []), ("left", ANATOMY, []))
-LOOSE_EFFUSION = graph(("effusion", PRESENT, [("located_at", "9")]), ("left", ANATOMY, []))
-
-
-@pytest.mark.parametrize(
-    ("candidate", "reference", "combined", "simple", "partial", "complete"),
-    [
-        (LEFT_EFFUSION, LEFT_EFFUSION, 1.0, 1.0, 1.0, 1.0),
-        # One of two entities is the same; the only relation has another target.
-        (LEFT_EFFUSION, RIGHT_EFFUSION, 0.25, 0.5, 0.5, 0.0),
-        # The same entities, with a relation on one side only; no relations have an F1 of 0.
-        (LEFT_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 0.5),
-        # A relation to an unknown entity counts only as the presence of a relation.
-        (LOOSE_EFFUSION, BARE_EFFUSION, 0.5, 1.0, 0.5, 1.0),
-        (graph(), LEFT_EFFUSION, 0.0, 0.0, 0.0, 0.0),
-        (graph(), graph(), 0.0, 0.0, 0.0, 0.0),
-    ],
-)
-def test_rewards_of_hand_made_graphs(
-    candidate: Graph, reference: Graph, combined: float, simple: float, partial: float, complete: float
-) -> None:
-    rewards = [reward(candidate, reference) for reward in (combined_f1, entity_reward, partial_reward, complete_reward)]
-    assert rewards == pytest.approx([combined, simple, partial, complete])
+@pytest.mark.parametrize(("candidate", "reference", "expected"), CASES["rewards"])
+def test_rewards_of_hand_made_graphs(candidate: str, reference: str, expected: list[float]) -> None:
+    functions = (combined_f1, entity_reward, partial_reward, complete_reward)
+    rewards = [function(GRAPHS[candidate], GRAPHS[reference]) for function in functions]
+    assert rewards == pytest.approx(expected)
 
 
 def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
@@ -195,13 +169,13 @@ def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
 
     def annotate(texts: list[str]) -> list[Graph]:
         annotated.extend(texts)
-        return [LEFT_EFFUSION for _ in texts]
+        return [GRAPHS["left"] for _ in texts]
 
     metric = RadGraph(annotate)
     result = metric.score([pair("Left EFFUSION.", "left effusion."), pair("", "Left effusion.", "2")])
     assert annotated == ["left effusion."]
     assert result.values["rg_er"] == [1.0, 0.0]
-    assert result.details[0]["candidate"][0] == f"effusion ({PRESENT}; located_at left)"
+    assert result.details[0]["candidate"][0] == "effusion (Observation::definitely present; located_at left)"
 
 
 class FixedLabeler:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from error_checks import raises_code
 from results_folder import page_data
 
@@ -21,25 +22,13 @@ from radfact.pages.runs import OpenedRun
 from radfact.results.compare import compare
 from radfact.results.reader import read_outcomes
 
-NORMAL = "No pneumothorax. The lungs are clear."
-REFERENCES = {
-    "side": "Left effusion. Cardiomegaly.",
-    "omitted": "Small left pneumothorax.",
-    "denied": "Right effusion.",
-    "invented": "The heart is normal.",
-    "normal": NORMAL,
-}
-CANDIDATES = {
-    "side": "Right effusion. Cardiomegaly.",
-    "omitted": "No effusion.",
-    "denied": "No effusion.",
-    "invented": "Rib fracture. Cardiomegaly.",
-    "normal": NORMAL,
-}
+CASES = yaml.safe_load(Path(__file__).with_name("findings.yaml").read_text("utf-8"))
+STUDIES: dict[str, list[str]] = CASES["studies"]
+CANDIDATES = {name: candidate for name, (candidate, _) in STUDIES.items()}
 
 
 def pairs(candidates: dict[str, str]) -> list[Pair]:
-    return [Pair(key, text, REFERENCES[key]) for key, text in candidates.items()]
+    return [Pair(key, text, STUDIES[key][1]) for key, text in candidates.items()]
 
 
 def read_csv(path: Path) -> dict[str, dict[str, str]]:

@@ -3,9 +3,11 @@
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from radfact import Box, Pair, PatientContext, Sentence, evaluate
 from radfact.errors import Failure
@@ -19,23 +21,10 @@ EMPTY: dict[str, Any] = {
     **{"sentence": 0, "status": "present", "tier": "actionable", "character": []},
     **dict.fromkeys(FIELDS),
 }
-RESPONSES: dict[str, list[dict[str, Any]]] = {
-    "Stable small left effusion.": [
-        {"finding": "effusion", "side": "left", "degree": "small", "change": "unchanged", "tier": "minor"}
-    ],
-    "Bilateral lower lobe airspace disease. No PTX.": [
-        {"finding": "airspace disease", "side": "both", "zone": "lower", "tier": "urgent"},
-        {"finding": "PTX", "status": "absent", "sentence": 1, "tier": "expected"},
-    ],
-    "Left effusion.": [{"finding": "pleural effusion", "side": "left"}],
-    "Right effusion.": [{"finding": "pleural effusion", "side": "right"}],
-    "ETT too low.": [{"finding": "endotracheal tube", "position": "malpositioned", "tier": "urgent"}],
-    "Swyer-James syndrome.": [{"finding": "Swyer-James syndrome"}],
-    "15 mm nodule, possibly a mass.": [{"finding": "nodule", "size_mm": 15, "status": "uncertain"}],
-    "The effusion has resolved.": [{"finding": "effusion", "change": "resolved", "tier": "minor"}],
-    "Wrong sentence.": [{"finding": "nodule", "sentence": 3}],
-    "Nothing.": [],
-}
+
+
+CASES = yaml.safe_load(Path(__file__).with_name("findings.yaml").read_text("utf-8"))
+RESPONSES: dict[str, list[dict[str, Any]]] = CASES["responses"]
 
 
 def respond(message: str, conversation: Sequence[Message] = ()) -> str:
