@@ -65,18 +65,13 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
 @pytest.fixture
 def mixed(studies: list[Study], tmp_path: Path) -> Path:
     """A manifest of six: a missing radiograph, an invalid image, no image, and a valid study before each."""
-    for number in (0, 1):
-        (tmp_path / f"radiograph{number}.png").write_bytes(b"no radiograph")
-    (tmp_path / "radiograph0.png").unlink()
-    path = tmp_path / "manifest.jsonl"
+    (tmp_path / "radiograph1.png").write_bytes(b"no radiograph")
     bad = [
-        studies[number].model_copy(
-            update={"sample_id": f"bad{number}", "frontal": tmp_path / f"radiograph{number}.png"}
-        )
-        for number in range(2)
+        study.model_copy(update={"sample_id": f"bad{number}", "frontal": tmp_path / f"radiograph{number}.png"})
+        for number, study in enumerate(studies[:2])
     ]
-    rows = [studies[0], bad[0], studies[1], bad[1], studies[2]]
-    write_manifest(path, rows)
+    path = tmp_path / "manifest.jsonl"
+    write_manifest(path, [studies[0], bad[0], studies[1], bad[1], studies[2]])
     with path.open("a") as handle:
         handle.write('{"sample_id": "bad2", "indication": "Cough."}\n')
     return path
@@ -86,19 +81,30 @@ def _generate(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_unusable_studies_are_listed_with_a_reason(
-    checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path
+def test_unusable_studies_are_listed_and_drafted_alone_once_they_are_fixed(
+    checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     out = tmp_path / "drafts.jsonl"
     result = _generate(*_arguments(checkpoint, mixed, out))
     assert result.exit_code == 3, result.output
     assert "3 of 6 studies drafted" in result.output
-    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in studies[:3]]
+    before = read_rows(out)
+    assert [row["sample_id"] for row in before] == [study.sample_id for study in studies[:3]]
     reasons = {failure.sample_id: failure.reason for failure in read_failures(tmp_path / "failures.jsonl")}
     places = {"bad0": "radiograph0.png: ", "bad1": "radiograph1.png: ", "bad2": "manifest.jsonl:6: frontal: "}
     assert reasons.keys() == places.keys()
-    assert all(place in reasons[key] for key, place in places.items())
-    assert all(reason in result.output for reason in reasons.values())
+    assert all(place in reasons[key] and reasons[key] in result.output for key, place in places.items())
+
+    for number in range(2):
+        (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
+    mixed.write_text(mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", '))
+    requested.clear()
+    result = _generate(*_arguments(checkpoint, mixed, out))
+    assert result.exit_code == 0, result.output
+    assert sorted(requested) == ["bad0", "bad1", "bad2"]
+    assert [row for row in read_rows(out) if row["sample_id"] not in requested] == before
+    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
+    assert not (tmp_path / "failures.jsonl").exists()
 
 
 @pytest.mark.parametrize(("option", "code"), [((), 3), (("--image-check", "off"), 0)])
@@ -113,25 +119,6 @@ def test_a_black_image_is_a_failure_unless_the_check_is_off(
     failures = read_failures(tmp_path / "failures.jsonl")
     assert [failure.sample_id for failure in failures] == ([black.sample_id] if code else [])
     assert all("black.png: expected a chest radiograph" in failure.reason for failure in failures)
-
-
-def test_only_fixed_studies_are_drafted_again(
-    checkpoint: Path, studies: list[Study], mixed: Path, tmp_path: Path, requested: list[str]
-) -> None:
-    out = tmp_path / "drafts.jsonl"
-    _generate(*_arguments(checkpoint, mixed, out))
-    before = read_rows(out)
-    for number in range(2):
-        (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
-    text = mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", ')
-    mixed.write_text(text)
-    requested.clear()
-    result = _generate(*_arguments(checkpoint, mixed, out))
-    assert result.exit_code == 0, result.output
-    assert sorted(requested) == ["bad0", "bad1", "bad2"]
-    assert [row for row in read_rows(out) if row["sample_id"] not in requested] == before
-    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
-    assert not (tmp_path / "failures.jsonl").exists()
 
 
 def test_failures_of_unrequested_studies_remain(

@@ -149,7 +149,7 @@ def _drawn(corners: Sequence[Sequence[float]], x: NDArray[Any], y: NDArray[Any])
     return mask
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(bins, max_size=3), st.lists(regions, min_size=1, max_size=3), st.integers(20, 90), st.integers(20, 90))
 def test_scores_use_crop_pixels_mapped_to_the_original(
     folder: Path,

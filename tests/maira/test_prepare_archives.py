@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +16,7 @@ from releases import load_release, write_release
 
 from maira.data.manifest import read_failures, read_manifest
 
-pytestmark = pytest.mark.slow
-
-
-def _prepare(source: str, out: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "maira", "prepare", source, "--out", str(out), "--size", "32"]
-    return subprocess.run([*command, *map(str, options)], capture_output=True, text=True, timeout=120)
+RunMaira = Callable[..., tuple[int, str, str]]
 
 
 def _skipped(out: Path) -> dict[str, str]:
@@ -83,11 +77,11 @@ def mimic(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_mimic_cxr_as_dicom(mimic: Path) -> None:
-    tables = ("--metadata", mimic / "mimic-cxr-jpg", "--ms-cxr", mimic / "ms-cxr")
-    process = _prepare("mimic-cxr", mimic / "out", "--root", mimic / "mimic-cxr", *tables)
-    assert process.returncode == 3, process.stderr
-    assert "Traceback" not in process.stderr
+MIMIC = "prepare mimic-cxr --out out --size 32 --root mimic-cxr --metadata mimic-cxr-jpg --ms-cxr ms-cxr"
+
+
+def test_mimic_cxr_as_dicom(mimic: Path, run_maira: RunMaira) -> None:
+    assert run_maira(*MIMIC.split())[0] == 3
     samples = read_manifest(mimic / "out" / "manifest.jsonl")
     # In training, every frontal radiograph of the prior study gives a sample.
     assert [(s.study_id, s.split, s.frontal.stem, s.prior_frontal and s.prior_frontal.stem) for s in samples] == [
@@ -105,17 +99,14 @@ def test_mimic_cxr_as_dicom(mimic: Path) -> None:
     assert all(_brightest_corner(s.frontal) == (True, True) for s in samples)
 
 
-def test_held_out_patients_require_the_official_split(mimic: Path) -> None:
-    tables = ("--metadata", mimic / "mimic-cxr-jpg", "--ms-cxr", mimic / "ms-cxr")
-    options = ("--root", mimic / "mimic-cxr", "--draw-splits", "train=0.5,test=0.5", *tables)
-    process = _prepare("mimic-cxr", mimic / "out", *options)
-    assert process.returncode == 2
-    assert process.stderr.count("\n") == 1
+@pytest.mark.usefixtures("mimic")
+def test_held_out_patients_require_the_official_split(run_maira: RunMaira) -> None:
+    code, _, error = run_maira(*MIMIC.split(), "--draw-splits", "train=0.5,test=0.5")
+    assert (code, error.count("\n")) == (2, 1)
 
 
-def test_ms_cxr_on_the_radiographs_of_mimic_cxr(mimic: Path) -> None:
-    process = _prepare("ms-cxr", mimic / "out", "--root", mimic / "ms-cxr", "--images", mimic / "mimic-cxr")
-    assert process.returncode == 0, process.stderr
+def test_ms_cxr_on_the_radiographs_of_mimic_cxr(mimic: Path, run_maira: RunMaira) -> None:
+    assert run_maira("prepare", "ms-cxr", "--out", "out", "--root", "ms-cxr", "--images", "mimic-cxr")[0] == 0
     (study,) = read_manifest(mimic / "out" / "manifest.jsonl")
     assert study.phrases is not None
     (box,) = study.phrases[0].boxes or ()
@@ -129,7 +120,7 @@ def _png(pixels: np.ndarray) -> bytes:
     return written.getvalue()
 
 
-def test_padchest_from_zips(tmp_path: Path) -> None:
+def test_padchest_from_zips(tmp_path: Path, run_maira: RunMaira) -> None:
     bright, flipped = _png(RAMP * 500), _png(RAMP[::-1] * 500)
     radiographs = {
         "0": {"a1.png": bright, "a2.png": bright},
@@ -153,9 +144,8 @@ def test_padchest_from_zips(tmp_path: Path) -> None:
         reports = [("first", "Clear.", "Normal."), ("second", "A mass.", ""), ("cut", "Clear.", "")]
         csv.writer(handle).writerows([("StudyID", "findings", "impression"), *reports])
     (tmp_path / "splits.csv").write_text("PatientID,split\np,validation\n")
-    tables = ("--reports", tmp_path / "english.csv", "--splits", tmp_path / "splits.csv")
-    process = _prepare("padchest", tmp_path / "out", "--root", tmp_path, *tables)
-    assert process.returncode == 3, process.stderr
+    command = "prepare padchest --root . --out out --size 32 --reports english.csv --splits splits.csv"
+    assert run_maira(*command.split())[0] == 3
     first, second = read_manifest(tmp_path / "out" / "manifest.jsonl")
     assert (first.study_id, first.findings, first.split, first.prior_report) == ("first", "Clear.", "validate", None)
     assert (second.study_id, second.findings, second.lateral) == ("second", "A mass.", None)

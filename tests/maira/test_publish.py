@@ -129,6 +129,13 @@ def facts(checkpoint: Path) -> CheckpointFacts:
     return read_checkpoint(checkpoint)
 
 
+@pytest.fixture(scope="module")
+def trained(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a run of two steps."""
+    folder = tmp_path_factory.mktemp("runs") / "private-name"
+    return train(train_config(phantoms, folder, passes=8, global_batch=4), quiet())
+
+
 def maira(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, [*map(str, arguments)])
 
@@ -254,9 +261,8 @@ def test_what_is_not_known_is_unknown(facts: CheckpointFacts) -> None:
     assert ModelCard(text).data.to_dict().keys().isdisjoint({"datasets", "base_model", "model-index"})
 
 
-def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: Path) -> None:
-    config = train_config(phantoms, tmp_path / "private-name", passes=8, global_batch=4)
-    folder = train(config, quiet())
+def test_the_card_of_a_run_has_its_data_and_settings(trained: Path, phantoms: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "copy")
     record = read_json(folder / RECORD_FILE)
     assert (record["data"][0]["studies"], record["steps"]) == (14, 2)
     facts = read_checkpoint(folder)
@@ -276,9 +282,9 @@ def test_the_card_of_a_run_has_its_data_and_settings(phantoms: Path, tmp_path: P
     assert str(tmp_path) not in str(make_card(REPOSITORY, facts))
 
 
-def test_a_run_from_a_model_of_the_hub_names_it(cached: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_run_from_a_model_of_the_hub_names_it(cached: Path, trained: Path, phantoms: Path, tmp_path: Path) -> None:
     shutil.rmtree(cached)
-    shutil.copytree(train(train_config(phantoms, tmp_path / "first", passes=4), quiet()), cached)
+    shutil.copytree(trained, cached)
     facts = read_checkpoint(train(train_config(phantoms, tmp_path / "run", model=REPOSITORY, passes=4), quiet()))
     assert facts.training is not None
     start = facts.training.model
@@ -342,52 +348,40 @@ def test_the_card_of_a_judge_has_its_check(facts: CheckpointFacts, tmp_path: Pat
 FRESH = """
 import sys
 import maira
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-kinds = (AutoConfig, AutoModelForImageTextToText, AutoProcessor)
-print(*(type(kind.from_pretrained(sys.argv[1])).__name__ for kind in kinds))
-"""
+assert not {"torch", "transformers"} & sys.modules.keys()
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, Trainer, TrainingArguments
 
-TRAINER = """
-import sys
-import maira
+name, folder = sys.argv[1:]
+config, model, processor = (
+    kind.from_pretrained(name) for kind in (AutoConfig, AutoModelForImageTextToText, AutoProcessor)
+)
+print(*(type(loaded).__name__ for loaded in (config, model, processor)))
 import torch
-from transformers import Trainer, TrainingArguments
 
-model = maira.MairaForConditionalGeneration.from_pretrained(sys.argv[1])
-processor = maira.MairaProcessor.from_pretrained(sys.argv[1])
 ids = torch.tensor(processor.encode_prompt("No images.", 0))
 arguments = TrainingArguments(
-    sys.argv[2], max_steps=1, report_to=[], use_cpu=True, save_strategy="no", remove_unused_columns=False
+    folder, max_steps=1, report_to=[], use_cpu=True, save_strategy="no", remove_unused_columns=False
 )
 trainer = Trainer(model, arguments, train_dataset=[{"input_ids": ids, "labels": ids}] * 2, processing_class=processor)
 trainer.train()
-trainer.save_model(sys.argv[2])
+trainer.save_model(folder)
 """
 
 
-def run_fresh(cached: Path, code: str, *arguments: object) -> str:
-    """Run Python with the cache and without a network; return its standard output."""
-    environment = os.environ | {"HF_HOME": str(cached.parents[3]), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cached.parent)
-    assert process.returncode == 0, process.stderr
-    return process.stdout
-
-
 @pytest.mark.slow
-def test_a_fresh_process_loads_by_name(cached: Path) -> None:
+def test_a_fresh_process_loads_by_name_and_the_trainer_of_transformers_trains_and_saves(
+    cached: Path, tmp_path: Path
+) -> None:
     """The repository has code, as the released model has; it is not run, without a question or an option."""
     config = read_json(cached / "config.json")
     config["auto_map"] = {"AutoConfig": "code.Config", "AutoModelForImageTextToText": "code.Model"}
     write_json(cached / "config.json", config)
     (cached / "code.py").write_text("raise RuntimeError('was run')")
-    kinds = run_fresh(cached, FRESH, REPOSITORY).split()
-    assert kinds == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"]
-
-
-@pytest.mark.slow
-def test_the_trainer_of_transformers_trains_and_saves_a_model(cached: Path, tmp_path: Path) -> None:
-    run_fresh(cached, TRAINER, REPOSITORY, tmp_path / "run")
+    environment = os.environ | {"HF_HOME": str(cached.parents[3]), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FRESH, REPOSITORY, str(tmp_path / "run")]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cached.parent)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split()[:3] == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"]
     MairaForConditionalGeneration.from_pretrained(tmp_path / "run")
     MairaProcessor.from_pretrained(tmp_path / "run")

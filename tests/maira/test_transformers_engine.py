@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,27 +157,21 @@ def test_an_unreadable_image_fails_its_own_request_only(
     assert sum(rows) == len(requests)
 
 
-def _with_room_for(rows: int, engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let the language model run out of memory above so many rows; gives the rows of all calls, as they come."""
-    forward, tried = engine.language_model.model.forward, []
-
-    @functools.wraps(forward)
-    def small(*arguments: Any, **inputs: Any) -> Any:
-        given = inputs["inputs_embeds"] if inputs.get("inputs_embeds") is not None else inputs["input_ids"]
-        tried.append(len(given))
-        if len(given) > rows:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return forward(*arguments, **inputs)
-
-    monkeypatch.setattr(engine.language_model.model, "forward", small)
-    return tried
-
-
 def test_running_out_of_memory_halves_batches(
     checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
-    tried = _with_room_for(2, engine, monkeypatch)
+    forward, tried = engine.language_model.model.forward, []
+
+    @functools.wraps(forward)
+    def with_memory_for_two_rows(*arguments: Any, **inputs: Any) -> Any:
+        rows = inputs["inputs_embeds"] if inputs.get("inputs_embeds") is not None else inputs["input_ids"]
+        tried.append(len(rows))
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return forward(*arguments, **inputs)
+
+    monkeypatch.setattr(engine.language_model.model, "forward", with_memory_for_two_rows)
     assert _texts(_run(engine, requests)) == expected
     assert [rows for rows in tried if rows > 2] == [5]
 
@@ -202,9 +195,8 @@ def test_a_request_too_large_for_memory_fails_alone(
     (index,) = (index for index, response in responses.items() if isinstance(response, FailedRequest))
     assert responses.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
     answered = [responses[i] for i in sorted(responses)]
-    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == expected[:index] + expected[
-        index + 1 :
-    ]
+    others = expected[:index] + expected[index + 1 :]
+    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == others
     assert max(rows) == 4
 
 
@@ -291,24 +283,17 @@ def shown(studies: list[Study]) -> Images:
     return [(a, b), (b,), (c,), (c, d), (d,), (d, e), (e,), (a,)]
 
 
-def _tokens(features: ImageFeatures, shown: Sequence[Sequence[Path]], size: int) -> list[list[float]]:
-    result: list[list[float]] = []
-    for first in range(0, len(shown), size):
-        tokens = features.encode(first, min(len(shown), first + size))
-        for images in shown[first : first + size]:
-            encoded = [tokens[image] for image in images]
-            result.append([feature.item() for feature in encoded if isinstance(feature, torch.Tensor)])
-    return result
-
-
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("held", "encoded"), [(1 << 20, 5), (0, None)])
 def test_memory_for_encoded_images_is_bounded(
     shown: Images, processor: MairaProcessor, size: int, held: int, encoded: int | None
 ) -> None:
     encoder = OnePixel()
+    result: list[list[float]] = []
     with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=held) as bounded:
-        result = _tokens(bounded, shown, size)
+        for first in range(0, len(shown), size):
+            tokens: Any = bounded.encode(first, min(len(shown), first + size))
+            result += [[tokens[image].item() for image in images] for images in shown[first : first + size]]
         assert sum(tokens.nbytes for tokens in bounded._cache.values()) <= held
     pixels = {image: processor.image_processor([load_gray(image)])["pixel_values"] for row in shown for image in row}
     assert result == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
