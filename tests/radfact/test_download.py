@@ -66,7 +66,7 @@ def test_a_broken_download_is_resumed(
     done = (tmp_path / "file.part").stat().st_size
     assert 0 < done <= 300_000
     assert download(server.url("file"), tmp_path / "file", sha256=sha256) == SHA256
-    _, requested, size = server.requests[1]
+    ((_, requested, size),) = server.requests[1:]
     assert requested == (f"bytes={done}-" if has_range else None)
     assert size == len(CONTENT) - (done if is_resumed else 0)
 
