@@ -21,10 +21,6 @@ PREMISES = ("The heart is enlarged.", "No pneumothorax.")
 QUERY = EntailmentQuery(PREMISES, "Enlarged heart.")
 
 
-def judge_with(opinion: Any) -> Verdict | Failure:
-    return CallableJudge(lambda *_: opinion).judge([QUERY])[0]
-
-
 @pytest.mark.parametrize(
     ("opinion", "verdict"),
     [
@@ -39,7 +35,7 @@ def judge_with(opinion: Any) -> Verdict | Failure:
     ],
 )
 def test_return_values_become_verdicts(opinion: Any, verdict: Verdict) -> None:
-    assert judge_with(opinion) == verdict
+    assert CallableJudge(lambda *_: opinion).judge([QUERY]) == [verdict]
 
 
 ODD_PARTS: Sequence[Any] = (
@@ -59,7 +55,7 @@ ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_e
 )
 def test_an_invalid_return_value_stops_the_run(opinion: Any) -> None:
     with raises_code(ErrorCode.INVALID_PLUGIN):
-        judge_with(opinion)
+        CallableJudge(lambda *_: opinion).judge([QUERY])
 
 
 async def judge_later(*_: Any) -> bool:

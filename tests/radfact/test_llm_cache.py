@@ -118,10 +118,11 @@ def test_a_failed_read_from_the_cache_stops_the_run(serve: Any, tmp_path: Path) 
 
 
 def test_two_processes_write_to_one_cache(tmp_path: Path) -> None:
-    first, second = ResponseCache(tmp_path), ResponseCache(tmp_path)
-    first.put([("a", CachedResponse("1", 0, 0))])
-    second.put([("b", CachedResponse("2", 0, 0))])
-    assert (first.get("b"), second.get("a")) == (CachedResponse("2", 0, 0), CachedResponse("1", 0, 0))
+    responses = {"a": CachedResponse("1", 0, 0), "b": CachedResponse("2", 0, 0)}
+    caches = [ResponseCache(tmp_path) for _ in responses]
+    for shared, item in zip(caches, responses.items(), strict=True):
+        shared.put([item])
+    assert [{key: shared.get(key) for key in responses} for shared in caches] == [responses, responses]
 
 
 def test_responses_during_a_commit_share_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

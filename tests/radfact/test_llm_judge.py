@@ -12,7 +12,7 @@ import yaml
 from call_counts import count_calls
 from chat_server import ChatServer, Reply, completion, last
 from error_checks import raises_code
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from radfact.errors import ErrorCode
@@ -256,31 +256,23 @@ def test_half_a_response_gives_no_verdict(serve: Any) -> None:
     assert isinstance(judge_of(serve(lambda *_: cut)).judge(QUERIES[:1])[0], Failure)
 
 
-sentences = (
-    st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30)
-    .map(
-        # Words such as "none" mean that there is no evidence, so a sentence needs other words, too.
-        lambda text: f"Finding {text} seen"
-    )
-    .filter(lambda text: strip_reasoning(text) == text)
+# Words such as "none" mean that there is no evidence, so a sentence needs other words, too.
+sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
+    "Finding {} seen".format
 )
+sentences = sentences.filter(lambda text: strip_reasoning(text) == text)
 
 
+# Quotation marks of a response are part of a premise, too.
+@example(premises=["Clear <think> lungs.", "No effusion."], index=0)
+@example(premises=["Clear ``` lungs.", "No effusion."], index=0)
 @settings(deadline=None)
-@given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), data=st.data())
-def test_formatted_responses_for_a_sentence_are_parsed(premises: list[str], data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(premises) - 1))
-    example = Example(tuple(premises), "x", (premises[index],), "entailment")
-    _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
+@given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), index=st.integers(0, 3))
+def test_formatted_responses_for_a_sentence_are_parsed(premises: list[str], index: int) -> None:
+    index %= len(premises)
+    shot = Example(tuple(premises), "x", (premises[index],), "entailment")
+    _, _, (_, written) = few_shot_messages([shot], "", "yaml", "sentence")
     assert parse_response(written, premises) == (Verdict("entailment", (index,)), 0)
-
-
-@pytest.mark.parametrize("mark", ["<think>", "```"])
-def test_quotation_marks_of_a_candidate_are_part_of_it(mark: str) -> None:
-    premises = (f"Clear {mark} lungs.", "No effusion.")
-    example = Example(premises, "x", premises[:1], "entailment")
-    _, _, (_, written) = few_shot_messages([example], "", "yaml", "sentence")
-    assert parse_response(written, premises) == (Verdict("entailment", (0,)), 0)
 
 
 @settings(deadline=None)
