@@ -36,6 +36,7 @@ CHANGED = [Pair("0", "Edema.", PAIRS[0].reference), Pair("1", PAIRS[1].candidate
 OTHERS = [*CHANGED, *PAIRS[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_agreement_records_samples_that_do_not_match(tmp_path: Path, table: tuple[object, ...]) -> None:
     folder, out = scores(tmp_path / "s", OTHERS), tmp_path / "out"
     console = run_meta("agreement", *table, "--scores", folder, "--out", out)

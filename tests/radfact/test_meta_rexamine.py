@@ -151,8 +151,9 @@ def styled() -> Mock:
 
 
 @pytest.fixture
-def run(tmp_path: Path, styled: Mock) -> Run:
+def run(tmp_path: Path, styled: Mock, without_plots: None) -> Run:
     """Run the seven steps in the same folder."""
+    del without_plots
 
     def steps(
         reports: Sequence[SiteReport] = REPORTS, score: ScoreFunction = overlap, **options: Any

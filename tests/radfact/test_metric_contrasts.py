@@ -111,6 +111,7 @@ def test_the_largest_disagreements_come_first_and_equal_ranks_are_none() -> None
     assert len(find_disagreements(rating_set(many), ScoreColumns({"f1": many}, {"f1": "higher"}))) == LISTED
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_the_command_tests_metrics_and_lists_disagreements(tmp_path: Path) -> None:
     texts = ["No effusion.", "Small effusion.", "Large left effusion.", "The heart is large."]
     rows = [[i, texts[i % 4], texts[(i * i) % 4], i % 3] for i in range(12)]

@@ -97,6 +97,7 @@ def test_ties_are_shown_and_a_score_with_ties_only_has_no_accuracy(tmp_path: Pat
     assert (tmp_path / "out/preferences.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(
     ("label", "accuracies", "exit_code"),
     [
@@ -107,11 +108,7 @@ def test_ties_are_shown_and_a_score_with_ties_only_has_no_accuracy(tmp_path: Pat
     ],
 )
 def test_a_judge_is_queried_for_preferences(
-    label: str | None,
-    accuracies: dict[str, tuple[float | None, float | None, int]],
-    exit_code: int,
-    tmp_path: Path,
-    serve: Serve,
+    label: str | None, accuracies: dict[str, Any], exit_code: int, tmp_path: Path, serve: Serve
 ) -> None:
     def reply(body: dict[str, Any], _: int) -> Reply:
         has_label = label or "C" in last(body).split()
