@@ -70,19 +70,17 @@ def computed(
 
 
 def test_recomputation_keeps_gradients_and_saves_activations(config: MairaConfig) -> None:
-    """Of all parts, the encoder's too; blocks in evaluation mode, as in generation, are unchanged."""
-    plain, none = computed(config, None)
+    plain, waiting_without = computed(config, None)
     waiting = []
     for kind in ("selective", "full"):
-        recomputing = {"activation_checkpointing": kind}
-        recomputed, count = computed(config, make_recipe(**recomputing))
+        recomputed, count = computed(config, recipe := make_recipe(activation_checkpointing=kind))
         waiting.append(count)
         assert recomputed.keys() == plain.keys()
         for name, gradient in plain.items():
             assert torch.equal(recomputed[name], gradient), name
-    assert 0 < 1.2 * waiting[1] < waiting[0] < none / 1.2
-    in_evaluation = [computed(config, recipe, training=False)[1] for recipe in (None, make_recipe(**recomputing))]
-    assert in_evaluation[0] == in_evaluation[1]
+    assert 0 < 1.2 * waiting[1] < waiting[0] < waiting_without / 1.2
+    # In evaluation mode, as in generation, blocks are unchanged.
+    assert computed(config, None, training=False)[1] == computed(config, recipe, training=False)[1]
 
 
 def test_compilation_keeps_gradients(config: MairaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +152,6 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 
 def test_weight_decay_applies_to_matrices_only() -> None:
-    """Frozen parameters are excluded."""
     model = layers()
     optimizer = make_optimizer(model, make_recipe(weight_decay=0.1))
     decay = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
@@ -164,7 +161,6 @@ def test_weight_decay_applies_to_matrices_only() -> None:
 @given(st.integers(1, 5000), st.floats(0, 1))
 @settings(deadline=None)
 def test_the_learning_rate_warms_up_and_decays_as_a_cosine(steps: int, warmup: float) -> None:
-    """It is never 0 in the run, its peak is the recipe's, and from there it only falls."""
     factor = make_lr_schedule(make_recipe(warmup=warmup), steps)
     rates = [factor(s) for s in range(steps)]
     peak = max(1, round(warmup * steps)) - 1
@@ -182,7 +178,6 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_compiler")
 def test_eight_bit_states_are_saved_and_resumed(tmp_path: Path) -> None:
-    """The losses after it are those of a run that was not interrupted."""
     optim = pytest.importorskip("torchao.optim")
     eight_bit = make_recipe(optimizer="adamw_8bit", learning_rate=0.01)
     model = layers()

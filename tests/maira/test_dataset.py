@@ -134,8 +134,7 @@ def test_dropped_inputs_are_never_shown(
 
 def test_unusable_studies_are_counted(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
     alone = changed(phantoms, tmp_path, prior_frontal=None, prior_report="Clear lungs.")
-    dataset = opened(alone, tasks={"findings": 1, "grounded": 0, "phrase": 0})
-    assert dataset.notes == {PRIOR_REPORT_UNUSED: 14}
+    assert opened(alone, tasks={"findings": 1}).notes == {PRIOR_REPORT_UNUSED: 14}
     wide = tmp_path / "wide.png"
     Image.fromarray(np.arange(5000, dtype=np.uint8).reshape(50, 100)).save(wide)
     boxed = [Sentence(text="A nodule.", boxes=(Box(x_min=0.1, y_min=0, x_max=0.5, y_max=1),))]
@@ -171,13 +170,11 @@ def test_processes_build_the_same_table(
     opened: Callable[..., StudyDataset], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
-    monkeypatch.setattr(module, "_SINGLE_PROCESS", 0)
-    monkeypatch.setattr(module, "_CHUNK", 3)
-    monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    made = alone.config
+    for name, value in (("_SINGLE_PROCESS", 0), ("_CHUNK", 3), ("usable_cores", lambda: 2)):
+        monkeypatch.setattr(module, name, value)
     counts: list[tuple[int, int]] = []
     together = open_dataset(
-        made, made.train, alone.processor, tmp_path / "elsewhere", on_progress=lambda *done: counts.append(done)
+        alone.config, alone.config.train, alone.processor, tmp_path / "2", on_progress=lambda *done: counts.append(done)
     )
     np.testing.assert_array_equal(alone.table, together.table)
     assert (alone.kinds, alone.notes) == (together.kinds, together.notes)
@@ -187,19 +184,14 @@ def test_processes_build_the_same_table(
 def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
-    lines = phantoms.read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) | {"findings": "Clear\u2028lungs."} for line in lines]
-    rows = [
-        row | {c: row[c] and str(phantoms.parent / row[c]) for c in ("frontal", "lateral", "prior_frontal")}
-        for row in rows
-    ]
+    lines = changed(phantoms, tmp_path, findings="Clear\u2028lungs.").read_text(encoding="utf-8").split("\n")
+    rows = [json.loads(line) for line in lines if line]
     loose = tmp_path / "loose.jsonl"
     loose.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8-sig")
     dataset = opened(loose)
-    assert [dataset.sample_id(row) for row in np.flatnonzero(dataset.table["task"] == 0).tolist()] == [
-        r["sample_id"] for r in rows
-    ]
-    assert dataset.encode(0).sample_id == rows[0]["sample_id"]
+    ids = [dataset.sample_id(row) for row in np.flatnonzero(dataset.table["task"] == 0).tolist()]
+    assert ids == [row["sample_id"] for row in rows]
+    assert dataset.encode(0).sample_id == ids[0]
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -218,7 +210,6 @@ def test_duplicate_sample_ids_are_refused(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lateral": Path("gone.png")}, r"gone\.png: no such file"),
         ({"frontal": Path("gone.png")}, r"gone\.png: no such file"),
         ({"indication": "Cough <image>"}, "phantom-7-000000.* <image>"),
         ({"findings": "A <box> mass."}, "phantom-7-000000.* <box>"),
@@ -253,14 +244,9 @@ def test_coverage_is_the_fraction_of_a_patch_under_boxes_per_class() -> None:
     assert not cover[..., 0].any()
 
 
-@pytest.fixture
-def streamed(opened: Callable[..., StudyDataset], phantoms: Path) -> tuple[StudyDataset, DataSchedule]:
+def test_steps_are_streamed_in_order_from_any_start(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
     dataset = opened(phantoms)
-    return dataset, DataSchedule(dataset.table, dataset.config)
-
-
-def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset, DataSchedule]) -> None:
-    dataset, schedule = streamed
+    schedule = DataSchedule(dataset.table, dataset.config)
     before = torch.get_rng_state()
     steps = list(iterate_steps(dataset, schedule, 0, workers=2))
     assert torch.equal(before, torch.get_rng_state())
@@ -284,27 +270,21 @@ def test_steps_are_streamed_in_order_from_any_start(streamed: tuple[StudyDataset
 def test_unreadable_samples_are_skipped_if_configured(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, is_black: bool
 ) -> None:
-    radiograph = tmp_path / "radiograph.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(radiograph)
-    studies = read_manifest(phantoms)
-    number = next(i for i, study in enumerate(studies) if study.lateral is not None)
-    manifest = tmp_path / "manifest.jsonl"
-    bad = studies[number].model_copy(update={"lateral": radiograph})
-    write_manifest(manifest, [*studies[:number], bad, *studies[number + 1 :]])
+    radiograph, manifest = tmp_path / "radiograph.png", tmp_path / "manifest.jsonl"
+    bad, *others = read_manifest(phantoms)
+    radiograph.write_bytes(bad.frontal.read_bytes())
+    write_manifest(manifest, [bad.model_copy(update={"lateral": radiograph}), *others])
     dataset = opened(manifest, faults={"unreadable": "skip"}, tasks={"findings": 1}, epochs=1, global_batch=14)
     if is_black:
         Image.new("L", (64, 64)).save(radiograph)
     else:
         radiograph.write_bytes(radiograph.read_bytes()[:1000])
     schedule = DataSchedule(dataset.table, dataset.config)
-    ((_, rows, skipped, _),) = iterate_steps(dataset, schedule)
-    assert [(name, tokens) for name, tokens, _ in skipped] == [
-        (studies[number].sample_id, int(dataset.table[number]["answer"]))
-    ]
-    assert "radiograph.png" in skipped[0].reason
-    assert ("1 distinct gray value " in skipped[0].reason) == is_black
-    names = {name for row in rows for name in row.sample_ids}
-    assert names == {study.sample_id for study in studies} - {studies[number].sample_id}
+    ((_, rows, (skipped,), _),) = iterate_steps(dataset, schedule)
+    assert skipped[:2] == (bad.sample_id, int(dataset.table[0]["answer"]))
+    assert "radiograph.png" in skipped.reason
+    assert ("1 distinct gray value " in skipped.reason) == is_black
+    assert {name for row in rows for name in row.sample_ids} == {study.sample_id for study in others}
     with raises("radiograph.png: file-unreadable"):
         stopping = schedule.config.model_copy(update={"faults": AnomalyConfig()})
         list(iterate_steps(dataset, DataSchedule(dataset.table, stopping)))
@@ -313,21 +293,17 @@ def test_unreadable_samples_are_skipped_if_configured(
 def test_all_missing_images_are_named_at_once(
     opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
 ) -> None:
-    studies = read_manifest(phantoms)
-    gone = [study.model_copy(update={"lateral": tmp_path / f"gone-{i}.png"}) for i, study in enumerate(studies)]
-    write_manifest(tmp_path / "manifest.jsonl", gone)
+    gone = [tmp_path / f"gone-{number}.png" for number in range(14)]
+    studies = zip(read_manifest(phantoms), gone, strict=True)
+    write_manifest(tmp_path / "m.jsonl", [study.model_copy(update={"lateral": path}) for study, path in studies])
     with pytest.raises(InputError, match=r"14 .*gone-0\.png: .*gone-9\.png: ") as error:
-        opened(tmp_path / "manifest.jsonl")
+        opened(tmp_path / "m.jsonl")
     assert "gone-10.png" not in str(error.value)
     listed = (tmp_path / "images-not-read.txt").read_text(encoding="utf-8").splitlines()
-    assert listed == [f"{study.lateral}: no such file" for study in gone]
+    assert listed == [f"{path}: no such file" for path in gone]
     assert str(tmp_path / "images-not-read.txt") in str(error.value)
 
 
-def test_a_source_without_any_task_share_is_skipped(phantoms: Path, processor: MairaProcessor, tmp_path: Path) -> None:
-    train = [{"manifest": phantoms, "tasks": {"findings": 1}}, {"manifest": phantoms, "tasks": {"grounded": 1}}]
-    train_config = TrainConfig.model_validate(
-        {"model": tmp_path, "train": train, "out": tmp_path, "passes": 128, "tasks": {"findings": 0, "grounded": 1}}
-    )
-    table = open_dataset(train_config, train_config.train, processor, tmp_path / "tables").table
-    assert set(table["source"].tolist()) == {1}
+def test_a_source_without_any_task_share_is_skipped(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
+    train = [{"manifest": phantoms, "tasks": {task: 1}} for task in ("findings", "grounded")]
+    assert set(opened(train, tasks={"findings": 0, "grounded": 1}).table["source"].tolist()) == {1}

@@ -25,7 +25,7 @@ from tiny_runs import Command, metrics, quiet, said
 from typer.testing import CliRunner
 
 from maira.cli.main import app
-from maira.data.manifest import read_manifest
+from maira.data.manifest import read_manifest, write_manifest
 from maira.data.study import Study
 from maira.model.config import read_config
 from maira.model.modeling import MairaForConditionalGeneration
@@ -82,15 +82,14 @@ def config_of(*arguments: Any, **changes: Any) -> TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def pairs(processor: MairaProcessor, studies: Any) -> list[EncodedSample]:
+def pairs(processor: MairaProcessor, studies: list[Study]) -> list[EncodedSample]:
     """Three pairs of answers, with other log-probabilities than the model's."""
     encoded = []
     for index, study in enumerate(studies[:3]):
         prompt, images = encode_prompt(study, processor)
-        chosen, rejected = (processor.encode_target(texts(study, kept)) for kept in (2, 1))
-        preference = Preference([*prompt, *rejected], (-100.0 - index, -70.0 + index))
-        sample = EncodedSample(str(index), "grounded", [*prompt, *chosen], len(prompt), images, preference=preference)
-        encoded.append(sample)
+        chosen, rejected = ([*prompt, *processor.encode_target(texts(study, kept))] for kept in (2, 1))
+        preference = Preference(rejected, (-100.0 - index, -70.0 + index))
+        encoded.append(EncodedSample(str(index), "grounded", chosen, len(prompt), images, preference=preference))
     return encoded
 
 
@@ -167,18 +166,14 @@ def test_the_reference_is_the_initial_model(
             assert log_probs == pytest.approx(expected, rel=1e-4)
 
 
-def test_an_estimate_counts_the_preferences(
-    checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
+def test_the_record_and_an_estimate_count_the_preferences(
+    finished: Path, checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
 ) -> None:
-    workload = measure_workload(config_of(checkpoint, phantoms, preferences, tmp_path), read_config(checkpoint))
-    assert workload.samples == 12
-    assert "one preference pair per study" in workload.basis
-
-
-def test_the_record_names_the_preferences(finished: Path, preferences: Path) -> None:
     (source,) = json.loads((finished / "checkpoint" / RECORD_FILE).read_text())["data"]
     assert source["preferences_sha256"] == hashlib.sha256(preferences.read_bytes()).hexdigest()
     assert source["samples"] == {"grounded": 12}
+    workload = measure_workload(config_of(checkpoint, phantoms, preferences, tmp_path), read_config(checkpoint))
+    assert workload.samples == 12
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(
@@ -252,28 +247,23 @@ def test_changed_preferences_have_another_fingerprint(
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_processes_train_as_one(
-    parallel: str, checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
+    parallel: str, checkpoint: Path, phantoms: Path, preferences: Path, finished: Path, tmp_path: Path
 ) -> None:
-    for size in (1, 2):
-        config = values(checkpoint, phantoms, preferences, tmp_path / f"out{size}", passes=8, parallel=parallel)
-        run = Command(tmp_path / str(size), size, **config)
-        assert set(run.end()) == {0}, run.said
-    for one, two in zip(metrics(tmp_path / "out1"), metrics(tmp_path / "out2"), strict=True):
+    command = Command(tmp_path, 2, **values(checkpoint, phantoms, preferences, tmp_path / "out", parallel=parallel))
+    assert command.end() == [0, 0], command.said
+    for one, two in zip(metrics(finished), metrics(tmp_path / "out"), strict=True):
         assert two == pytest.approx(one, rel=1e-3, abs=1e-3)
 
 
 def copy_manifest(phantoms: Path, folder: Path, count: int, damaged: int = 0) -> Path:
     """Write the first studies to a folder, the frontals of some of them with nothing but a header."""
-    rows = [json.loads(line) for line in phantoms.read_text().splitlines()[:count]]
-    for index, row in enumerate(rows):
-        for name in ("frontal", "lateral", "prior_frontal"):
-            if row.get(name):
-                row[name] = str(phantoms.parent / row[name])
-        if index < damaged:
-            content = Path(row["frontal"]).read_bytes()
-            row["frontal"] = str(folder / f"{index}.png")
-            Path(row["frontal"]).write_bytes(content[: len(content) // 2])
-    write_jsonl(folder / "manifest.jsonl", rows)
+    studies = read_manifest(phantoms)[:count]
+    for index in range(damaged):
+        frontal = folder / f"{index}.png"
+        content = studies[index].frontal.read_bytes()
+        frontal.write_bytes(content[: len(content) // 2])
+        studies[index] = studies[index].model_copy(update={"frontal": frontal})
+    write_manifest(folder / "manifest.jsonl", studies)
     return folder / "manifest.jsonl"
 
 
@@ -289,32 +279,6 @@ def test_unreadable_pairs_are_skipped(checkpoint: Path, phantoms: Path, preferen
 
 
 VALID = "<obj>No pleural effusion.</obj>"
-
-
-@pytest.mark.parametrize(
-    ("row", "error"),
-    [
-        ({"sample_id": "nobody"}, "preferences.jsonl:2: sample_id: mismatch"),
-        ({"rejected": None}, "preferences.jsonl:2: rejected: invalid-value"),
-        ({"rejected": VALID}, "preferences.jsonl:2: rejected: invalid-value"),
-        ({"chosen": " "}, "preferences.jsonl:2: chosen: invalid-value"),
-        ({"chosen": "No pleural effusion."}, "preferences.jsonl:2: chosen: invalid-format"),
-        ({"rejected": "<obj>A mass.<box><x9><y9></box></obj>"}, "preferences.jsonl:2: rejected: invalid-format"),
-        (
-            {"rejected": f"<obj>{'effusion ' * 900}</obj>".replace(" <", "<")},
-            "preferences.jsonl:2: rejected: invalid-value",
-        ),
-    ],
-)
-def test_an_unusable_pair_is_refused_before_the_first_step(
-    row: dict[str, Any], error: str, checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
-) -> None:
-    first, second, *_ = read_rows(preferences)
-    file = tmp_path / "preferences.jsonl"
-    write_jsonl(file, [first, {**second, "chosen": VALID, **row}])
-    with raises(error):
-        train(config_of(checkpoint, phantoms, file, tmp_path / "out"), quiet())
-    assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
 def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
@@ -339,18 +303,45 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     assert sample.input_ids[: sample.prompt_tokens] == prompt
 
 
-def test_unusable_files_are_refused(checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path) -> None:
-    empty, twice = tmp_path / "empty.jsonl", phantoms.with_name("duplicate.jsonl")
-    empty.touch()
-    lines = phantoms.read_text().splitlines(keepends=True)
-    twice.write_text("".join([*lines, lines[0]]))
-    for manifest, file, error in (
-        (phantoms, tmp_path / "none.jsonl", "none.jsonl: file-not-found"),
-        (phantoms, empty, "empty.jsonl: empty-input"),
-        (twice, preferences, "duplicate.jsonl: sample_id: duplicate"),
-    ):
-        with raises(error):
-            train(config_of(checkpoint, manifest, file, tmp_path / "out"), quiet())
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (None, "preferences.jsonl: file-not-found"),
+        ([], "preferences.jsonl: empty-input"),
+        ([{"sample_id": "nobody"}], "preferences.jsonl:2: sample_id: mismatch"),
+        ([{"rejected": None}], "preferences.jsonl:2: rejected: invalid-value"),
+        ([{"rejected": VALID}], "preferences.jsonl:2: rejected: invalid-value"),
+        ([{"chosen": " "}], "preferences.jsonl:2: chosen: invalid-value"),
+        ([{"chosen": "No pleural effusion."}], "preferences.jsonl:2: chosen: invalid-format"),
+        ([{"rejected": "<obj>A mass.<box><x9><y9></box></obj>"}], "preferences.jsonl:2: rejected: invalid-format"),
+        # Longer than the context window.
+        ([{"rejected": f"<obj>{'effusion ' * 899}effusion</obj>"}], "preferences.jsonl:2: rejected: invalid-value"),
+    ],
+)
+def test_unusable_pairs_are_refused_before_the_first_step(
+    lines: list[dict[str, Any]] | None,
+    error: str,
+    checkpoint: Path,
+    phantoms: Path,
+    preferences: Path,
+    tmp_path: Path,
+) -> None:
+    first, second, *_ = read_rows(preferences)
+    file = tmp_path / "preferences.jsonl"
+    if lines is not None:
+        write_jsonl(file, [first, *({**second, "chosen": VALID, **line} for line in lines)] if lines else [])
+    with raises(error):
+        train(config_of(checkpoint, phantoms, file, tmp_path / "out"), quiet())
+    assert not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+def test_a_duplicate_study_of_the_manifest_is_refused(
+    checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
+) -> None:
+    lines, manifest = phantoms.read_text().splitlines(keepends=True), phantoms.with_name("duplicate.jsonl")
+    manifest.write_text("".join([*lines, lines[0]]))
+    with raises("duplicate.jsonl: sample_id: duplicate"):
+        train(config_of(checkpoint, manifest, preferences, tmp_path / "out"), quiet())
 
 
 def test_preferences_of_a_review_are_trained_on(checkpoint: Path, tmp_path: Path) -> None:
@@ -400,16 +391,13 @@ def test_the_best_and_the_worst_draft_are_paired(
     files, out = draft_files([1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
     result = run_preferences(files, phantoms, out)
     assert result.exit_code == 0, result.output
-    studies = read_manifest(phantoms)
     rows = read_rows(out)
     assert [(row["sample_id"], row["task"], row["chosen"], row["rejected"]) for row in rows] == [
-        (study.sample_id, "grounded", texts(study, 1), texts(study, 3)) for study in studies[:2]
+        (study.sample_id, "grounded", texts(study, 1), texts(study, 3)) for study in read_manifest(phantoms)[:2]
     ]
-    for row in rows:
-        assert row["chosen_reward"] > row["rejected_reward"]
-    assert "2 pairs from 14 studies" in result.output.replace("\n", "")
-    assert "1 (identical reports)" in result.output
-    assert "11 (fewer than two drafts)" in result.output
+    assert all(row["chosen_reward"] > row["rejected_reward"] for row in rows)
+    for expected in ("2 pairs from 14 studies", "1 (identical reports)", "11 (fewer than two drafts)"):
+        assert expected in result.output.replace("\n", "")
     train(config_of(checkpoint, phantoms, out, tmp_path / "run", global_batch=2, passes=2), quiet())
 
 
@@ -417,12 +405,11 @@ def test_a_margin_and_the_penalties_of_grpo_decide(
     draft_files: Callable[..., list[Path]], phantoms: Path, tmp_path: Path
 ) -> None:
     files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
-    equal = run_preferences(files, phantoms, out, "--margin", "0", "--scores", "reward_metrics:Constant=1")
-    assert "1 (reward difference below the margin)" in str(equal.exception)
-    result = run_preferences(files, phantoms, out, "--margin", "0.5")
-    assert result.exit_code == 1
-    assert "1 (reward difference below the margin)" in str(result.exception)
-    assert not out.exists()
+    for options in (("--margin", "0", "--scores", "reward_metrics:Constant=1"), ("--margin", "0.5")):
+        result = run_preferences(files, phantoms, out, *options)
+        assert result.exit_code == 1
+        assert "1 (reward difference below the margin)" in str(result.exception)
+        assert not out.exists()
     (row,) = read_rows(files[0])
     write_jsonl(files[0], [{**row, "irregularities": [{"index": None, "kind": "cut_off"}]}])
     assert run_preferences(files, phantoms, out, "--format-penalty", "1").exit_code == 0
@@ -451,38 +438,35 @@ def test_wrong_options_are_refused(
     assert not out.exists()
 
 
-def test_drafts_of_unknown_studies_are_refused(
+def test_unusable_draft_files_are_refused(
     draft_files: Callable[..., list[Path]], phantoms: Path, tmp_path: Path
 ) -> None:
     files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
-    (row,) = read_rows(files[1])
-    write_jsonl(files[1], [{**row, "sample_id": "nobody"}])
-    assert isinstance(run_preferences(files, phantoms, out).exception, InputError)
     assert isinstance(run_preferences(files[:1], phantoms, out).exception, InputError)
     # An input is no output.
     before = files[0].read_bytes()
-    assert run_preferences(draft_files([1], [2]), phantoms, files[0]).exit_code != 0
+    assert run_preferences(files, phantoms, files[0]).exit_code != 0
     assert files[0].read_bytes() == before
+    write_jsonl(files[1], [{**read_rows(files[1])[0], "sample_id": "nobody"}])
+    assert isinstance(run_preferences(files, phantoms, out).exception, InputError)
 
 
 def test_samples_are_a_function_of_study_and_seed(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
     manifest = copy_manifest(phantoms, tmp_path, 3)
-    rows = read_rows(manifest)
+    options = ["--max-new-tokens", "12", "--device", "cpu"]
 
     def sample(name: str, *more: str) -> list[tuple[str, str]]:
         out = tmp_path / f"{name}.jsonl"
         arguments = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out)]
-        result = CliRunner().invoke(app, ["generate", *arguments, "--max-new-tokens", "12", "--device", "cpu", *more])
-        assert out.exists(), result.output
+        CliRunner().invoke(app, ["generate", *arguments, *options, *more], catch_exceptions=False)
         return [(row["sample_id"], row["raw"]) for row in read_rows(out)]
 
     first = sample("first", "--temperature", "1", "--seed", "1")
-    assert sample("other", "--temperature", "1", "--seed", "2") != first
-    write_jsonl(manifest, rows[::-1])
-    assert sample("same", "--temperature", "1", "--seed", "1")[::-1] == first
+    assert all(raw for _, raw in first)
     record = json.loads((tmp_path / "first.run.json").read_text())
     assert (record["temperature"], record["seed"]) == (1.0, 1)
-    assert all(raw for _, raw in first)
-    arguments = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(tmp_path / "d.jsonl")]
-    result = CliRunner().invoke(app, ["generate", *arguments, "--seed", "1"])
-    assert getattr(result.exception, "field", None) == "--seed"
+    assert sample("other", "--temperature", "1", "--seed", "2") != first
+    write_manifest(manifest, read_manifest(manifest)[::-1])
+    assert sample("same", "--temperature", "1", "--seed", "1")[::-1] == first
+    with raises("--seed: conflicting-options"):
+        sample("greedy", "--seed", "1")

@@ -17,8 +17,6 @@ from maira.train.data.packing import EncodedSample, StepTotals
 from maira.train.data.schedule import EncodedRow, collate_row
 from maira.train.loss import MairaLossModel
 
-MIXES = {"one image": (1, 1), "two": (2, 2), "three": (3, 3), "mixed": (1, 3, 2, 1)}
-
 
 @pytest.fixture(scope="module")
 def training(config: MairaConfig) -> MairaLossModel:
@@ -32,11 +30,10 @@ def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[EncodedSamp
     return [make_sample(config, n, words=3 + 7 * i, answer=2 + 5 * i, seed=i) for i, n in enumerate(images)]
 
 
-@pytest.mark.parametrize("images", MIXES.values(), ids=MIXES)
+@pytest.mark.parametrize("images", [(2, 2), (3, 3), (1, 3, 2, 1)], ids=str)
 def test_packed_losses_and_gradients_equal_unpacked_ones(
     training: MairaLossModel, config: MairaConfig, images: tuple[int, ...]
 ) -> None:
-    """Each sample's cross-entropy, the auxiliary loss, and the gradients of all parameters."""
     samples = samples_of(config, images)
     batch = pack(samples, padding=9)
     losses = training(batch)
@@ -60,7 +57,6 @@ def test_packed_losses_and_gradients_equal_unpacked_ones(
 def test_packed_samples_are_isolated(
     training: MairaLossModel, config: MairaConfig, images: list[int], data: st.DataObject
 ) -> None:
-    """The loss of a sample does not depend on the text, image or length of another one."""
     samples = samples_of(config, tuple(images))
     changed = data.draw(st.integers(0, len(images) - 1))
     others = list(samples)
@@ -71,17 +67,6 @@ def test_packed_samples_are_isolated(
     rest = [i for i in range(len(images)) if i != changed]
     assert after[rest].tolist() == pytest.approx(before[rest].tolist(), abs=1e-6, rel=1e-6)
     assert after[changed] != before[changed]
-
-
-def test_micro_batches_add_up_to_a_step(training: MairaLossModel, config: MairaConfig) -> None:
-    """The loss of a step is the same in one row as in two."""
-    samples = samples_of(config, (1, 2, 3))
-    packed_batch = pack(samples)
-    parts = [pack(samples[:1], 3, packed_batch.totals), pack(samples[1:], 0, packed_batch.totals)]
-    with torch.no_grad():
-        together = training(packed_batch).total(packed_batch.totals, 0.5)
-        apart = sum(training(part).total(part.totals, 0.5) for part in parts)
-    assert float(apart) == pytest.approx(float(together), rel=1e-6)
 
 
 def test_an_empty_row_has_zero_loss_and_gradients(training: MairaLossModel, config: MairaConfig) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from draft_files import without_time
+from ports import free_port
+from tiny_runs import run_together, write_damaged
+from waiting import PATIENCE
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
@@ -19,50 +20,33 @@ from maira.generate.engine import EngineKind, EngineOptions, GenerationOptions, 
 from radfact.errors import InputError
 
 pytestmark = pytest.mark.slow
-TIMEOUT = 120
 
 
-def _start(rank: int, count: int, port: int, command: Sequence[str | Path]) -> subprocess.Popen[str]:
-    """Start one of several processes with the environment of a launcher."""
-    reported = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
-    address = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONFAULTHANDLER": "1",
-    }
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | reported | address | {"OMP_NUM_THREADS": "1"},
-    )
+def _together(script: str) -> list[tuple[int, str]]:
+    """Run a script in two processes of one run; exit code and standard error of each."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | address | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 
 
-def _together(count: int, command: Sequence[str | Path]) -> list[tuple[int, str, str]]:
-    """Exit code, standard output and standard error of each of `count` processes."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    processes = [_start(rank, count, port, command) for rank in range(count)]
-    ends = [process.communicate(timeout=TIMEOUT) for process in processes]
-    return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
-
-
-def _command(checkpoint: Path, manifest: Path, out: Path) -> list[str | Path]:
-    options: list[str | Path] = ["--task", "grounded", "--max-new-tokens", "12", "--device", "cpu"]
-    return ["maira", "generate", "--checkpoint", checkpoint, "--manifest", manifest, "--out", out, *options]
+def _command(checkpoint: Path, manifest: Path, out: Path) -> list[str]:
+    options = ["--task", "grounded", "--max-new-tokens", "12", "--device", "cpu"]
+    return ["generate", "--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out), *options]
 
 
 @pytest.fixture(scope="module")
 def manifest(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seven studies of which one has a radiograph that ends early."""
-    studies, folder = read_manifest(phantoms)[:7], tmp_path_factory.mktemp("seven")
-    broken = folder / "broken.png"
-    broken.write_bytes(studies[2].frontal.read_bytes()[:200])
-    studies[2] = studies[2].model_copy(update={"frontal": broken})
-    write_manifest(folder / "manifest.jsonl", studies)
-    return folder / "manifest.jsonl"
+    return write_damaged(phantoms, tmp_path_factory.mktemp("seven"), 2, size=200, count=7)
 
 
 @pytest.fixture(scope="module")
@@ -75,29 +59,14 @@ def alone(checkpoint: Path, manifest: Path, tmp_path_factory: pytest.TempPathFac
 
 def test_two_processes_draft_as_one_process(checkpoint: Path, manifest: Path, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "drafts.jsonl"
-    (code, output, _), (other_code, other_output, other_errors) = _together(
-        2, ["-m", *_command(checkpoint, manifest, out)]
-    )
-    assert (code, other_code) == (3, 3)
+    codes, (output, other_output) = run_together(_command(checkpoint, manifest, out), tmp_path)
+    assert codes == [3, 3]
     assert without_time(out) == without_time(alone)
     assert (tmp_path / "failures.jsonl").read_text() == (alone.parent / "failures.jsonl").read_text()
     assert "6 of 7 studies drafted" in output
-    assert "broken.png" in output
-    assert (other_output, "broken.png" in other_errors) == ("", False)
+    assert "2.png" in output
+    assert other_output == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "failures.jsonl"]
-
-
-def _launched(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    # The only way in which accelerate starts several processes; the command chooses their devices.
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
-    return subprocess.run(
-        [sys.executable, *launch, "-m", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1"},
-    )
 
 
 def test_accelerate_may_launch_more_processes_than_studies(
@@ -105,7 +74,15 @@ def test_accelerate_may_launch_more_processes_than_studies(
 ) -> None:
     out, single = tmp_path / "drafts.jsonl", tmp_path / "one.jsonl"
     write_manifest(single, read_manifest(manifest)[:1])
-    done = _launched(_command(checkpoint, single, out))
+    # The only way in which accelerate starts several processes; the command chooses their devices.
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+    done = subprocess.run(
+        [sys.executable, *launch, "-m", "maira", *_command(checkpoint, single, out)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
     assert done.returncode == 0, done.stderr
     assert without_time(out) == without_time(alone)[:1]
     assert done.stdout.count("1 of 1 studies drafted") == 1
@@ -120,7 +97,7 @@ def test_a_run_resumes_with_another_number_of_processes(
     for rank, name in enumerate(["partial", "partial.1", "partial.12"]):
         torn = '{"sample_id": "ha' if rank else ""
         out.with_name(f"drafts.jsonl.{name}").write_text("".join(lines[rank::3]) + torn)
-    sound = [study for study in read_manifest(manifest) if study.frontal.name != "broken.png"]
+    sound = [study for study in read_manifest(manifest) if study.frontal.name != "2.png"]
     monkeypatch.delattr(drafts, "start_engine")
     generate_drafts(sound, checkpoint, out, GenerationOptions(max_new_tokens=12))
     assert out.read_text() == alone.read_text()
@@ -130,10 +107,11 @@ def test_a_run_resumes_with_another_number_of_processes(
 def test_bad_input_is_reported_once(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "drafts.jsonl"
     out.write_text("mine\n")
-    (code, _, errors), (other_code, _, other_errors) = _together(2, ["-m", *_command(checkpoint, phantoms, out)])
-    assert (code, other_code) == (2, 2), (errors, other_errors)
-    assert "[output-conflict]" in errors
-    assert ("Traceback" in errors, "maira:" in other_errors) == (False, False)
+    codes, (output, other_output) = run_together(_command(checkpoint, phantoms, out), tmp_path)
+    assert codes == [2, 2], (output, other_output)
+    assert "[output-conflict]" in output
+    assert "Traceback" not in output
+    assert other_output == ""
     assert out.read_text() == "mine\n"
 
 
@@ -164,15 +142,14 @@ except SystemExit as end:
 
 
 def test_a_failed_process_stops_all_and_the_main_process_reports_it() -> None:
-    (main, _, errors), (second, _, other_errors) = _together(2, ["-c", STOPS])
+    (main, errors), (second, other_errors) = _together(STOPS)
     assert (main, second) == (2, 2)
     assert errors.strip().splitlines()[-1].startswith("maira: process 1 stopped: the radiograph is gone")
     assert "the radiograph is gone" not in other_errors
 
 
 def test_a_process_that_dies_stops_the_others() -> None:
-    dies = STOPS.replace("raise Gone", "import os; os._exit(9); print")
-    (main, _, errors), (second, _, _) = _together(2, ["-c", dies])
+    (main, errors), (second, _) = _together(STOPS.replace("raise Gone", "import os; os._exit(9); print"))
     assert (main, second) == (1, 9)
     assert "maira: another process of the run died" in errors
 

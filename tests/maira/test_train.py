@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from draft_files import read_rows
 from error_checks import raises
 from safetensors import SafetensorError
 from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, said, train_config, values
@@ -74,14 +74,6 @@ def test_a_run_logs_every_step_and_writes_a_loadable_checkpoint(finished: Path) 
     assert not [name for name in weights(finished) if "patch_head" in name]
 
 
-@pytest.mark.slow
-def test_step_losses_do_not_depend_on_packing(phantoms: Path, finished: Path, tmp_path: Path) -> None:
-    train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
-    for ours, theirs in zip(metrics(tmp_path), metrics(finished), strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
-        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
-
-
 @pytest.mark.parametrize("step", [2, 7])
 def test_a_resumed_run_equals_an_uninterrupted_one(
     step: int, phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +94,6 @@ def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_pat
     changes: dict[str, Any] = {"passes": 4 * steps, "save_every": 2}
     complete, out = tmp_path / "whole", tmp_path / "out"
     uninterrupted = Command(tmp_path / "1", **values(phantoms, complete, **changes))
-    assert uninterrupted.end() == [0], uninterrupted.said
     chosen = random.randrange(3, steps // 2)
     moments: list[Callable[[], bool]] = [
         lambda: bool(list((out / "states").glob("*.writing"))),
@@ -115,16 +106,17 @@ def test_a_run_killed_anywhere_resumes_with_equal_losses(phantoms: Path, tmp_pat
     last = Command(tmp_path / "2", **values(phantoms, out, **changes))
     assert last.end() == [0], last.said
     assert "Resuming" in last.said
+    assert uninterrupted.end() == [0], uninterrupted.said
     assert metrics(out) == metrics(complete), f"killed at step {chosen}"
     assert is_same(weights(out), weights(complete))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT])
-def test_a_termination_signal_saves_the_state(notice: signal.Signals, phantoms: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_termination_signal_saves_the_state(number: signal.Signals, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = Command(tmp_path / "said", **values(phantoms, out, passes=40_000, save_every=10_000))
-    command.when(lambda: (out / "metrics.jsonl").exists(), lambda process: os.kill(process.pid or 0, notice))
+    command.when(lambda: (out / "metrics.jsonl").exists(), lambda process: os.kill(process.pid or 0, number))
     assert command.end() == [1]
     (state,) = (out / "states").iterdir()
     step = read_record(state)["step"]
@@ -138,22 +130,6 @@ def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: P
     with held_by_another(out), raises("out: locked"):
         train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
     assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
-
-
-def test_the_folder_of_another_config_is_refused(phantoms: Path, tmp_path: Path) -> None:
-    train(train_config(phantoms, tmp_path, passes=4), quiet())
-    with pytest.raises(InputError, match=r"^out: .* global_batch, learning_rate "):
-        train(train_config(phantoms, tmp_path, passes=8, global_batch=8, learning_rate=1e-3), quiet())
-
-
-@pytest.mark.slow
-def test_the_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
-    studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
-    write_manifest(manifest, studies)
-    train(train_config(manifest, tmp_path / "out", passes=4), quiet())
-    write_manifest(manifest, studies[:-1])
-    with raises("train: mismatch"):
-        train(train_config(manifest, tmp_path / "out", passes=8), quiet())
 
 
 def test_the_checkpoint_is_written_without_the_last_state(
@@ -211,7 +187,7 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_state(
     line = r"the loss is nan, .* at step 5; its samples are listed in .*faults\.jsonl, and the state of step 3 is saved"
     with pytest.raises(RunError, match=line):
         train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
-    (fault,) = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
+    (fault,) = read_rows(tmp_path / "faults.jsonl")
     assert fault["action"] == "stop"
     assert fault["sample_ids"] == sorted(packed_samples[-1])
     assert [state.name for state in (tmp_path / "states").iterdir()] == ["step-000003"]
@@ -219,24 +195,22 @@ def test_a_non_finite_loss_ends_the_run_and_keeps_the_state(
 
 
 @pytest.mark.slow
-def test_an_unreadable_sample_is_skipped(phantoms: Path, tmp_path: Path) -> None:
+def test_an_unreadable_sample_is_skipped_and_packing_does_not_matter(phantoms: Path, tmp_path: Path) -> None:
     radiograph, studies, manifest = tmp_path / "radiograph.png", read_manifest(phantoms), tmp_path / "manifest.jsonl"
     radiograph.write_bytes(studies[7].frontal.read_bytes()[:1000])
     write_manifest(manifest, [*studies[:7], studies[7].model_copy(update={"frontal": radiograph}), *studies[8:]])
     changes: dict[str, Any] = {"tasks": {"findings": 1}, "passes": 12, "faults": {"unreadable": "skip"}}
-    # Its tokens fill the smaller row, which is left without any sample.
-    longest = 490
-    consoles = quiet(), quiet()
-    for budget, console in zip((4096, longest), consoles, strict=True):
+    console = quiet()
+    # Its tokens fill a row of 490 tokens, which is left without any sample.
+    for budget in (4096, 490):
         train(train_config(manifest, tmp_path / str(budget), token_budget=budget, **changes), console)
-    for ours, theirs in zip(metrics(tmp_path / "4096"), metrics(tmp_path / str(longest)), strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
-        assert ours["patches"] == pytest.approx(theirs["patches"], abs=1e-4)
-    (fault,) = [
-        json.loads(row) for row in (tmp_path / "4096" / "faults.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    for ours, theirs in zip(metrics(tmp_path / "4096"), metrics(tmp_path / "490"), strict=True):
+        for name in ("loss", "patches"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-4)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3)
+    (fault,) = read_rows(tmp_path / "4096" / "faults.jsonl")
     assert (fault["fault"], fault["sample_ids"]) == ("unreadable", [studies[7].sample_id])
-    assert "1 of 4 samples of step " in said(consoles[0])
+    assert said(console).count("1 of 4 samples of step ") == 2
     with raises("radiograph.png: file-unreadable"):
         train(train_config(manifest, tmp_path / "stops", **(changes | {"faults": {}})), quiet())
 
@@ -260,10 +234,35 @@ def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypa
     assert [row["step"] for row in metrics(tmp_path)] == [1, 3, 4]
 
 
-def test_a_run_cannot_be_shortened_below_its_progress(phantoms: Path, finished: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished / "states", tmp_path / "states")
-    with raises("passes: output-conflict"):
-        train(train_config(phantoms, tmp_path, passes=16), quiet(), overwrite=True)
+@pytest.mark.parametrize(
+    ("changes", "error", "names"),
+    [
+        (
+            {"global_batch": 8, "learning_rate": 1e-3, "passes": 64},
+            "out: output-conflict",
+            "global_batch, learning_rat",
+        ),
+        ({"passes": 16}, "passes: output-conflict", ""),
+    ],
+)
+def test_the_states_of_another_run_are_refused(
+    changes: dict[str, Any], error: str, names: str, phantoms: Path, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished / "states", tmp_path / "out" / "states")
+
+    with raises(error) as caught:
+        train(train_config(phantoms, tmp_path / "out", **changes), quiet(), overwrite=True)
+    assert names in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_folder_of_other_studies_is_refused(phantoms: Path, tmp_path: Path) -> None:
+    studies, manifest = read_manifest(phantoms), tmp_path / "manifest.jsonl"
+    write_manifest(manifest, studies)
+    train(train_config(manifest, tmp_path / "out", passes=4), quiet())
+    write_manifest(manifest, studies[:-1])
+    with raises("train: mismatch"):
+        train(train_config(manifest, tmp_path / "out", passes=8), quiet())
 
 
 def test_a_refused_run_creates_no_folder(phantoms: Path, tmp_path: Path) -> None:

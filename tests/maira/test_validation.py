@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import tiny_runs
 import torch
 from error_checks import raises
 from rich.console import Console
+from test_train import is_same, weights
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.phantoms import write_phantoms
@@ -30,7 +30,6 @@ from maira.train.validation import (
     BestCheckpoint,
     Validator,
     _shard_rows,
-    evaluation_mode,
     make_report_validator,
     sample_answers,
 )
@@ -232,26 +231,18 @@ def cut_off(radiographs: Path, where: Path, *, to: int | None = None) -> tuple[P
 
 def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(radiographs, tmp_path, to=1000)
-    whole = tmp_path / "others.jsonl"
-    write_manifest(whole, read_manifest(radiographs)[1:])
-    model, losses = in_training(shipped[0]), []
-    for path in (manifest, whole):
-        train_config = make_recipe(path, tmp_path / path.stem, {}, faults={"unreadable": "skip"})
+    studies, model, losses = read_manifest(manifest), in_training(shipped[0]), []
+    for part in (studies, studies[1:], studies[:1]):
+        write_manifest(manifest, part)
+        train_config = make_recipe(manifest, tmp_path, {}, faults={"unreadable": "skip"})
         losses.append(make_validator(train_config, *shipped).losses(model))
-    (figures, skipped), (expected, none) = losses
+    (figures, skipped), (expected, none), (unknown, all_samples) = losses
     assert figures == pytest.approx(expected, rel=1e-5)
     assert {sample.sample_id for sample in skipped} == {sample_id}
     assert not none
-
-
-def test_a_fully_unreadable_draw_has_no_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
-    manifest = cut_off(radiographs, tmp_path, to=1000)[0]
-    write_manifest(manifest, read_manifest(manifest)[:1])
-    train_config = make_recipe(manifest, tmp_path, {}, tasks={"findings": 1}, faults={"unreadable": "skip"})
-    validator = make_validator(train_config, *shipped)
-    figures, skipped = validator.losses(in_training(shipped[0]))
-    assert figures == {"loss/all": None, "loss/findings": None}
-    assert len(skipped) == validator.samples == 1
+    assert len(all_samples) == len(skipped)
+    assert unknown["loss/all"] is None
+    assert set(unknown.values()) == {None}
 
 
 def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
@@ -272,16 +263,6 @@ def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped:
     assert f"requests without a response: 1; the first: {radiograph}: no such file" in tiny_runs.said(console)
 
 
-def test_evaluation_restores_the_random_state() -> None:
-    model = torch.nn.Linear(1, 1)
-    torch.manual_seed(0)
-    expected = torch.rand(())
-    torch.manual_seed(0)
-    with evaluation_mode(model):
-        torch.rand(())
-    assert torch.rand(()) == expected
-
-
 @pytest.mark.slow
 def test_a_validation_of_only_unreadable_samples_ends_every_start(phantoms: Path, tmp_path: Path) -> None:
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
@@ -299,20 +280,18 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
     manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
     # The next start resumes from the state before the validation, even if states are rarely saved.
     options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
-    validation = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}
+    validation, out = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}, tmp_path / "run"
     with pytest.raises(
         InputError, match=r"radiograph\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"
     ):
-        train(make_recipe(manifest, tmp_path / "run", validation, **options), tiny_runs.quiet())
-    assert (tmp_path / "run" / "states" / "step-000002" / "state.json").exists()
+        train(make_recipe(manifest, out, validation, **options), tiny_runs.quiet())
+    assert (out / "states" / "step-000002" / "state.json").exists()
     console = tiny_runs.quiet()
     options["faults"] = {"unreadable": "skip"}
     for _ in range(2):  # the second time all is done
-        train(make_recipe(manifest, tmp_path / "run", validation, **options), console)
-    rows = tiny_runs.metrics(tmp_path / "run")
-    assert [row["step"] for row in rows if "loss/all" in row] == [2, 4]
-    lines = (tmp_path / "run" / "faults.jsonl").read_text(encoding="utf-8").splitlines()
-    faults = [json.loads(line) for line in lines]
+        train(make_recipe(manifest, out, validation, **options), console)
+    assert [row["step"] for row in tiny_runs.metrics(out) if "loss/all" in row] == [2, 4]
+    faults = read_rows(out / "faults.jsonl")
     assert [(fault["step"], fault["part"], fault["action"]) for fault in faults] == [
         (step, "validation", "skip") for step in (2, 4)
     ]
@@ -323,21 +302,14 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_validation_does_not_change_training(phantoms: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"model": FRESH, "passes": 16}
     validation = {"every": 2, "samples": 6, "drafts_every": 3, "drafts": 1, "best_by": "loss/all"}
-    with_it = make_recipe(phantoms, tmp_path / "with", validation, **options)
-    without = make_recipe(phantoms, tmp_path / "without", {"sources": []}, **options)
-    rows, weights = [], []
-    for train_config in (with_it, without):
-        folder = train(train_config, Console(file=StringIO()))
-        lines = [
-            json.loads(line) for line in (train_config.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        ]
-        rows.append([(row["step"], row["loss"], row["grad_norm"]) for row in lines if "lr" in row])
-        weights.append(MairaForConditionalGeneration.from_pretrained(folder).state_dict())
-        validated = [row["step"] for row in lines if "loss/all" in row]
-        assert validated == ([2, 4] if train_config is with_it else [])
-    assert rows[0] == rows[1]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
-    assert json.loads((with_it.out / "checkpoint-best" / "best.json").read_text(encoding="utf-8"))["step"] == 4
-    MairaForConditionalGeneration.from_pretrained(with_it.out / "checkpoint-best")
+    logs = []
+    for name, options in (("with", validation), ("without", {"sources": []})):
+        train(make_recipe(phantoms, tmp_path / name, options, model=FRESH, passes=16), tiny_runs.quiet())
+        logs.append(tiny_runs.metrics(tmp_path / name))
+    assert [row["step"] for row in logs[0] if "loss/all" in row] == [2, 4]
+    assert [row for row in logs[0] if "lr" in row] == logs[1]
+    assert is_same(weights(tmp_path / "with"), weights(tmp_path / "without"))
+    best = tmp_path / "with" / "checkpoint-best"
+    assert json.loads((best / "best.json").read_text(encoding="utf-8"))["step"] == 4
+    MairaForConditionalGeneration.from_pretrained(best)

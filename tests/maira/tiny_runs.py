@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -19,7 +18,9 @@ from typing import Any
 import yaml
 from ports import free_port
 from rich.console import Console
+from waiting import PATIENCE, wait_until
 
+from maira.data.manifest import read_manifest, write_manifest
 from maira.train.config.run_config import TrainConfig
 from radfact.io.outputs import Output, lock_output
 
@@ -40,7 +41,6 @@ TEXT: dict[str, Any] = {
     "max_position_embeddings": 1024,
 }
 TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
-_PATIENCE = 240.0
 servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
 servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
@@ -70,6 +70,25 @@ def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
 def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
     """The same, read."""
     return TrainConfig.model_validate(values(manifest, out, **changes))
+
+
+def minimal_config(**changes: Any) -> TrainConfig:
+    """A config with what each config needs; its files are never read."""
+    values: dict[str, Any] = {"model": Path("none"), "train": "none.jsonl", "out": Path("none"), "passes": 128}
+    return TrainConfig.model_validate(values | changes)
+
+
+def write_damaged(
+    manifest: Path, folder: Path, *numbers: int, size: int | None = 1000, count: int | None = None
+) -> Path:
+    """Write a manifest of the first `count` studies; the frontals of those with a number are N.png, cut to a size."""
+    studies = read_manifest(manifest)[:count]
+    for number in numbers:
+        frontal = folder / f"{number}.png"
+        frontal.write_bytes(studies[number].frontal.read_bytes()[:size])
+        studies[number] = studies[number].model_copy(update={"frontal": frontal})
+    write_manifest(folder / "manifest.jsonl", studies)
+    return folder / "manifest.jsonl"
 
 
 def quiet() -> Console:
@@ -110,26 +129,32 @@ class Command:
 
     def when(self, is_time: Callable[[], bool], act: Callable[[BaseProcess], None]) -> None:
         """Wait for something and then do something to the first process."""
-        until = time.monotonic() + _PATIENCE
-        while not is_time():
-            self.processes[0].join(0.01)
+
+        def is_time_in_run() -> bool:
             assert self.processes[0].is_alive(), self.said
-            assert time.monotonic() < until, self.said
+            return is_time()
+
+        wait_until(is_time_in_run, lambda: self.said)
         act(self.processes[0])
 
     def end(self) -> list[int | None]:
         """Wait for the end; the exit codes."""
-        for process in self.processes:
-            process.join(_PATIENCE)
-        codes = [process.exitcode for process in self.processes]
-        for process in self.processes:
-            process.kill()
-        return codes
+        return join_processes(self.processes)
 
     @property
     def said(self) -> str:
         """Output of all processes."""
         return "".join(log.read_text(encoding="utf-8") for log in self._logs if log.exists())
+
+
+def join_processes(processes: list[BaseProcess]) -> list[int | None]:
+    """Wait for the end of processes, and return their exit codes."""
+    for process in processes:
+        process.join(PATIENCE)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    return codes
 
 
 def start_processes(arguments: list[list[str]], logs: list[Path], folder: Path | None = None) -> list[BaseProcess]:
@@ -143,6 +168,16 @@ def start_processes(arguments: list[list[str]], logs: list[Path], folder: Path |
         process.start()
         started.append(process)
     return started
+
+
+def run_together(arguments: list[str], folder: Path) -> tuple[list[int | None], list[str]]:
+    """Run a command of `maira` in a folder in two processes of one run; return their exit codes and outputs."""
+    logs = [folder / f"said-{rank}" for rank in range(2)]
+    codes = join_processes(start_processes([arguments] * 2, logs, folder))
+    outputs = [log.read_text("utf-8") for log in logs]
+    for log in logs:
+        log.unlink()
+    return codes, outputs
 
 
 def _run(arguments: list[str], environment: dict[str, str], log: Path, folder: Path | None) -> None:
@@ -171,7 +206,7 @@ def held_by_another(out: Path) -> Iterator[int]:
     other = servers.Process(target=_hold, args=(out, theirs), daemon=True)
     other.start()
     try:
-        assert ours.poll(_PATIENCE)
+        assert ours.poll(PATIENCE)
         yield ours.recv()
     finally:
         other.kill()
