@@ -45,7 +45,7 @@ READERS: dict[str, Callable[..., Archive]] = {
     "interpret_cxr": read_interpret_cxr,
     "iu_xray": read_iu_xray,
     "mimic_cxr": lambda root, release="jpg", **options: read_mimic_cxr(root, release, **options),
-    "ms_cxr": lambda root, images=None: read_ms_cxr(root, images or root),
+    "ms_cxr": lambda root, file=None: read_ms_cxr(file or root, root),
     "padchest": read_padchest,
     "padchest_gr": read_padchest_gr,
     "rexgradient": read_rexgradient,
