@@ -11,6 +11,8 @@ import torch
 from maira.data.study import Study
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
+from maira.train.config.run_config import TrainConfig
+from maira.train.report_training import train
 
 
 def post_values(checkpoint: Path, manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
@@ -25,6 +27,13 @@ def post_values(checkpoint: Path, manifest: Path, out: Path, **changes: Any) -> 
         "patch_loss": 0.0,
     }
     return tiny_runs.values(manifest, out, **(own | changes))
+
+
+def start(recipe: dict[str, Any]) -> str:
+    """Train in this process; returns what the console shows."""
+    console = tiny_runs.quiet()
+    train(TrainConfig.model_validate(recipe), console)
+    return tiny_runs.said(console)
 
 
 def encode_prompt(study: Study, processor: MairaProcessor) -> tuple[list[int], Any]:

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_rows import KINDS, gradients, make_sample, pack, trainable
+from tiny_runs import minimal_config
 from torch import Tensor, distributed, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
@@ -25,12 +26,6 @@ from maira.train.checkpointing import CheckpointManager
 from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import make_lr_schedule, make_optimizer, parallelize, prepare_blocks
-
-
-def make_recipe(**options: Any) -> TrainConfig:
-    """With no more than what counts for blocks and optimizers."""
-    values: dict[str, Any] = {"model": Path("none"), "train": [{"manifest": "none.jsonl"}], "out": "none"}
-    return TrainConfig.model_validate(values | {"passes": 128} | options)
 
 
 class Alive(TorchDispatchMode):
@@ -73,7 +68,7 @@ def test_recomputation_keeps_gradients_and_saves_activations(config: MairaConfig
     plain, waiting_without = computed(config, None)
     waiting = []
     for kind in ("selective", "full"):
-        recomputed, count = computed(config, recipe := make_recipe(activation_checkpointing=kind))
+        recomputed, count = computed(config, recipe := minimal_config(activation_checkpointing=kind))
         waiting.append(count)
         assert recomputed.keys() == plain.keys()
         for name, gradient in plain.items():
@@ -87,7 +82,7 @@ def test_compilation_keeps_gradients(config: MairaConfig, monkeypatch: pytest.Mo
     """Each block as one graph, run as torch's own operations: code for them takes a compiler and a minute."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
     plain, _ = computed(config, None)
-    compiled, _ = computed(config, make_recipe(activation_checkpointing="full", compile=True))
+    compiled, _ = computed(config, minimal_config(activation_checkpointing="full", compile=True))
     assert compiled.keys() == plain.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(compiled[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
@@ -119,7 +114,7 @@ def test_distributed_blocks_compile_to_one_graph_each(
     monkeypatch.setattr(parallel, "sharding", lambda *_: kind)
     training = MairaLossModel(trainable(config, num_hidden_layers=3), KINDS, 0.5).train()
     training.model.model.vision_tower.vit.mask_token.requires_grad_(False)
-    recipe = make_recipe(activation_checkpointing=checkpointing, compile=True)
+    recipe = minimal_config(activation_checkpointing=checkpointing, compile=True)
     prepare_blocks(training, recipe)
     torch._dynamo.reset()
     with torch._dynamo.config.patch(optimize_ddp=True):
@@ -153,7 +148,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
 
 def test_weight_decay_applies_to_matrices_only() -> None:
     model = layers()
-    optimizer = make_optimizer(model, make_recipe(weight_decay=0.1))
+    optimizer = make_optimizer(model, minimal_config(weight_decay=0.1))
     decay = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay == {model[0].weight: 0.1, model[0].bias: 0.0, model[1].weight: 0.0, model[1].bias: 0.0}
 
@@ -161,7 +156,7 @@ def test_weight_decay_applies_to_matrices_only() -> None:
 @given(st.integers(1, 5000), st.floats(0, 1))
 @settings(deadline=None)
 def test_the_learning_rate_warms_up_and_decays_as_a_cosine(steps: int, warmup: float) -> None:
-    factor = make_lr_schedule(make_recipe(warmup=warmup), steps)
+    factor = make_lr_schedule(minimal_config(warmup=warmup), steps)
     rates = [factor(s) for s in range(steps)]
     peak = max(1, round(warmup * steps)) - 1
     assert rates[peak] == 1
@@ -179,7 +174,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_compiler")
 def test_eight_bit_states_are_saved_and_resumed(tmp_path: Path) -> None:
     optim = pytest.importorskip("torchao.optim")
-    eight_bit = make_recipe(optimizer="adamw_8bit", learning_rate=0.01)
+    eight_bit = minimal_config(optimizer="adamw_8bit", learning_rate=0.01)
     model = layers()
     optimizer = make_optimizer(model, eight_bit)
     for _ in range(2):
@@ -203,7 +198,7 @@ def test_bfloat16_weights_accumulate_updates_below_their_precision() -> None:
     pytest.importorskip("torchao.optim")
     model = nn.Linear(256, 64, bias=False).to(torch.bfloat16)
     nn.init.ones_(model.weight)
-    optimizer = make_optimizer(model, make_recipe(optimizer="adamw_8bit", weights="bfloat16", learning_rate=1e-3))
+    optimizer = make_optimizer(model, minimal_config(optimizer="adamw_8bit", weights="bfloat16", learning_rate=1e-3))
     torch.manual_seed(0)
     for _ in range(4):
         model.weight.grad = torch.ones_like(model.weight)

@@ -18,10 +18,10 @@ from draft_files import read_rows
 from error_checks import raises, raises_code
 from packed_rows import gradients
 from PIL import Image
-from post_runs import answer_scores, encode_prompt, post_values
+from post_runs import answer_scores, encode_prompt, post_values, start
 from review_files import CORNERS, change, finish, new_store
 from test_train import Interrupted, interrupt_at, is_same, weights
-from tiny_runs import Command, metrics, quiet, said
+from tiny_runs import Command, metrics, write_damaged
 from typer.testing import CliRunner
 
 from maira.cli.main import app
@@ -40,7 +40,6 @@ from maira.train.post import dpo
 from maira.train.post.dpo import REFERENCE_FILE, DpoLoss
 from maira.train.post.preferences import open_preferences
 from maira.train.record import RECORD_FILE
-from maira.train.report_training import train
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_jsonl
 
@@ -66,19 +65,24 @@ def preferences(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return file
 
 
-def values(checkpoint: Path, manifest: Path, preferences: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    """A config as YAML has it: 4 steps of 4 pairs."""
-    own = {
-        "train": [{"manifest": str(manifest), "preferences": str(preferences)}],
-        "dpo": {"beta": BETA, "nll_weight": NLL_WEIGHT},
-        "token_budget": 1500,
-        "passes": 16,
-    }
-    return post_values(checkpoint, manifest, out, **(own | changes))
+WriteDrafts = Callable[..., list[Path]]
+Recipe = Callable[..., dict[str, Any]]
 
 
-def config_of(*arguments: Any, **changes: Any) -> TrainConfig:
-    return TrainConfig.model_validate(values(*arguments, **changes))
+@pytest.fixture(scope="module")
+def recipe(checkpoint: Path, phantoms: Path, preferences: Path) -> Recipe:
+    """Return a function that makes a config as YAML has it: 4 steps of 4 pairs."""
+
+    def make(out: Path, manifest: Path = phantoms, file: Path = preferences, **changes: Any) -> dict[str, Any]:
+        own = {
+            "train": [{"manifest": str(manifest), "preferences": str(file)}],
+            "dpo": {"beta": BETA, "nll_weight": NLL_WEIGHT},
+            "token_budget": 1500,
+            "passes": 16,
+        }
+        return post_values(checkpoint, manifest, out, **(own | changes))
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +138,10 @@ def test_loss_and_gradient_are_those_of_the_formula(
 
 
 @pytest.fixture(scope="module")
-def finished(checkpoint: Path, phantoms: Path, preferences: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 4 steps that was never interrupted."""
     out = tmp_path_factory.mktemp("dpo")
-    train(config_of(checkpoint, phantoms, preferences, out), quiet())
+    start(recipe(out))
     return out
 
 
@@ -167,49 +171,37 @@ def test_the_reference_is_the_initial_model(
 
 
 def test_the_record_and_an_estimate_count_the_preferences(
-    finished: Path, checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
+    finished: Path, recipe: Recipe, checkpoint: Path, preferences: Path
 ) -> None:
     (source,) = json.loads((finished / "checkpoint" / RECORD_FILE).read_text())["data"]
     assert source["preferences_sha256"] == hashlib.sha256(preferences.read_bytes()).hexdigest()
     assert source["samples"] == {"grounded": 12}
-    workload = measure_workload(config_of(checkpoint, phantoms, preferences, tmp_path), read_config(checkpoint))
-    assert workload.samples == 12
+    config = TrainConfig.model_validate(recipe(finished))
+    assert measure_workload(config, read_config(checkpoint)).samples == 12
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    checkpoint: Path,
-    phantoms: Path,
-    preferences: Path,
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    recipe: Recipe, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(checkpoint, phantoms, preferences, tmp_path)
     interrupt_at(monkeypatch, 3)
     with pytest.raises(Interrupted):
-        train(config, quiet())
+        start(recipe(tmp_path))
     monkeypatch.undo()
     reference = (tmp_path / REFERENCE_FILE).rename(tmp_path / "moved.json")
     with raises(f"{REFERENCE_FILE}: mismatch"):
-        train(config, quiet())
+        start(recipe(tmp_path))
     reference.rename(tmp_path / REFERENCE_FILE)
-    train(config, quiet())
+    start(recipe(tmp_path))
     assert metrics(tmp_path) == metrics(finished)
     assert is_same(weights(tmp_path), weights(finished))
 
 
 @pytest.mark.parametrize("is_terminated", [False, True])
 def test_reference_log_probabilities_are_computed_once(
-    is_terminated: bool,
-    checkpoint: Path,
-    phantoms: Path,
-    preferences: Path,
-    finished: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    is_terminated: bool, recipe: Recipe, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted or terminated run keeps the rows that it has computed."""
-    config, rows = config_of(checkpoint, phantoms, preferences, tmp_path / "out"), list[int]()
+    rows = list[int]()
     reference = tmp_path / "out" / REFERENCE_FILE
     monkeypatch.setattr(dpo, "_ROWS_PER_SAVE", 100 if is_terminated else 1)
 
@@ -223,56 +215,43 @@ def test_reference_log_probabilities_are_computed_once(
 
     monkeypatch.setattr(dpo, "collate_row", collate)
     with pytest.raises(Interrupted) if not is_terminated else raises_code(ErrorCode.INTERRUPTED):
-        train(config, quiet())
+        start(recipe(tmp_path / "out"))
     kept = [pair for pair in json.loads(reference.read_text())["log_probs"] if None not in pair]
     assert len(kept) == sum(rows[: 3 if is_terminated else 2])
     repeated = sum(rows) - len(kept)
-    train(config, quiet())
+    start(recipe(tmp_path / "out"))
     assert sum(rows) - repeated == 12
     assert reference.read_bytes() == (finished / REFERENCE_FILE).read_bytes()
     assert metrics(tmp_path / "out") == metrics(finished)
 
 
 def test_changed_preferences_have_another_fingerprint(
-    checkpoint: Path, processor: MairaProcessor, phantoms: Path, preferences: Path, tmp_path: Path
+    recipe: Recipe, processor: MairaProcessor, preferences: Path, tmp_path: Path
 ) -> None:
     first, *others = read_rows(preferences)
     changed = tmp_path / "preferences.jsonl"
     write_jsonl(changed, [{**first, "chosen": first["rejected"], "rejected": first["chosen"]}, *others])
-    configs = (config_of(checkpoint, phantoms, file, tmp_path) for file in (preferences, changed))
-    before, after = (open_preferences(config, processor, 4096).table for config in configs)
+    before, after = (
+        open_preferences(TrainConfig.model_validate(recipe(tmp_path, file=file)), processor, 4096).table
+        for file in (preferences, changed)
+    )
     assert before.tobytes() != after.tobytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(
-    parallel: str, checkpoint: Path, phantoms: Path, preferences: Path, finished: Path, tmp_path: Path
-) -> None:
-    command = Command(tmp_path, 2, **values(checkpoint, phantoms, preferences, tmp_path / "out", parallel=parallel))
+def test_two_processes_train_as_one(parallel: str, recipe: Recipe, finished: Path, tmp_path: Path) -> None:
+    command = Command(tmp_path, 2, **recipe(tmp_path / "out", parallel=parallel))
     assert command.end() == [0, 0], command.said
     for one, two in zip(metrics(finished), metrics(tmp_path / "out"), strict=True):
         assert two == pytest.approx(one, rel=1e-3, abs=1e-3)
 
 
-def copy_manifest(phantoms: Path, folder: Path, count: int, damaged: int = 0) -> Path:
-    """Write the first studies to a folder, the frontals of some of them with nothing but a header."""
-    studies = read_manifest(phantoms)[:count]
-    for index in range(damaged):
-        frontal = folder / f"{index}.png"
-        content = studies[index].frontal.read_bytes()
-        frontal.write_bytes(content[: len(content) // 2])
-        studies[index] = studies[index].model_copy(update={"frontal": frontal})
-    write_manifest(folder / "manifest.jsonl", studies)
-    return folder / "manifest.jsonl"
-
-
-def test_unreadable_pairs_are_skipped(checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path) -> None:
-    manifest = copy_manifest(phantoms, tmp_path, 14, damaged=2)
+def test_unreadable_pairs_are_skipped(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
+    manifest = write_damaged(phantoms, tmp_path, 0, 1)
     with raises_code(ErrorCode.FILE_UNREADABLE, r"[01]\.png"):
-        train(config_of(checkpoint, manifest, preferences, tmp_path / "stop"), quiet())
-    config = config_of(checkpoint, manifest, preferences, tmp_path / "skip", passes=12, faults={"unreadable": "skip"})
-    train(config, quiet())
+        start(recipe(tmp_path / "stop", manifest))
+    start(recipe(tmp_path / "skip", manifest, passes=12, faults={"unreadable": "skip"}))
     saved = json.loads((tmp_path / "skip" / REFERENCE_FILE).read_text())["log_probs"]
     assert [pair == [None, None] for pair in saved] == [True] * 2 + [False] * 10
     assert all(math.isfinite(row["loss"]) for row in metrics(tmp_path / "skip"))
@@ -282,7 +261,7 @@ VALID = "<obj>No pleural effusion.</obj>"
 
 
 def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
-    checkpoint: Path, phantoms: Path, tmp_path: Path
+    recipe: Recipe, processor: MairaProcessor, phantoms: Path, tmp_path: Path
 ) -> None:
     study, file = read_manifest(phantoms)[0], tmp_path / "both.jsonl"
     reports = ((VALID, "<obj>A mass.</obj>"), ("No effusion.", "A mass."))
@@ -290,17 +269,13 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     row = {"sample_id": study.sample_id, "prompt": make_example(study, "grounded").text}
     write_jsonl(file, [{**row, "chosen": chosen, "rejected": rejected} for chosen, rejected in reports])
     changes = {"tasks": {"grounded": 1, "findings": 1}, "global_batch": 2, "passes": 2, "preset": "paper"}
-    config = config_of(checkpoint, phantoms, file, tmp_path / "both", drop=["lateral"], **changes)
-    console = quiet()
-    train(config, console)
-    assert "2 of 2 answers: `prompt` is ignored" in said(console)
+    config = recipe(tmp_path / "both", file=file, drop=["lateral"], **changes)
+    assert "2 of 2 answers: `prompt` is ignored" in start(config)
     record = json.loads((tmp_path / "both" / "checkpoint" / RECORD_FILE).read_text())
     assert record["data"][0]["samples"] == {"findings": 1, "grounded": 1}
-    processor = MairaProcessor.from_pretrained(checkpoint)
-    sample = open_preferences(config, processor, 4096).encode(0)
+    sample = open_preferences(TrainConfig.model_validate(config), processor, 4096).encode(0)
     example = make_example(drop_inputs(study, ["lateral"]), "grounded", preset="paper")
-    prompt = processor.encode_example(example)
-    assert sample.input_ids[: sample.prompt_tokens] == prompt
+    assert sample.input_ids[: sample.prompt_tokens] == processor.encode_example(example)
 
 
 @pytest.mark.parametrize(
@@ -319,32 +294,25 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     ],
 )
 def test_unusable_pairs_are_refused_before_the_first_step(
-    lines: list[dict[str, Any]] | None,
-    error: str,
-    checkpoint: Path,
-    phantoms: Path,
-    preferences: Path,
-    tmp_path: Path,
+    lines: list[dict[str, Any]] | None, error: str, recipe: Recipe, preferences: Path, tmp_path: Path
 ) -> None:
     first, second, *_ = read_rows(preferences)
     file = tmp_path / "preferences.jsonl"
     if lines is not None:
         write_jsonl(file, [first, *({**second, "chosen": VALID, **line} for line in lines)] if lines else [])
     with raises(error):
-        train(config_of(checkpoint, phantoms, file, tmp_path / "out"), quiet())
+        start(recipe(tmp_path / "out", file=file))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
-def test_a_duplicate_study_of_the_manifest_is_refused(
-    checkpoint: Path, phantoms: Path, preferences: Path, tmp_path: Path
-) -> None:
+def test_a_duplicate_study_of_the_manifest_is_refused(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
     lines, manifest = phantoms.read_text().splitlines(keepends=True), phantoms.with_name("duplicate.jsonl")
     manifest.write_text("".join([*lines, lines[0]]))
     with raises("duplicate.jsonl: sample_id: duplicate"):
-        train(config_of(checkpoint, manifest, preferences, tmp_path / "out"), quiet())
+        start(recipe(tmp_path / "out", manifest))
 
 
-def test_preferences_of_a_review_are_trained_on(checkpoint: Path, tmp_path: Path) -> None:
+def test_preferences_of_a_review_are_trained_on(recipe: Recipe, tmp_path: Path) -> None:
     report = [{"text": "No effusion.", "boxes": None}]
     with closing(new_store(tmp_path, {"one": report, "two": report}, ["Ada"])) as store:
         pixels = np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)
@@ -352,18 +320,16 @@ def test_preferences_of_a_review_are_trained_on(checkpoint: Path, tmp_path: Path
         for number in (1, 2):
             change(store, "add", number, text="Rib fracture.", boxes=[CORNERS])
             finish(store, number)
-    manifest = tmp_path / "manifest.jsonl"
-    out = tmp_path / "export"
+    manifest, out = tmp_path / "manifest.jsonl", tmp_path / "export"
     arguments = ["review", "export", str(store.path), "--manifest", str(manifest), "--out", str(out)]
-    result = CliRunner().invoke(app, arguments)
-    assert "preferences: 2" in result.output
+    assert "preferences: 2" in CliRunner().invoke(app, arguments).output
     changes = {"global_batch": 2, "passes": 8, "faults": {"image_check": "off"}, "preset": "paper"}
-    train(config_of(checkpoint, manifest, out / "preferences.jsonl", tmp_path / "run", **changes), quiet())
+    start(recipe(tmp_path / "run", manifest, out / "preferences.jsonl", **changes))
     assert metrics(tmp_path / "run")[-1]["rewards/margins"] > 0
 
 
 @pytest.fixture
-def draft_files(phantoms: Path, tmp_path: Path) -> Callable[..., list[Path]]:
+def draft_files(phantoms: Path, tmp_path: Path) -> WriteDrafts:
     """Return a function that writes files of drafts with so many sentences of the reports of the first studies."""
 
     def draft(study: Study, count: int) -> dict[str, Any]:
@@ -386,7 +352,7 @@ def run_preferences(files: list[Path], manifest: Path, out: Path, *more: str) ->
 
 
 def test_the_best_and_the_worst_draft_are_paired(
-    draft_files: Callable[..., list[Path]], checkpoint: Path, phantoms: Path, tmp_path: Path
+    draft_files: WriteDrafts, recipe: Recipe, phantoms: Path, tmp_path: Path
 ) -> None:
     files, out = draft_files([1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
     result = run_preferences(files, phantoms, out)
@@ -398,12 +364,10 @@ def test_the_best_and_the_worst_draft_are_paired(
     assert all(row["chosen_reward"] > row["rejected_reward"] for row in rows)
     for expected in ("2 pairs from 14 studies", "1 (identical reports)", "11 (fewer than two drafts)"):
         assert expected in result.output.replace("\n", "")
-    train(config_of(checkpoint, phantoms, out, tmp_path / "run", global_batch=2, passes=2), quiet())
+    start(recipe(tmp_path / "run", file=out, global_batch=2, passes=2))
 
 
-def test_a_margin_and_the_penalties_of_grpo_decide(
-    draft_files: Callable[..., list[Path]], phantoms: Path, tmp_path: Path
-) -> None:
+def test_a_margin_and_the_penalties_of_grpo_decide(draft_files: WriteDrafts, phantoms: Path, tmp_path: Path) -> None:
     files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
     for options in (("--margin", "0", "--scores", "reward_metrics:Constant=1"), ("--margin", "0.5")):
         result = run_preferences(files, phantoms, out, *options)
@@ -428,9 +392,7 @@ def test_a_margin_and_the_penalties_of_grpo_decide(
         "--length-penalty inf",
     ],
 )
-def test_wrong_options_are_refused(
-    option: str, draft_files: Callable[..., list[Path]], phantoms: Path, tmp_path: Path
-) -> None:
+def test_wrong_options_are_refused(option: str, draft_files: WriteDrafts, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.jsonl"
     result = run_preferences(draft_files([1], [2]), phantoms, out, *option.split())
     assert isinstance(result.exception, InputError)
@@ -438,9 +400,7 @@ def test_wrong_options_are_refused(
     assert not out.exists()
 
 
-def test_unusable_draft_files_are_refused(
-    draft_files: Callable[..., list[Path]], phantoms: Path, tmp_path: Path
-) -> None:
+def test_unusable_draft_files_are_refused(draft_files: WriteDrafts, phantoms: Path, tmp_path: Path) -> None:
     files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
     assert isinstance(run_preferences(files[:1], phantoms, out).exception, InputError)
     # An input is no output.
@@ -452,7 +412,7 @@ def test_unusable_draft_files_are_refused(
 
 
 def test_samples_are_a_function_of_study_and_seed(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    manifest = copy_manifest(phantoms, tmp_path, 3)
+    manifest = write_damaged(phantoms, tmp_path, count=3)
     options = ["--max-new-tokens", "12", "--device", "cpu"]
 
     def sample(name: str, *more: str) -> list[tuple[str, str]]:
