@@ -120,6 +120,8 @@ def test_a_score_that_is_no_number_is_refused(score: str, folder: Path) -> None:
 
 
 def test_a_page_holds_a_limited_number_of_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "MAX_STUDIES", 3)
+    assert len(Page(write_page(folder)).data["studies"]) == 3
     monkeypatch.setattr(page_module, "MAX_STUDIES", 2)
     page = Page(write_page(folder))
     assert page.data == {}
