@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -56,6 +55,8 @@ MAX_INVALID = 10
 
 _CLOSING_SECONDS = 5.0
 _THREAD = "radfact-llm"
+_EVENT_LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
+"""Event loops of this process and of its parents, by process."""
 _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
 """References to the parent's clients in a forked process: garbage collection would close their connections."""
 # A parser may quote the response, which can be long.
@@ -375,11 +376,17 @@ def _parse(response: CachedResponse, parse: Callable[[str], T]) -> T:
     raise ValueError("it was cut off at the limit of tokens; keep it short")
 
 
-@cache
-def _event_loop(_process: int) -> asyncio.AbstractEventLoop:
+def _event_loop(process: int) -> asyncio.AbstractEventLoop:
     """Return the event loop of a process: a forked process inherits the loop but not the thread that runs it."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
+    if (loop := _EVENT_LOOPS.get(process)) is not None:
+        return loop
+    # Threads that come first together agree on one loop, to which the calls in flight of a client are bound.
+    created = asyncio.new_event_loop()
+    loop = _EVENT_LOOPS.setdefault(process, created)
+    if loop is created:
+        threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True).start()
+    else:
+        created.close()
     return loop
 
 

@@ -38,7 +38,10 @@ def test_a_call_that_its_backend_cancels_ends_the_run() -> None:
     assert len(backend.calls) == 2
 
 
-def test_concurrency_limits_the_calls_of_all_threads() -> None:
+def test_concurrency_limits_the_calls_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No loop runs yet: threads that start together agree on one.
+    monkeypatch.setattr(client, "_EVENT_LOOPS", {})
+
     class Counting(MockChatModel):
         in_flight = most_in_flight = 0
 
