@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import torch
 from error_checks import raises
 from packed_rows import gradients
 from PIL import Image
-from post_runs import answer_scores, encode_prompt, post_values
+from post_runs import answer_scores, encode_prompt, post_values, start
 from test_train import Interrupted, interrupt_at, is_same, weights
-from tiny_runs import Command, metrics, quiet, said
+from tiny_runs import Command, metrics
 
 from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
 from maira.generate.engine import EngineOptions, Sampling, report_request
@@ -30,7 +31,6 @@ from maira.train.data.packing import EncodedSample, StepTotals, collate
 from maira.train.loss import MairaLossModel
 from maira.train.post.grpo import compute_advantages, make_targets, policy_loss, replay_grammar
 from maira.train.post.rewards import excess_length
-from maira.train.report_training import train
 from maira.train.validation import MONITORED, monitor_drafts
 from radfact.errors import RunError
 from radfact.records import Box, Pair, Sentence
@@ -41,15 +41,19 @@ LIMIT = 24
 TEMPERATURE = 0.7
 
 
-def values(checkpoint: Path, manifest: Path, out: Path, grpo: dict[str, Any] | None = None, **changes: Any) -> Any:
-    """A config as YAML has it: 4 steps of 2 groups of 4 responses."""
-    reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length_penalty": 0.0, "format_penalty": 0.0}
-    options = {"num_generations": 4, "max_new_tokens": LIMIT, "reward": reward, **(grpo or {})}
-    return post_values(checkpoint, manifest, out, **({"grpo": options, "global_batch": 8} | changes))
+Recipe = Callable[..., dict[str, Any]]
 
 
-def config_of(*arguments: Any, **changes: Any) -> TrainConfig:
-    return TrainConfig.model_validate(values(*arguments, **changes))
+@pytest.fixture(scope="module")
+def recipe(checkpoint: Path, phantoms: Path) -> Recipe:
+    """Return a function that makes a config as YAML has it: 4 steps of 2 groups of 4 responses."""
+
+    def make(out: Path, grpo: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+        reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length_penalty": 0.0, "format_penalty": 0.0}
+        options = {"num_generations": 4, "max_new_tokens": LIMIT, "reward": reward, **(grpo or {})}
+        return post_values(checkpoint, phantoms, out, **({"grpo": options, "global_batch": 8} | changes))
+
+    return make
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -199,10 +203,9 @@ def test_only_longer_reports_are_penalized() -> None:
 
 
 @pytest.mark.slow
-def test_the_policy_learns_what_is_rewarded(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_the_policy_learns_what_is_rewarded(recipe: Recipe, tmp_path: Path) -> None:
     grpo = {"num_generations": 8, "max_new_tokens": 16}
-    changes = {"global_batch": 16, "passes": 320, "learning_rate": 1e-2}
-    train(config_of(checkpoint, phantoms, tmp_path, grpo, **changes), quiet())
+    start(recipe(tmp_path, grpo, global_batch=16, passes=320, learning_rate=1e-2))
     reward = [row["reward"] for row in rows(tmp_path)]
     assert len(reward) == 20
     assert np.mean(reward[:2]) < 0.7
@@ -210,10 +213,10 @@ def test_the_policy_learns_what_is_rewarded(checkpoint: Path, phantoms: Path, tm
 
 
 @pytest.fixture(scope="module")
-def finished(checkpoint: Path, phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 4 steps with the responses of 2, never interrupted."""
     out = tmp_path_factory.mktemp("grpo")
-    train(config_of(checkpoint, phantoms, out, {"num_iterations": 2}, passes=16), quiet())
+    start(recipe(out, {"num_iterations": 2}, passes=16))
     return out
 
 
@@ -227,46 +230,41 @@ def test_further_steps_reuse_the_responses(finished: Path) -> None:
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    checkpoint: Path, phantoms: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(checkpoint, phantoms, tmp_path, {"num_iterations": 2}, passes=16)
+    config = recipe(tmp_path, {"num_iterations": 2}, passes=16)
     interrupt_at(monkeypatch, 3)
     with pytest.raises(Interrupted):
-        train(config, quiet())
+        start(config)
     monkeypatch.undo()
-    train(config, quiet())
+    start(config)
     assert rows(tmp_path) == rows(finished)
     assert is_same(weights(tmp_path), weights(finished))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(
-    parallel: str, checkpoint: Path, phantoms: Path, finished: Path, tmp_path: Path
-) -> None:
-    changes = {"passes": 16, "parallel": parallel}
-    command = Command(tmp_path, 2, **values(checkpoint, phantoms, tmp_path / "out", {"num_iterations": 2}, **changes))
+def test_two_processes_train_as_one(parallel: str, recipe: Recipe, finished: Path, tmp_path: Path) -> None:
+    command = Command(tmp_path, 2, **recipe(tmp_path / "out", {"num_iterations": 2}, passes=16, parallel=parallel))
     assert command.end() == [0, 0], command.said
     for one, two in zip(rows(finished), rows(tmp_path / "out"), strict=True):
         assert {**two, "epoch": 0} == pytest.approx({**one, "epoch": 0}, rel=1e-3, abs=1e-5)
 
 
-def test_a_constant_reward_has_no_gradient(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_constant_reward_has_no_gradient(recipe: Recipe, tmp_path: Path) -> None:
     grpo = {"reward": {"scores": {"reward_metrics:Constant": 1.0}, "length_penalty": 0, "format_penalty": 0}}
-    train(config_of(checkpoint, phantoms, tmp_path, grpo, passes=8), quiet())
+    start(recipe(tmp_path, grpo, passes=8))
     (row,) = rows(tmp_path)
     assert (row["frac_reward_zero_std"], row["grad_norm"], row["loss"], row["reward"]) == (1, 0, 0, 1)
 
 
-def test_a_step_without_rewards_follows_the_fault_policy(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_step_without_rewards_follows_the_fault_policy(recipe: Recipe, checkpoint: Path, tmp_path: Path) -> None:
     grpo = {"reward": {"scores": {"reward_metrics:Nothing": 1.0}}}
     with pytest.raises(RunError, match="the loss is nan"):
-        train(config_of(checkpoint, phantoms, tmp_path / "stop", grpo, passes=8), quiet())
-    console = quiet()
-    train(config_of(checkpoint, phantoms, tmp_path / "skip", grpo, passes=8, faults={"not_finite": "skip"}), console)
-    assert "none of 8 responses has a reward" in said(console)
-    before = MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict()
-    assert is_same(weights(tmp_path / "skip"), before)
+        start(recipe(tmp_path / "stop", grpo, passes=8))
+    output = start(recipe(tmp_path / "skip", grpo, passes=8, faults={"not_finite": "skip"}))
+    assert "none of 8 responses has a reward" in output
+    assert is_same(weights(tmp_path / "skip"), MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
 
 
 @pytest.mark.parametrize(
@@ -279,11 +277,10 @@ def test_a_step_without_rewards_follows_the_fault_policy(checkpoint: Path, phant
     ],
 )
 def test_an_unusable_reward_is_refused_before_the_first_step(
-    scores: dict[str, float], options: dict[str, Any], error: str, checkpoint: Path, phantoms: Path, tmp_path: Path
+    scores: dict[str, float], options: dict[str, Any], error: str, recipe: Recipe, tmp_path: Path
 ) -> None:
-    config = config_of(checkpoint, phantoms, tmp_path / "out", {"reward": {"scores": scores, "options": options}})
     with raises(f"grpo.reward.{error}"):
-        train(config, quiet())
+        start(recipe(tmp_path / "out", {"reward": {"scores": scores, "options": options}}))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
@@ -299,9 +296,9 @@ def test_signs_of_other_means_are_counted() -> None:
     assert {name: values[f"drafts/{name}"] for name in expected} == expected
 
 
-def test_a_validation_logs_what_is_not_rewarded(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+def test_a_validation_logs_what_is_not_rewarded(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
     validation = {"sources": [{"manifest": str(phantoms)}], "every": 1, "samples": 2, "drafts_every": 1, "drafts": 2}
-    train(config_of(checkpoint, phantoms, tmp_path, passes=8, validation=validation), quiet())
+    start(recipe(tmp_path, passes=8, validation=validation))
     (row,) = [row for row in rows(tmp_path) if "epoch" not in row]
     assert {"loss/all", "drafts/logical_f1", *MONITORED} <= row.keys()
     assert row["drafts/words"] >= 0
@@ -335,13 +332,12 @@ def test_an_inconsistent_config_is_refused(changes: dict[str, Any], message: str
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_vllm_that_is_missing_is_named_before_the_model_is_read(phantoms: Path, tmp_path: Path) -> None:
-    config = config_of(tmp_path, phantoms, tmp_path / "run", {"engine": "vllm"})
+def test_vllm_that_is_missing_is_named_before_the_model_is_read(recipe: Recipe, tmp_path: Path) -> None:
     with raises("grpo.engine: missing-requirement"):
-        train(config, quiet())
+        start(recipe(tmp_path / "run", {"engine": "vllm"}, model=str(tmp_path)))
 
 
-def test_the_engine_may_change_when_a_run_resumes() -> None:
-    arguments = Path("checkpoint"), Path("none.jsonl"), Path("out")
-    changed = config_of(*arguments, {"engine": "vllm", "engine_args": {"gpu_memory_utilization": 0.3}})
-    assert resume_fields(changed) == resume_fields(config_of(*arguments))
+def test_the_engine_may_change_when_a_run_resumes(recipe: Recipe, tmp_path: Path) -> None:
+    changes = ({}, {"engine": "vllm", "engine_args": {"gpu_memory_utilization": 0.3}})
+    before, after = (TrainConfig.model_validate(recipe(tmp_path, grpo)) for grpo in changes)
+    assert resume_fields(before) == resume_fields(after)
