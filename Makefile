@@ -72,9 +72,7 @@ test:
 	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not slow" \
 		$(addprefix tests/maira/test_,$(addsuffix .py,$(LOWEST)))
 	@echo "Phase 2 of 2: real model servers and Ray clusters, which would fill a small machine beside other tests"
-	# Chat servers run alone: a request that is still in flight on a busy machine changes the rounding of the next one.
-	$(BIN)/python -m pytest $(SERVERS)/test_chat_servers.py
-	$(BIN)/python -m pytest $(XDIST) -m server --ignore $(SERVERS)/test_chat_servers.py
+	$(BIN)/python -m pytest $(XDIST) -m server
 
 docs: install
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env --builder html docs build/docs

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def serious_violations(page: Page, *, rules: list[str] | None = None) -> list[tuple[str, str, str]]:
+def serious_violations(
+    page: Page, *, rules: list[str] | None = None, skipped: tuple[str, ...] = ()
+) -> list[tuple[str, str, str]]:
     """Return (rule, element, what to fix) of each serious or critical violation that axe finds on a page.
 
     Where axe is not installed, the test is skipped.
@@ -18,10 +20,15 @@ def serious_violations(page: Page, *, rules: list[str] | None = None) -> list[tu
     Args:
         page: the page, in the state to check.
         rules: names of the rules to check; all rules by default.
+        skipped: names of rules that are not checked.
     """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     # Other results would cost more time than the violations.
-    options: dict[str, list[str]] = {"resultTypes": ["violations"]} | ({} if rules is None else {"runOnly": rules})
+    options: dict[str, object] = {
+        "resultTypes": ["violations"],
+        "rules": {rule: {"enabled": False} for rule in skipped},
+        **({} if rules is None else {"runOnly": rules}),
+    }
     return [
         (violation["id"], node["html"], node["failureSummary"])
         for violation in axe.run(page, options=options).response["violations"]

@@ -1,7 +1,9 @@
-"""Servers of a small language model, each a process that runs for the whole session."""
+"""Servers of a small language model and the process with vLLM, each of which runs for the whole session."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,11 @@ from ports import free_port
 from real_servers import (
     HERE,
     MODEL_FOLDER,
+    START_SECONDS,
     VLLM_ENGINE,
     VLLM_ENVIRONMENT,
     VLLM_PYTHON,
+    RunVLLM,
     Server,
     process_group,
     require_vllm,
@@ -41,20 +45,20 @@ def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def vllm_python() -> Path:
-    """Python interpreter of the vLLM environment; the model folder exists, too."""
-    require_vllm()
+def model_folder() -> Path:
+    """The folder of SmolLM2-135M-Instruct."""
     if not (MODEL_FOLDER / "installed").is_file():
         skip_missing("no model folder: make .venv/smollm2/installed")
-    return VLLM_PYTHON
+    return MODEL_FOLDER
 
 
 @pytest.fixture(scope="session")
-def vllm_server(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def vllm_server(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """vLLM's OpenAI server with SmolLM2-135M-Instruct, on the CPU."""
+    require_vllm()
     port = free_port()
     log = tmp_path_factory.mktemp("vllm") / "log"
-    command = [str(vllm_python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL_FOLDER)]
+    command = [str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_folder)]
     command += ["--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
     command += ["--dtype", VLLM_ENGINE["dtype"], "--max-model-len", VLLM_ENGINE["max_model_len"]]
     command += ["--max-num-seqs", VLLM_ENGINE["max_num_seqs"]]
@@ -62,3 +66,31 @@ def vllm_server(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         address = f"http://127.0.0.1:{port}"
         wait_until_healthy(process, address, log)
         yield Server(f"{address}/v1", "smollm2")
+
+
+@pytest.fixture(scope="session")
+def run_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunVLLM]:
+    """Run `radfact` or a script with vLLM, in a fork of a process that imports vLLM once."""
+    require_vllm()
+    log = tmp_path_factory.mktemp("run_vllm") / "log"
+    command = [str(VLLM_PYTHON), str(HERE / "vllm_process.py")]
+    with process_group(command, log, VLLM_ENVIRONMENT, read_stdout=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def run(program: object, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+            out = tmp_path_factory.mktemp("run")
+            order = {
+                "program": str(program),
+                "arguments": [str(argument) for argument in arguments],
+                "environment": environment,
+                "out": str(out),
+                "seconds": START_SECONDS,
+            }
+            print(json.dumps(order), file=process.stdin, flush=True)
+            code = process.stdout.readline()
+            assert code, log.read_text()
+            printed = [(out / name).read_text() for name in ("stdout", "stderr")]
+            return subprocess.CompletedProcess(order["arguments"], int(code), *printed)
+
+        yield run

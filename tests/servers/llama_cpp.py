@@ -12,7 +12,6 @@ import sys
 
 import xllamacpp
 
-CONCURRENCY = 4
 CONTEXT_WINDOW = 4096  # tokens of a prompt and its response
 MODEL = "smollm2"
 
@@ -28,7 +27,8 @@ def main() -> None:
     parameters.model.path, parameters.model_alias = options.model, {options.served_model_name}
     parameters.hostnames, parameters.port = ["127.0.0.1"], options.port
     parameters.api_keys = [key for key in [os.environ.get("VLLM_API_KEY")] if key]
-    parameters.n_ctx, parameters.n_parallel = CONCURRENCY * CONTEXT_WINDOW, CONCURRENCY
+    # One request at a time: another one in flight would change the rounding of a response.
+    parameters.n_ctx, parameters.n_parallel = CONTEXT_WINDOW, 1
     # On busy cores, two threads can be many times slower than one.
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(parameters)

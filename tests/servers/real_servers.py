@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ RADFACT = Path(sys.executable).with_name("radfact")
 VLLM = ROOT / ".venv" / "vllm"
 VLLM_PYTHON = VLLM / "bin" / "python"
 MODEL_FOLDER = ROOT / ".venv" / "smollm2"
-START_SECONDS = 300
+START_SECONDS = 600
 
 VLLM_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -42,6 +42,10 @@ VLLM_ENVIRONMENT = {
 }
 # With float32, unlike bfloat16, a greedy response does not depend on its batch.
 VLLM_ENGINE = {"dtype": "float32", "enforce_eager": "true", "max_model_len": "4096", "max_num_seqs": "16"}
+
+
+RunVLLM = Callable[..., subprocess.CompletedProcess[str]]
+"""A program (`radfact`, or the path of a script), its arguments, and environment variables."""
 
 
 @dataclass(frozen=True)
@@ -82,24 +86,14 @@ def run_radfact(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run([RADFACT, *arguments], {})
 
 
-def run_vllm_radfact(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `radfact` in the vLLM environment."""
-    return run([VLLM_PYTHON.with_name("radfact"), *arguments], VLLM_ENVIRONMENT | environment)
-
-
-def run_vllm_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a script of this folder in the vLLM environment."""
-    return run([VLLM_PYTHON, HERE / script, *arguments], VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "ERROR"})
-
-
 def judge_arguments(values: Mapping[str, str]) -> list[str]:
     """Return values as `--judge-arg` options."""
     return [part for name, value in values.items() for part in ("--judge-arg", f"{name}={value}")]
 
 
-def require_vllm(*, vision: bool = False) -> None:
-    """Skip the test if vLLM, or torchvision for its environment, is not installed."""
-    if not (VLLM / "installed").is_file() or (vision and not (VLLM / "vision").is_dir()):
+def require_vllm() -> None:
+    """Skip the test if the environment of vLLM is not installed."""
+    if not (VLLM / "installed").is_file():
         skip_missing("vLLM for the CPU is not installed: make .venv/vllm/installed")
 
 

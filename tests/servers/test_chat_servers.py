@@ -1,4 +1,4 @@
-"""Judging and splitting with the servers of llama.cpp and vLLM.
+"""Judging and splitting with the servers of llama.cpp and vLLM, and with vLLM in process and on a Ray cluster.
 
 The model is no better than chance as a judge, so verdicts are not compared with labels.
 """
@@ -6,20 +6,38 @@ The model is no better than chance as a judge, so verdicts are not compared with
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_servers import FEW_SHOTS, SPLITTER_FEW_SHOTS, Server, run_radfact
+from real_servers import (
+    FEW_SHOTS,
+    MODEL_FOLDER,
+    PAIRS,
+    SPLITTER_FEW_SHOTS,
+    VLLM_ENGINE,
+    VLLM_ENVIRONMENT,
+    VLLM_PYTHON,
+    RunVLLM,
+    Server,
+    judge_arguments,
+    require_vllm,
+    run,
+    run_radfact,
+)
 
-from radfact.errors import ExitCode, Failure, RunError
+from radfact.errors import ExitCode, Failure, InputError, RunError
 from radfact.judges import EntailmentQuery, load_judge
 from radfact.judges.prompt import query_message, verdict_schema
 from radfact.llm import CachedResponse, ChatBackend, ChatRequest, PromptPrefix, load_chat_client
 from radfact.llm.http import HttpBackend
 from radfact.llm.langchain import LangChainBackend, load_chat_model
+from radfact.llm.vllm import fingerprint
 
+OPTIONS = ["--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--format", "schema"]
+SCORE = ["score", PAIRS, "--judge", f"vllm:{MODEL_FOLDER}", *judge_arguments(VLLM_ENGINE), *OPTIONS]
 SHORT = {"max_tokens": "48"}  # Most responses of the model reach the token limit.
 QUERIES = [
     EntailmentQuery(premises, hypothesis)
@@ -111,3 +129,88 @@ def test_the_command_splits_and_judges(server: Server, tmp_path: Path) -> None:
     assert [sentence["text"] for sentence in sentences] == 2 * ["Heart size is normal.", "The lungs are clear."]
     run = json.loads((out / "run.json").read_text())
     assert (run["usage"]["splitter"]["calls"], run["usage"]["judge"]["calls"]) == (1, 2)
+
+
+def _run(out: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "run.json").read_text())
+    return content
+
+
+def _sentences(out: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (out / "sentences.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def in_process(run_vllm: RunVLLM, model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert model_folder.is_dir()
+    """The results of a run with vLLM in its process."""
+    out = tmp_path_factory.mktemp("vllm") / "results"
+    assert run_vllm("radfact", *SCORE, "--out", out).returncode == ExitCode.SUCCESS
+    return out
+
+
+def test_verdicts_in_process_equal_those_of_the_server(in_process: Path, vllm_server: Server, tmp_path: Path) -> None:
+    server = ["--judge", vllm_server.judge, "--base-url", vllm_server.base_url]
+    assert run_radfact("score", PAIRS, *server, *OPTIONS, "--out", tmp_path).returncode == ExitCode.SUCCESS
+    assert _sentences(in_process) == _sentences(tmp_path)
+    tokens = [[_run(out)[name] for name in ("tokens_in", "tokens_out")] for out in (in_process, tmp_path)]
+    assert tokens[0] == tokens[1]
+
+
+def test_two_ray_workers_judge_as_one_process(in_process: Path, run_vllm: RunVLLM, tmp_path: Path) -> None:
+    process = run_vllm("radfact", *SCORE, "--engine", "ray", "--workers", "2", "--out", tmp_path)
+    assert process.returncode == ExitCode.SUCCESS, process.stderr
+    assert _sentences(tmp_path) == _sentences(in_process)
+    assert _run(tmp_path)["calls"] == _run(in_process)["calls"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_a_missing_vllm_is_reported_with_its_install_command() -> None:
+    with pytest.raises(InputError, match=r'pip install "maira-radfact\[vllm\]"'):
+        load_chat_client("vllm:somewhere/model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vllm:/nowhere/model"], "no such model folder"),
+        ([f"vllm:{MODEL_FOLDER}", "--judge-arg", "nonsense=1"], "--judge-arg nonsense: "),
+        ([f"vllm:{MODEL_FOLDER}", "--judge-arg", "temperature=-1"], "temperature must be non-negative"),
+        ([f"vllm:{MODEL_FOLDER}", "--judge-arg", "max_model_len=1000000"], "max_model_len (1000000) is greater"),
+    ],
+)
+@pytest.mark.usefixtures("model_folder")
+def test_options_that_vllm_refuses_are_input_errors(
+    run_vllm: RunVLLM, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    process = run_vllm("radfact", "score", PAIRS, "--out", tmp_path, "--judge", *arguments)
+    assert process.returncode == ExitCode.INVALID_INPUT, process.stderr
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+@pytest.mark.usefixtures("model_folder")
+def test_judge_and_splitter_share_an_engine_and_a_second_run_starts_none(tmp_path: Path) -> None:
+    require_vllm()
+    pairs, out = tmp_path / "pairs.csv", tmp_path / "results"
+    narrative = "Heart size is normal and the lungs are clear."
+    pairs.write_text(f"example_id,prediction,target\none,{narrative},{narrative}\n")
+    command = [VLLM_PYTHON.with_name("radfact"), "score", pairs, *SCORE[2:]]
+    command += ["--splitter-few-shots", SPLITTER_FEW_SHOTS, "--out", out]
+    process = run(command, VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "INFO"})
+    assert process.returncode == ExitCode.SUCCESS, process.stderr
+    assert process.stderr.count("Initializing a V1 LLM engine") == 1
+    sentences = _sentences(out)
+    # With this cache size, an engine cannot start.
+    second = run(command, VLLM_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": "100000"})
+    assert second.returncode == ExitCode.SUCCESS, second.stderr
+    assert _sentences(out) == sentences
+
+
+def test_the_fingerprint_depends_on_the_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(2_000_000))
+    before = fingerprint(str(tmp_path))
+    weights.write_bytes(bytes(1_999_999) + b"\x01")
+    assert fingerprint(str(tmp_path)) != before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sqlite3
@@ -19,15 +18,7 @@ from chat_server import ChatServer, Reply
 from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from real_servers import (
-    FEW_SHOTS,
-    MODEL_FOLDER,
-    PAIRS,
-    VLLM_ENGINE,
-    judge_arguments,
-    run_radfact,
-    run_vllm_radfact,
-)
+from real_servers import FEW_SHOTS, PAIRS, run_radfact
 
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
 from radfact.judges import EntailmentQuery, Splitter, Verdict, default_splitter, load_judge
@@ -267,17 +258,3 @@ def test_the_command_writes_the_same_results_with_ray(tmp_path: Path) -> None:
     assert process.returncode == ExitCode.SUCCESS, process.stderr
     for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):
         assert (local / name).read_text() == (distributed / name).read_text()
-
-
-@pytest.mark.usefixtures("vllm_python")
-def test_vllm_on_two_workers_judges_as_in_one_process(tmp_path: Path) -> None:
-    engine = judge_arguments(VLLM_ENGINE | {"max_tokens": "200"})
-    arguments = ["score", PAIRS, "--judge", f"vllm:{MODEL_FOLDER}", *engine]
-    arguments += ["--few-shots", FEW_SHOTS, "--format", "schema", "--out"]
-    local, distributed = tmp_path / "local", tmp_path / "distributed"
-    process = run_vllm_radfact(*arguments, distributed, "--engine", "ray", "--workers", "2")
-    assert process.returncode == ExitCode.SUCCESS, process.stderr
-    assert run_vllm_radfact(*arguments, local).returncode == ExitCode.SUCCESS
-    assert (local / "sentences.jsonl").read_text() == (distributed / "sentences.jsonl").read_text()
-    runs = [json.loads((out / "run.json").read_text()) for out in (local, distributed)]
-    assert runs[0]["calls"] == runs[1]["calls"]

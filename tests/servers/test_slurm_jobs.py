@@ -10,7 +10,7 @@ from pathlib import Path
 import smollm2
 import yaml
 from ports import free_port
-from real_servers import FEW_SHOTS, HERE, PAIRS, VLLM_ENVIRONMENT, skip_missing
+from real_servers import FEW_SHOTS, HERE, PAIRS, RunVLLM, skip_missing
 from slurm import DEPLOY, slurm_environment
 
 _PARSE = """
@@ -49,7 +49,7 @@ def test_a_judge_is_served_for_one_run(tmp_path: Path) -> None:
     assert run["calls"] > 0 == run["usage"]["judge"]["failures"]
 
 
-def test_vllm_accepts_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: Path) -> None:
+def test_vllm_accepts_the_options_of_the_70b_judge(run_vllm: RunVLLM, tmp_path: Path) -> None:
     server = tmp_path / "vllm"
     server.write_text('#!/bin/sh\nshift\necho "$@" >>options\nexit 1\n')
     server.chmod(0o755)
@@ -63,7 +63,8 @@ def test_vllm_accepts_the_options_of_the_70b_judge(vllm_python: Path, tmp_path: 
         for container in item["spec"].get("template", {}).get("spec", {}).get("containers", [])
     ]
     pod = [*container["command"], *container["args"]][2:]
-    command = [str(vllm_python), "-c", _PARSE, (tmp_path / "options").read_text(), " ".join(pod)]
-    output = subprocess.check_output(command, env=environment | VLLM_ENVIRONMENT, text=True)
-    parsed = [json.loads(line) for line in output.splitlines()]
+    (tmp_path / "parse.py").write_text(_PARSE)
+    process = run_vllm(tmp_path / "parse.py", (tmp_path / "options").read_text(), " ".join(pod))
+    assert process.returncode == 0, process.stderr
+    parsed = [json.loads(line) for line in process.stdout.splitlines()]
     assert parsed == [["/data/Meta-Llama-3-70B-Instruct", ["judge"], 4, 8000]] * 2

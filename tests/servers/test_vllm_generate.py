@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_maira
-from real_servers import require_vllm, run_vllm_script
+from real_servers import HERE, RunVLLM
 
 from maira.data.manifest import read_failures, read_manifest, write_manifest
 from maira.generate.drafts import generate_drafts
@@ -25,7 +25,6 @@ TASKS = ("findings", "grounded", "phrase", "boxes")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, studies, and a file that is not an image."""
-    require_vllm(vision=True)
     root = tmp_path_factory.mktemp("maira")
     tiny_maira.write_checkpoint(root / "checkpoint")
     tiny_maira.write_studies(root / "studies")
@@ -34,13 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, Any]:
+def results(folder: Path, run_vllm: RunVLLM) -> dict[str, Any]:
     """The output of `vllm_generate.py`."""
     out = folder / "results.json"
     manifest = folder / "studies" / "manifest.jsonl"
-    process = run_vllm_script(
-        "vllm_generate.py", folder / "checkpoint", manifest, folder / "broken.png", folder / "language_model", out
-    )
+    arguments = [folder / "checkpoint", manifest, folder / "broken.png", folder / "language_model", out]
+    process = run_vllm(HERE / "vllm_generate.py", *arguments)
     assert process.returncode == 0, process.stderr[-4000:]
     content: dict[str, Any] = json.loads(out.read_text())
     return content
@@ -133,15 +131,17 @@ def test_a_failed_start_is_reported(results: dict[str, Any]) -> None:
     assert "vLLM cannot start: its process ended; " in results["start_error"]
 
 
-def test_the_command_writes_the_drafts_of_transformers(folder: Path, results: dict[str, Any], tmp_path: Path) -> None:
+def test_the_command_writes_the_drafts_of_transformers(
+    folder: Path, results: dict[str, Any], run_vllm: RunVLLM, tmp_path: Path
+) -> None:
     studies = read_manifest(folder / "studies" / "manifest.jsonl")
     bad = studies[0].model_copy(update={"sample_id": "bad", "frontal": folder / "broken.png"})
     manifest, out, exported = tmp_path / "manifest.jsonl", tmp_path / "drafts.jsonl", folder / "language_model"
     write_manifest(manifest, [*studies[:5], bad])
     before = {path: path.stat().st_mtime_ns for path in exported.iterdir()}
 
-    process = run_vllm_script(
-        "vllm_maira.py", "generate", "--checkpoint", folder / "checkpoint", "--manifest", manifest, "--out", out,
+    process = run_vllm(
+        HERE / "vllm_maira.py", "generate", "--checkpoint", folder / "checkpoint", "--manifest", manifest, "--out", out,
         "--engine", "vllm", "--max-new-tokens", tiny_maira.NEW_TOKENS, "--engine-arg", "enforce_eager=true",
         "--language-model", exported,
     )  # fmt: skip

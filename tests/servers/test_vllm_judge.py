@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from real_servers import VLLM_ENGINE, judge_arguments, run_vllm_radfact
+from real_servers import VLLM_ENGINE, RunVLLM, judge_arguments
 from tiny_judge import ask_folder, train_tiny_judge
 
 from radfact.errors import ExitCode
@@ -17,11 +16,11 @@ from radfact.judges.llm_judge import LLMJudge, judge_prompt
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
 
 
-@pytest.mark.usefixtures("vllm_python")
-def test_a_trained_judge_scores_the_same_in_vllm_and_transformers(tmp_path: Path) -> None:
+def test_a_trained_judge_scores_the_same_in_vllm_and_transformers(run_vllm: RunVLLM, tmp_path: Path) -> None:
     folder, held_out = train_tiny_judge(tmp_path, **HEADS)
     engine = judge_arguments(VLLM_ENGINE | {"max_model_len": "1024", "max_tokens": "60"})
-    process = run_vllm_radfact(
+    process = run_vllm(
+        "radfact",
         *("judge-check", held_out, "--judge", f"vllm:{folder}", *engine),
         *("--few-shots", "none", "--out", tmp_path / "check.json"),
         VLLM_ENABLE_V1_MULTIPROCESSING="0",

@@ -11,7 +11,7 @@ import pytest
 import tiny_maira
 import torch
 import yaml
-from real_servers import HERE, ROOT, VLLM_ENVIRONMENT, VLLM_PYTHON, require_vllm, run, run_vllm_script
+from real_servers import HERE, ROOT, VLLM_ENVIRONMENT, VLLM_PYTHON, RunVLLM, require_vllm, run
 
 from maira.data.manifest import read_manifest
 from maira.generate.engine import EngineOptions
@@ -27,7 +27,6 @@ METRICS = ("loss", "reward", "reward_std", "answer_tokens", "words", "entropy", 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Studies and three checkpoints: the second has another language model, in the third all weights differ."""
-    require_vllm(vision=True)
     root = tmp_path_factory.mktemp("rollouts")
     model = tiny_maira.write_checkpoint(root / CHECKPOINTS[0])
     processor = MairaProcessor.from_pretrained(root / CHECKPOINTS[0])
@@ -44,11 +43,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def responses(folder: Path) -> dict[str, Any]:
+def responses(folder: Path, run_vllm: RunVLLM) -> dict[str, Any]:
     """The output of `vllm_rollouts.py`: responses of one engine with the weights of each checkpoint."""
     out = folder / "responses.json"
     checkpoints = [folder / name for name in CHECKPOINTS]
-    process = run_vllm_script("vllm_rollouts.py", *checkpoints, folder / "studies" / "manifest.jsonl", out)
+    process = run_vllm(HERE / "vllm_rollouts.py", *checkpoints, folder / "studies" / "manifest.jsonl", out)
     assert process.returncode == 0, process.stderr[-4000:]
     content: dict[str, Any] = json.loads(out.read_text())
     return content
@@ -104,6 +103,7 @@ def test_the_weight_files_are_removed(responses: dict[str, Any]) -> None:
 
 
 def test_two_processes_with_vllm_train_like_one_with_transformers(folder: Path, tmp_path: Path) -> None:
+    require_vllm()
     reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length_penalty": 0.0, "format_penalty": 0.0}
     config = {
         "model": str(folder / CHECKPOINTS[0]),
