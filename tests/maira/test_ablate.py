@@ -24,6 +24,7 @@ from maira.train.data.dataset import data_fingerprints
 from radfact.errors import RunError
 from radfact.io.jsonl import write_json
 
+Ablate = Callable[..., Result]
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROWS = {
     "no_prior": {"drop": ["prior"]},
@@ -49,11 +50,12 @@ def test_each_ablation_config_differs_from_its_base_by_one_component(folder: str
 
 def test_shipped_configs_have_unique_folders_and_the_prompts_of_the_paper() -> None:
     paths = [path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "judges"]
-    configs = [read_train_config(path) for path in paths]
-    assert len({config.out for config in configs}) == len(configs) == 10 + 2 * len(ROWS)
-    with_release = {path for path, config in zip(paths, configs, strict=True) if config.preset == "release"}
-    assert with_release == {path for path in paths if path.stem.startswith("phantom") or path.parent.name == "phantom"}
-    assert {config.preset for config in configs} == {"paper", "release"}
+    configs = {path: read_train_config(path) for path in paths}
+    assert len({config.out for config in configs.values()}) == len(configs) == 10 + 2 * len(ROWS)
+    phantom = {path for path in paths if path.stem.startswith("phantom") or path.parent.name == "phantom"}
+    assert {path: config.preset for path, config in configs.items()} == {
+        path: "release" if path in phantom else "paper" for path in paths
+    }
 
 
 def write_recipe(folder: Path, name: str, **values: object) -> Path:
@@ -97,7 +99,7 @@ def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path
 
 def test_no_inputs_to_drop_at_inference_is_an_error(recipes: list[Path], tmp_path: Path) -> None:
     with raises("--infer: conflicting-options"):
-        plan_trials(read_configs([recipes[0], recipes[2]], []), tmp_path, infer=True)
+        plan_trials(read_configs(recipes[::2], []), tmp_path, infer=True)
 
 
 def test_overrides_can_refer_to_the_config_name(recipes: list[Path]) -> None:
@@ -157,10 +159,7 @@ def test_a_config_stays_trained_if_its_origin_cannot_be_checked(
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (
-            "print('maira: no such file\\nTraceback of the launcher', file=sys.stderr); sys.exit(2)",
-            "train: no such file",
-        ),
+        ("print('maira: no such file\\nTraceback', file=sys.stderr); sys.exit(2)", "train: no such file"),
         ("import os; os.kill(os.getpid(), 9)", "signal 9"),
         ("assert sys.argv[1:] == ['-m', 'maira', 'train', 'recipe.yaml']; sys.exit(3)", None),
     ],
@@ -183,15 +182,14 @@ class Commands:
         self.failing: set[str] = set()
 
     def run(self, words: Sequence[str], *_: object, **__: object) -> None:
-        if words[0] == "train":
-            recipe = read_train_config(Path(words[1]), list(words[2:]))
-            self.trained.append(recipe.out.name)
-            if recipe.out.name in self.failing:
-                raise RunError("train: the loss is nan")
-            shutil.copytree(self.checkpoint, recipe.out / "checkpoint")
-        else:
-            result = CliRunner().invoke(app, [*words], catch_exceptions=False)
-            assert result.exit_code == 0, result.output
+        if words[0] != "train":
+            assert CliRunner().invoke(app, [*words], catch_exceptions=False).exit_code == 0
+            return
+        out = read_train_config(Path(words[1]), list(words[2:])).out
+        self.trained.append(out.name)
+        if out.name in self.failing:
+            raise RunError("train: the loss is nan")
+        shutil.copytree(self.checkpoint, out / "checkpoint")
 
 
 @pytest.fixture
@@ -202,16 +200,16 @@ def commands(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 @pytest.fixture
-def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[..., Result]:
+def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Ablate:
     """`maira ablate` on two phantoms with a prior and one without one, their texts as short as the model is small."""
     studies = [
         study.model_copy(update={"prior_report": None, "grounded_findings": located[:1]})
         for study in read_manifest(phantoms)
         if (located := [sentence for sentence in study.grounded_findings or () if sentence.boxes])
     ]
-    priors = [study for study in studies if study.prior_frontal is not None][:2]
-    others = [study for study in studies if study.prior_frontal is None][:1]
-    write_manifest(tmp_path / "set.jsonl", [*priors, *others])
+    studies.sort(key=lambda study: study.prior_frontal is None)
+    number = sum(study.prior_frontal is not None for study in studies)
+    write_manifest(tmp_path / "set.jsonl", [*studies[:2], studies[number]])
 
     def run(*more: str) -> Result:
         words = ["ablate", *map(str, recipes), "--test", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
@@ -230,7 +228,7 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Callable[...,
     ],
 )
 def test_a_wrong_option_is_refused_before_any_training(
-    options: tuple[str, str], error: str, ablate: Callable[..., Result], commands: Commands
+    options: tuple[str, str], error: str, ablate: Ablate, commands: Commands
 ) -> None:
     with raises(error):
         ablate(*options)
@@ -238,7 +236,7 @@ def test_a_wrong_option_is_refused_before_any_training(
 
 
 @pytest.mark.usefixtures("commands")
-def test_the_table_has_a_row_per_model_and_input_set(ablate: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_table_has_a_row_per_model_and_input_set(ablate: Ablate, tmp_path: Path) -> None:
     result = ablate("--infer", "--task", "grounded", "--subset", "prior")
     assert result.exit_code == 0, result.output
     assert "2 studies; skipped: 1 without an input of the subset." in result.output
@@ -258,20 +256,7 @@ def test_the_table_has_a_row_per_model_and_input_set(ablate: Callable[..., Resul
     assert "mute: the model was not trained on this task." not in page
 
 
-def test_a_second_run_repeats_no_work(
-    ablate: Callable[..., Result], commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ablate()
-    first = (tmp_path / "out" / "ablation.json").read_text()
-    monkeypatch.delattr("maira.generate.drafts.start_engine")
-    assert ablate().exit_code == 0
-    assert commands.trained == ["base", "blind", "mute"]
-    assert (tmp_path / "out" / "ablation.json").read_text() == first
-
-
-def test_messages_about_a_checkpoint_are_printed_once(
-    ablate: Callable[..., Result], commands: Commands, recipes: list[Path]
-) -> None:
+def test_messages_about_a_checkpoint_are_printed_once(ablate: Ablate, commands: Commands, recipes: list[Path]) -> None:
     recipe = read_train_config(recipes[0])
     shutil.copytree(commands.checkpoint, recipe.out / "checkpoint")
     write_json(recipe.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
@@ -281,38 +266,42 @@ def test_messages_about_a_checkpoint_are_printed_once(
     assert commands.trained == ["blind", "mute"]
 
 
-def test_a_failed_config_is_listed_and_the_others_continue(
-    ablate: Callable[..., Result], commands: Commands, tmp_path: Path
+def test_only_a_failed_config_is_trained_again(
+    ablate: Ablate, commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    file = tmp_path / "out" / "ablation.json"
     commands.failing = {"blind"}
     result = ablate()
     assert result.exit_code == 3
     assert "skipped: blind: train: the loss is nan" in result.output
     assert "mute: the model was not trained on this task." in result.output
-    record = json.loads((tmp_path / "out" / "ablation.json").read_text())
+    record = json.loads(file.read_text())
     assert list(record["experiments"]) == ["base", "mute"]
     assert record["failures"] == [["blind", "train: the loss is nan"]]
     commands.failing = set()
     assert ablate().exit_code == 0
     assert commands.trained == ["base", "blind", "mute", "blind"]
+    complete = file.read_text()
+    monkeypatch.delattr("maira.generate.drafts.start_engine")
+    assert ablate().exit_code == 0
+    assert len(commands.trained) == 4
+    assert file.read_text() == complete
 
 
 def test_without_the_base_config_there_are_scores_but_no_differences(
-    ablate: Callable[..., Result], commands: Commands, tmp_path: Path
+    ablate: Ablate, commands: Commands, tmp_path: Path
 ) -> None:
     commands.failing = {"base"}
     assert ablate("--infer").exit_code == 3
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     assert commands.trained == ["base", "blind", "mute"]
     assert record["base"] is None
-    contrasts = [contrast for row in record["experiments"].values() for contrast in row["scores"].values()]
-    assert {contrast["difference"] for contrast in contrasts} == {None}
+    scores = [score for row in record["experiments"].values() for score in row["scores"].values()]
+    assert {score["difference"] for score in scores} == {None}
     assert "compared with" not in (tmp_path / "out" / "ablation.md").read_text()
 
 
-def test_no_table_is_written_if_all_configs_fail(
-    ablate: Callable[..., Result], commands: Commands, tmp_path: Path
-) -> None:
+def test_no_table_is_written_if_all_configs_fail(ablate: Ablate, commands: Commands, tmp_path: Path) -> None:
     commands.failing = {"base", "blind", "mute"}
     with raises("run-failed") as caught:
         ablate()

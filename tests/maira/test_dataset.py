@@ -25,6 +25,8 @@ from maira.train.data.schedule import LENGTH_MULTIPLE, DataSchedule, iterate_ste
 from radfact.errors import InputError
 from radfact.records import Box, Sentence
 
+Opener = Callable[..., StudyDataset]
+
 
 def train_config(train: Any, **changes: Any) -> TrainConfig:
     values: dict[str, Any] = {"model": "m", "train": train, "out": "out", "epochs": 2, "global_batch": 8}
@@ -32,7 +34,7 @@ def train_config(train: Any, **changes: Any) -> TrainConfig:
 
 
 @pytest.fixture
-def opened(processor: MairaProcessor, tmp_path: Path) -> Callable[..., StudyDataset]:
+def opened(processor: MairaProcessor, tmp_path: Path) -> Opener:
     """Opens the corpus of a manifest, or of the sources of a recipe."""
 
     def opening(train: Any, *, patch_grid: int | None = None, **changes: Any) -> StudyDataset:
@@ -50,7 +52,7 @@ def changed(manifest: Path, where: Path, **values: Any) -> Path:
 
 
 def test_a_sample_holds_prompt_answer_images_and_coverage(
-    opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
+    opened: Opener, phantoms: Path, processor: MairaProcessor
 ) -> None:
     dataset = opened(phantoms, patch_grid=4)
     studies = read_manifest(phantoms)
@@ -83,9 +85,7 @@ def test_images_have_the_tokens_of_the_released_size(phantoms: Path, processor: 
     assert dataset.encode(0).input_ids == encode_example(make_example(read_manifest(phantoms)[0], task), released)[0]
 
 
-def test_shards_give_the_samples_of_their_manifest(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
-) -> None:
+def test_shards_give_the_samples_of_their_manifest(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     pack_shards(phantoms, tmp_path / "shards", shard_size=20_000)
     files, shards = (
         opened([source], patch_grid=4) for source in ({"manifest": phantoms}, {"shards": str(tmp_path / "shards")})
@@ -99,9 +99,7 @@ def test_shards_give_the_samples_of_their_manifest(
         np.testing.assert_array_equal(ours.coverage, theirs.coverage)
 
 
-def test_only_studies_of_the_split_are_taken(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
-) -> None:
+def test_only_studies_of_the_split_are_taken(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     studies = read_manifest(phantoms)
     mixed = tmp_path / "mixed.jsonl"
     write_manifest(mixed, [s.model_copy(update={"split": "val" if i % 3 else "train"}) for i, s in enumerate(studies)])
@@ -113,18 +111,14 @@ def test_only_studies_of_the_split_are_taken(
             opened([source | {"split": "test"}])
 
 
-def test_studies_without_an_answer_are_skipped(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
-) -> None:
+def test_studies_without_an_answer_are_skipped(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     bare = changed(phantoms, tmp_path, grounded_findings=None, phrases=None)
     assert set(opened(bare).table["task"].tolist()) == {TASKS.index("findings")}
     with raises("changed.jsonl: empty-input"):
         opened(bare, tasks={"grounded": 1, "phrase": 1})
 
 
-def test_dropped_inputs_are_never_shown(
-    opened: Callable[..., StudyDataset], phantoms: Path, processor: MairaProcessor
-) -> None:
+def test_dropped_inputs_are_never_shown(opened: Opener, phantoms: Path, processor: MairaProcessor) -> None:
     dataset = opened(phantoms, drop=["prior", "lateral"], tasks={"findings": 1, "grounded": 0, "phrase": 0})
     assert set(dataset.table["images"].tolist()) == {1}
     for row, study in enumerate(read_manifest(phantoms)):
@@ -132,7 +126,7 @@ def test_dropped_inputs_are_never_shown(
         assert dataset.encode(row).input_ids == encode_example(example, processor)[0]
 
 
-def test_unusable_studies_are_counted(opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path) -> None:
+def test_unusable_studies_are_counted(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     alone = changed(phantoms, tmp_path, prior_frontal=None, prior_report="Clear lungs.")
     assert opened(alone, tasks={"findings": 1}).notes == {PRIOR_REPORT_UNUSED: 14}
     wide = tmp_path / "wide.png"
@@ -143,7 +137,7 @@ def test_unusable_studies_are_counted(opened: Callable[..., StudyDataset], phant
 
 
 def test_a_table_is_cached_until_its_inputs_change(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
     plain = module._make_table
@@ -167,7 +161,7 @@ def test_a_table_is_cached_until_its_inputs_change(
 
 
 def test_processes_build_the_same_table(
-    opened: Callable[..., StudyDataset], phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    opened: Opener, phantoms: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     alone = opened([{"manifest": phantoms}, {"manifest": phantoms, "split": "train"}])
     for name, value in (("_SINGLE_PROCESS", 0), ("_CHUNK", 3), ("usable_cores", lambda: 2)):
@@ -182,7 +176,7 @@ def test_processes_build_the_same_table(
 
 
 def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
+    opened: Opener, phantoms: Path, tmp_path: Path
 ) -> None:
     lines = changed(phantoms, tmp_path, findings="Clear\u2028lungs.").read_text(encoding="utf-8").split("\n")
     rows = [json.loads(line) for line in lines if line]
@@ -196,7 +190,7 @@ def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_duplicate_sample_ids_are_refused(
-    opened: Callable[..., StudyDataset], phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if apart:
         monkeypatch.setattr(module, "_CHUNK", 5)
@@ -216,16 +210,14 @@ def test_duplicate_sample_ids_are_refused(
     ],
 )
 def test_invalid_samples_are_named_when_the_table_is_built(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, values: dict[str, Any], message: str
+    opened: Opener, phantoms: Path, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         opened(changed(phantoms, tmp_path, **values))
     assert not (tmp_path / "tables").exists()
 
 
-def test_a_study_that_changed_during_the_run_is_refused(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
-) -> None:
+def test_a_study_that_changed_during_the_run_is_refused(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     manifest = changed(phantoms, tmp_path)
     dataset = opened(manifest)
     lines = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -244,7 +236,7 @@ def test_coverage_is_the_fraction_of_a_patch_under_boxes_per_class() -> None:
     assert not cover[..., 0].any()
 
 
-def test_steps_are_streamed_in_order_from_any_start(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
+def test_steps_are_streamed_in_order_from_any_start(opened: Opener, phantoms: Path) -> None:
     dataset = opened(phantoms)
     schedule = DataSchedule(dataset.table, dataset.config)
     before = torch.get_rng_state()
@@ -268,7 +260,7 @@ def test_steps_are_streamed_in_order_from_any_start(opened: Callable[..., StudyD
 
 @pytest.mark.parametrize("is_black", [False, True])
 def test_unreadable_samples_are_skipped_if_configured(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path, is_black: bool
+    opened: Opener, phantoms: Path, tmp_path: Path, is_black: bool
 ) -> None:
     radiograph, manifest = tmp_path / "radiograph.png", tmp_path / "manifest.jsonl"
     bad, *others = read_manifest(phantoms)
@@ -290,9 +282,7 @@ def test_unreadable_samples_are_skipped_if_configured(
         list(iterate_steps(dataset, DataSchedule(dataset.table, stopping)))
 
 
-def test_all_missing_images_are_named_at_once(
-    opened: Callable[..., StudyDataset], phantoms: Path, tmp_path: Path
-) -> None:
+def test_all_missing_images_are_named_at_once(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     gone = [tmp_path / f"gone-{number}.png" for number in range(14)]
     studies = zip(read_manifest(phantoms), gone, strict=True)
     write_manifest(tmp_path / "m.jsonl", [study.model_copy(update={"lateral": path}) for study, path in studies])
@@ -304,6 +294,6 @@ def test_all_missing_images_are_named_at_once(
     assert str(tmp_path / "images-not-read.txt") in str(error.value)
 
 
-def test_a_source_without_any_task_share_is_skipped(opened: Callable[..., StudyDataset], phantoms: Path) -> None:
+def test_a_source_without_any_task_share_is_skipped(opened: Opener, phantoms: Path) -> None:
     train = [{"manifest": phantoms, "tasks": {task: 1}} for task in ("findings", "grounded")]
     assert set(opened(train, tasks={"findings": 0, "grounded": 1}).table["source"].tolist()) == {1}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from draft_files import read_rows
 from error_checks import raises
 from rich.console import Console
-from tiny_runs import quiet, said
+from tiny_runs import minimal_config, quiet, said
 from torch import Tensor
 
 import maira.train.logging as logs
@@ -51,58 +52,56 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return stopped_clock
 
 
-def make_recipe(out: Path, **changes: Any) -> TrainConfig:
-    values: dict[str, Any] = {"model": "m", "train": "m.jsonl", "out": out, "passes": 12800, "trackers": []}
-    return TrainConfig.model_validate(values | changes)
+StartLog = Callable[..., MetricsLogger]
 
 
-def make_log(
-    train_config: TrainConfig,
-    config: MairaConfig,
-    context: DistributedContext = ALONE,
-    console: Console | None = None,
-    step: int = 0,
-) -> MetricsLogger:
-    log = MetricsLogger(train_config, config, context, console or quiet(), 100)
-    log.start(step)
-    return log
+@pytest.fixture
+def start_log(tmp_path: Path, config: MairaConfig) -> StartLog:
+    """Return a function that starts the log of a run of 100 steps in the temporary folder."""
+
+    def start(
+        step: int = 0, context: DistributedContext = ALONE, console: Console | None = None, **changes: Any
+    ) -> MetricsLogger:
+        values = {"model": "m", "train": "m.jsonl", "out": tmp_path, "passes": 12800, "trackers": [], "log_every": 1}
+        log = MetricsLogger(TrainConfig.model_validate(values | changes), config, context, console or quiet(), 100)
+        log.start(step)
+        return log
+
+    return start
 
 
-def rows_of(train_config: TrainConfig) -> list[dict[str, Any]]:
-    return read_rows(train_config.out / "metrics.jsonl")
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return read_rows(folder / "metrics.jsonl")
 
 
-def test_a_line_has_mean_losses_and_the_learning_rate(tmp_path: Path, config: MairaConfig) -> None:
-    train_config = make_recipe(tmp_path, log_every=2)
-    log = make_log(train_config, config)
+def test_a_line_has_mean_losses_and_the_learning_rate(start_log: StartLog, tmp_path: Path) -> None:
+    log = start_log(log_every=2)
     for step, loss in enumerate([4.0, 2.0, 1.0], start=1):
         log.log_step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
     # The loss of the third step is a part of the state.
-    resumed = make_log(train_config, config, step=3)
+    resumed = start_log(3, log_every=2)
     resumed.load_state_dict(json.loads(json.dumps(log.state_dict())))
     resumed.log_step(4, 0, {"loss": torch.tensor(0.5)}, lr=0.4)
-    assert [(row["step"], row["loss"], row["lr"]) for row in rows_of(train_config)] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
+    assert [(row["step"], row["loss"], row["lr"]) for row in rows_of(tmp_path)] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
 
 
-def test_values_keep_float32_precision_and_are_null_if_not_finite(tmp_path: Path, config: MairaConfig) -> None:
-    train_config = make_recipe(tmp_path, log_every=1)
+def test_values_keep_float32_precision_and_are_null_if_not_finite(start_log: StartLog, tmp_path: Path) -> None:
     loss = torch.tensor(1.2345678)
-    make_log(train_config, config).log_step(1, 0, {"loss": loss, "answer": torch.tensor(math.nan)}, grad_norm=math.inf)
-    (row,) = rows_of(train_config)
+    start_log().log_step(1, 0, {"loss": loss, "answer": torch.tensor(math.nan)}, grad_norm=math.inf)
+    (row,) = rows_of(tmp_path)
     assert torch.tensor(row["loss"]) == loss
     assert (row["answer"], row["grad_norm"]) == (None, None)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_rates_are_of_all_processes_without_padding_and_pauses(
-    size: int, tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    size: int, start_log: StartLog, tmp_path: Path, config: MairaConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
     context = ALONE if size == 1 else TwoAlike(0, 2, torch.device("cpu"))
     for peak in (None, 1e9):
-        train_config = make_recipe(tmp_path / str(peak), log_every=1)
         monkeypatch.setattr(logs, "_peak", lambda _, peak=peak: peak)
-        log = make_log(train_config, config, context)
+        log = start_log(context=context, out=tmp_path / str(peak))
         # A row of two samples with three answer tokens in all, and one image.
         first = EncodedSample("first", "grounded", [0] * 300, 297, np.zeros((1, 32, 32), np.float32))
         second = EncodedSample("second", "grounded", [0] * 100, 100, np.zeros((0, 32, 32), np.float32))
@@ -111,45 +110,42 @@ def test_rates_are_of_all_processes_without_padding_and_pauses(
         with log.pause():
             clock.now += 60.0
         log.log_step(1, 0, {"loss": 1.0})
-        rows += rows_of(train_config)
+        rows += rows_of(tmp_path / str(peak))
     on_cpu, row = rows
     assert (row["tokens_per_second"], row["samples_per_second"]) == (200.0 * size, 1.0 * size)
     # The wait and the operations are a device's.
     assert (row["data_wait"], row["seconds"]) == (0.25, 62.0)
-    expected = sum(make_rates(config, train_config).of([300, 100], 1, 3).values()) / 2e12
+    expected = sum(make_rates(config, minimal_config()).of([300, 100], 1, 3).values()) / 2e12
     assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
     assert row["mfu"] == pytest.approx(row["tflops_per_device"] * 1e12 / 1e9)
     assert "mfu" not in on_cpu
 
 
-def test_remaining_time_uses_the_pace_since_resuming(tmp_path: Path, config: MairaConfig, clock: Clock) -> None:
-    train_config = make_recipe(tmp_path, log_every=10)
+def test_remaining_time_uses_the_pace_since_resuming(start_log: StartLog, tmp_path: Path, clock: Clock) -> None:
     console = quiet()
-    log = make_log(train_config, config, console=console, step=50)
+    log = start_log(50, console=console, log_every=10)
     log.load_state_dict({"losses": {}, "count": 0, "seconds": 1e6})
     for step in range(51, 61):
         clock.now += 6.0
         log.log_step(step, 0, {"loss": 1.0})
     assert "4 min left" in said(console)
-    assert rows_of(train_config)[0]["seconds"] == 1e6 + 60
+    assert rows_of(tmp_path)[0]["seconds"] == 1e6 + 60
 
 
-def test_a_resumed_run_drops_later_and_truncated_lines(tmp_path: Path, config: MairaConfig) -> None:
-    train_config = make_recipe(tmp_path, log_every=1)
-    log = make_log(train_config, config)
+def test_a_resumed_run_drops_later_and_truncated_lines(start_log: StartLog, tmp_path: Path) -> None:
+    log = start_log()
     for step in (1, 2, 3):
         log.log_step(step, 0, {"loss": 1.0})
     log.log_validation(3, {"loss/all": 1.0})
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as handle:
         handle.write('{"step": 2, "lo')
-    make_log(train_config, config, step=2).log_step(3, 0, {"loss": 5.0})
-    assert [(row["step"], row["loss"]) for row in rows_of(train_config)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
+    start_log(2).log_step(3, 0, {"loss": 5.0})
+    assert [(row["step"], row["loss"]) for row in rows_of(tmp_path)] == [(1, 1.0), (2, 1.0), (3, 5.0)]
 
 
-def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> None:
+def test_other_processes_write_nothing(start_log: StartLog, tmp_path: Path) -> None:
     console = quiet()
-    train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
-    log = make_log(train_config, config, TwoAlike(1, 2, torch.device("cpu")), console)
+    log = start_log(0, TwoAlike(1, 2, torch.device("cpu")), console, trackers=["tensorboard"])
     log.log_step(1, 0, {"loss": 1.0})
     log.log_validation(1, {"loss/all": 1.0})
     log.close()
@@ -157,15 +153,14 @@ def test_other_processes_write_nothing(tmp_path: Path, config: MairaConfig) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tensorboard_drops_repeated_steps(tmp_path: Path, config: MairaConfig) -> None:
+def test_tensorboard_drops_repeated_steps(start_log: StartLog, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train_config = make_recipe(tmp_path, log_every=1, trackers=["tensorboard"])
-    first = make_log(train_config, config)
+    first = start_log(trackers=["tensorboard"])
     for step in (1, 2, 3):
         first.log_step(step, 0, {"loss": float(step)})
     first.close()
-    second = make_log(train_config, config, step=2)
+    second = start_log(2, trackers=["tensorboard"])
     second.log_step(3, 0, {"loss": 30.0})
     second.log_validation(3, {"drafts/logical_f1": 0.5, "drafts/spatial_f1": None})
     second.close()
@@ -177,7 +172,7 @@ def test_tensorboard_drops_repeated_steps(tmp_path: Path, config: MairaConfig) -
 
 
 def test_a_failing_tracker_is_reported_once_and_the_run_continues(
-    tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
+    start_log: StartLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(step: int, _: object) -> None:
         raise ConnectionError(f"no route\nfrom step {step}")
@@ -185,19 +180,17 @@ def test_a_failing_tracker_is_reported_once_and_the_run_continues(
     # A tracker that failed is not asked again, not even to close.
     monkeypatch.setitem(logs._STARTS, "wandb", lambda *_: logs.Tracker(fail, pytest.fail))
     console = quiet()
-    train_config = make_recipe(tmp_path, log_every=1, trackers=["wandb"])
-    log = make_log(train_config, config, console=console)
+    log = start_log(console=console, trackers=["wandb"])
     for step in (1, 2):
         log.log_step(step, 0, {"loss": 1.0})
     log.close()
     assert said(console).count("wandb is disabled: no route from step 1\n") == 1
-    assert [row["step"] for row in rows_of(train_config)] == [1, 2]
+    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2]
 
 
-def test_unwritten_lines_are_retried(tmp_path: Path, config: MairaConfig) -> None:
+def test_unwritten_lines_are_retried(start_log: StartLog, tmp_path: Path) -> None:
     console = quiet()
-    train_config = make_recipe(tmp_path, log_every=1)
-    log = make_log(train_config, config, console=console)
+    log = start_log(console=console)
     blocked = tmp_path / "metrics.jsonl"
     blocked.mkdir()
     log.log_step(1, 0, {"loss": 1.0})
@@ -205,17 +198,17 @@ def test_unwritten_lines_are_retried(tmp_path: Path, config: MairaConfig) -> Non
     blocked.rmdir()
     log.log_step(3, 0, {"loss": 1.0})
     assert said(console).count("metrics.jsonl cannot be written") == 1
-    assert [row["step"] for row in rows_of(train_config)] == [1, 2, 3]
+    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
 def test_a_missing_tracker_is_an_error_at_the_start(
-    name: str, tmp_path: Path, config: MairaConfig, monkeypatch: pytest.MonkeyPatch
+    name: str, start_log: StartLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("wandb", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, module, None)
     with raises("trackers: missing-requirement"):
-        make_log(make_recipe(tmp_path, trackers=[name]), config)
+        start_log(trackers=[name])
 
 
 class FakeWandb(SimpleNamespace):
@@ -247,18 +240,15 @@ def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeWandb:
 
 
 @pytest.mark.parametrize("step", [0, 7])
-def test_a_resumed_training_resumes_its_wandb_run(
-    step: int, wandb: FakeWandb, tmp_path: Path, config: MairaConfig
-) -> None:
-    train_config = make_recipe(tmp_path / "out", trackers=["wandb"], log_every=1)
-    make_log(train_config, config)
-    make_log(train_config, config, step=step).log_step(step + 1, 0, {"loss": 2.0})
+def test_a_resumed_training_resumes_its_wandb_run(step: int, wandb: FakeWandb, start_log: StartLog) -> None:
+    start_log(trackers=["wandb"])
+    start_log(step, trackers=["wandb"]).log_step(step + 1, 0, {"loss": 2.0})
     assert [options["id"] for options in wandb.started] == [None, "run1" if step else None]
     assert (wandb.logged[0]["step"], wandb.logged[0]["train/loss"]) == (step + 1, 2.0)
 
 
-def test_wandb_without_a_key_is_an_error_at_the_start(wandb: FakeWandb, tmp_path: Path, config: MairaConfig) -> None:
+def test_wandb_without_a_key_is_an_error_at_the_start(wandb: FakeWandb, start_log: StartLog, tmp_path: Path) -> None:
     (tmp_path / "netrc").unlink()
     with raises("trackers: missing-requirement"):
-        make_log(make_recipe(tmp_path / "out", trackers=["wandb"]), config)
+        start_log(trackers=["wandb"])
     assert wandb.started == []

@@ -11,6 +11,7 @@ import torch
 from error_checks import raises
 from rich.console import Console
 from test_train import is_same, weights
+from tiny_runs import write_damaged
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.phantoms import write_phantoms
@@ -218,19 +219,8 @@ def test_non_finite_scores_are_reported_and_never_best(
     assert "loss/all after step 1: not finite" in tiny_runs.said(console)
 
 
-def cut_off(radiographs: Path, where: Path, *, to: int | None = None) -> tuple[Path, Path, str]:
-    """A manifest of the same phantoms, a truncated radiograph of it (None: deleted), and its sample."""
-    radiograph, manifest = where / "radiograph.png", where / "cut.jsonl"
-    first, *others = read_manifest(radiographs)
-    radiograph.write_bytes(first.frontal.read_bytes())
-    write_manifest(manifest, [first.model_copy(update={"frontal": radiograph}), *others])
-    if to:
-        radiograph.write_bytes(first.frontal.read_bytes()[:to])
-    return manifest, radiograph, first.sample_id
-
-
 def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
-    manifest, _, sample_id = cut_off(radiographs, tmp_path, to=1000)
+    manifest = write_damaged(radiographs, tmp_path, 0)
     studies, model, losses = read_manifest(manifest), in_training(shipped[0]), []
     for part in (studies, studies[1:], studies[:1]):
         write_manifest(manifest, part)
@@ -238,7 +228,7 @@ def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped:
         losses.append(make_validator(train_config, *shipped).losses(model))
     (figures, skipped), (expected, none), (unknown, all_samples) = losses
     assert figures == pytest.approx(expected, rel=1e-5)
-    assert {sample.sample_id for sample in skipped} == {sample_id}
+    assert {sample.sample_id for sample in skipped} == {studies[0].sample_id}
     assert not none
     assert len(all_samples) == len(skipped)
     assert unknown["loss/all"] is None
@@ -246,27 +236,24 @@ def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped:
 
 
 def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
-    manifest, radiograph, sample_id = cut_off(radiographs, tmp_path)
-    validation, faults = {"drafts_every": 1, "drafts": 4}, {"unreadable": "skip"}
+    manifest, radiograph = write_damaged(radiographs, tmp_path, 0, size=None), tmp_path / "0.png"
+    validation = {"drafts_every": 1, "drafts": 4}
     make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
     radiograph.unlink()
-    with pytest.raises(
-        InputError, match=r"radiograph\.png: no such file, in a sample of the drafts\. .*unreadable=skip"
-    ):
+    with pytest.raises(InputError, match=r"0\.png: no such file, in a sample of the drafts\. .*unreadable=skip"):
         make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
     console = tiny_runs.quiet()
-    train_config = make_recipe(manifest, tmp_path, validation, faults=faults)
-    validator = make_validator(train_config, shipped[0], shipped[1], console)
+    train_config = make_recipe(manifest, tmp_path, validation, faults={"unreadable": "skip"})
+    validator = make_validator(train_config, *shipped, console=console)
     validator.drafts(in_training(shipped[0]), 7)
-    drafted = {row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")}
-    assert drafted == {study.sample_id for study in read_manifest(radiographs)} - {sample_id}
+    drafted = [row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")]
+    assert sorted(drafted) == sorted(study.sample_id for study in read_manifest(radiographs)[1:])
     assert f"requests without a response: 1; the first: {radiograph}: no such file" in tiny_runs.said(console)
 
 
 @pytest.mark.slow
 def test_a_validation_of_only_unreadable_samples_ends_every_start(phantoms: Path, tmp_path: Path) -> None:
-    manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
-    write_manifest(manifest, [study for study in read_manifest(manifest) if study.sample_id == sample_id])
+    manifest = write_damaged(phantoms, tmp_path, 0, count=1)
     options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 8, "save_every": 2}
     recipe = make_recipe(manifest, tmp_path / "run", {"every": 2}, faults={"unreadable": "skip"}, **options)
     for _ in range(2):
@@ -277,13 +264,11 @@ def test_a_validation_of_only_unreadable_samples_ends_every_start(phantoms: Path
 
 @pytest.mark.slow
 def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Path) -> None:
-    manifest, _, sample_id = cut_off(phantoms, tmp_path, to=1000)
+    manifest = write_damaged(phantoms, tmp_path, 0)
     # The next start resumes from the state before the validation, even if states are rarely saved.
     options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
     validation, out = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}, tmp_path / "run"
-    with pytest.raises(
-        InputError, match=r"radiograph\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"
-    ):
+    with pytest.raises(InputError, match=r"0\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"):
         train(make_recipe(manifest, out, validation, **options), tiny_runs.quiet())
     assert (out / "states" / "step-000002" / "state.json").exists()
     console = tiny_runs.quiet()
@@ -295,7 +280,7 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
     assert [(fault["step"], fault["part"], fault["action"]) for fault in faults] == [
         (step, "validation", "skip") for step in (2, 4)
     ]
-    assert {name for fault in faults for name in fault["sample_ids"]} == {sample_id}
+    assert {name for fault in faults for name in fault["sample_ids"]} == {read_manifest(manifest)[0].sample_id}
     assert tiny_runs.said(console).count("samples of the validation after step 2 cannot be read") == 1
     assert "the validation after step 4" not in tiny_runs.said(console)
 
