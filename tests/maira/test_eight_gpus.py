@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_runs
 import torch
 import yaml
 from test_assemble import language_model, sentencepiece_tokenizer
+from tiny_runs import run_together
 from transformers import Dinov2Config, Dinov2Model
 from typer.testing import CliRunner
 
@@ -58,39 +58,9 @@ def run(words: list[str], folder: Path) -> str:
             result = CliRunner().invoke(maira if words[0] == "maira" else radfact, words[1:])
         assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}\n{result.exception!r}"
         return result.output
-    logs = [folder / "said-0", folder / "said-1"]
-    processes = tiny_runs.start_processes([words[words.index("maira") + 1 :]] * 2, logs, folder)
-    for process in processes:
-        process.join(240)
-    said = "".join(log.read_text("utf-8") for log in logs)
-    assert [process.exitcode for process in processes] == [0, 0], f"{shlex.join(words)}\n{said}"
-    return said
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights on disk, and the run config."""
-    folder = tmp_path_factory.mktemp("user")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(folder / "rad-dino")
-    language_model(folder / "vicuna-7b-v1.5")
-    sentencepiece_tokenizer(folder / "vicuna-7b-v1.5")
-    (folder / "configs").mkdir()
-    (folder / "configs/maira2_7b.yaml").write_text(yaml.safe_dump(SMALL))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def outputs(folder: Path) -> dict[str, str]:
-    """The output of every command of the guide."""
-    outputs = {}
-    for line in COMMANDS:
-        words = shlex.split(line)
-        outputs[line] = run(replace(words), folder)
-        if words[:2] == ["maira", "prepare"]:
-            split(folder / words[words.index("--out") + 1] / "manifest.jsonl")
-    return outputs
+    codes, outputs = run_together(words[words.index("maira") + 1 :], folder)
+    assert codes == [0, 0], f"{shlex.join(words)}\n{outputs}"
+    return "".join(outputs)
 
 
 def split(manifest: Path) -> None:
@@ -100,9 +70,22 @@ def split(manifest: Path) -> None:
     write_manifest(manifest, [s.model_copy(update={"split": p}) for s, p in zip(studies, splits, strict=True)])
 
 
-def test_the_commands_lead_from_weights_to_scores(outputs: dict[str, str], folder: Path) -> None:
+def test_the_commands_lead_from_weights_to_scores(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "rad-dino")
+    language_model(tmp_path / "vicuna-7b-v1.5")
+    sentencepiece_tokenizer(tmp_path / "vicuna-7b-v1.5")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/maira2_7b.yaml").write_text(yaml.safe_dump(SMALL))
+    outputs = {}
+    for line in COMMANDS:
+        words = shlex.split(line)
+        outputs[line] = run(replace(words), tmp_path)
+        if words[:2] == ["maira", "prepare"]:
+            split(tmp_path / words[words.index("--out") + 1] / "manifest.jsonl")
     assert sum(line.startswith("torchrun") for line in outputs) == 4
     for made in ("checkpoint-best/model.safetensors", "drafts.jsonl", "scores/report.html"):
-        assert (folder / "runs/maira2_7b" / made).exists(), made
+        assert (tmp_path / "runs/maira2_7b" / made).exists(), made
     resumed = next(output for line, output in outputs.items() if "passes=2560" in line)
     assert "Resuming runs/trial at step 2 of 3" in resumed
