@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ import yaml
 from ports import free_port
 from slurm import DEPLOY, slurm_environment
 from tiny_runs import values
+from waiting import PATIENCE, wait_until
 
 from maira.data.manifest import read_manifest
 from radfact.io.pairs import read_drafts
 
-PATIENCE = 240.0
 pytestmark = pytest.mark.slow
 
 
@@ -30,12 +29,13 @@ def _terminate_when_training(
     log = out.parent / "log"
     with log.open("w") as handle:
         process = subprocess.Popen(command, env=environment, cwd=out.parent, stdout=handle, stderr=handle)
+
+    def is_training() -> bool:
+        assert process.poll() is None, log.read_text()
+        return (out / "metrics.jsonl").exists()
+
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not (out / "metrics.jsonl").exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        wait_until(is_training, log.read_text)
         process.send_signal(number)
         return process.wait(PATIENCE), log.read_text()
     finally:

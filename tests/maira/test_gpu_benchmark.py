@@ -16,17 +16,7 @@ from gpu_stages.results import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, Measure
 
 SCRIPT = Path(gpu.__file__)
 UNAVAILABLE = (
-    "SimpleITK",
-    "aiohttp",
-    "bitsandbytes",
-    "langchain_core",
-    "langchain_openai",
-    "pycocotools",
-    "pydicom",
-    "ray",
-    "tensorboard",
-    "torchao",
-    "vllm",
+    "SimpleITK aiohttp bitsandbytes langchain_core langchain_openai pycocotools pydicom ray tensorboard torchao vllm"
 )
 """Modules that a machine with torch, transformers, timm, accelerate and peft may lack."""
 WORKER = """
@@ -60,26 +50,6 @@ def _run(folder: Path, cases: list[gpu.Case], *, seconds: float = 600) -> tuple[
     return left, Results(folder)
 
 
-def _outcomes(results: Results) -> dict[str, str | None]:
-    return {case: results.outcome((stage, case)) for stage, case in results.last_runs()}
-
-
-def test_a_crash_ends_its_case_only(tmp_path: Path) -> None:
-    left, results = _run(tmp_path, _cases("first", "crash", "last"))
-    assert left == []
-    assert _outcomes(results) == {"first": MEASURED, "crash": FAILED, "last": MEASURED}
-    speed, outcome = results.last_runs()["train", "crash"]
-    assert speed["value"] == 1.0  # measured before the crash
-    assert "SIGABRT" in outcome["reason"]
-
-
-def test_a_case_beyond_its_time_limit_is_ended(tmp_path: Path) -> None:
-    left, results = _run(tmp_path, _cases("hang", limit=0.5))
-    assert left == []
-    row = results.last_runs()["train", "hang"][-1]
-    assert (row["value"], row["reason"]) == (FAILED, "time limit of 0.5 s; see log.txt")
-
-
 def test_a_case_that_the_deadline_or_another_device_ends_is_left(tmp_path: Path) -> None:
     for name, seconds in (("hang", 0.6), ("other device", 600)):
         cases = _cases(name, "last")
@@ -88,11 +58,19 @@ def test_a_case_that_the_deadline_or_another_device_ends_is_left(tmp_path: Path)
         assert results.outcome(("train", name)) is None
 
 
-def test_a_case_without_its_package_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_a_time_limit_or_a_missing_package_ends_its_case_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(gpu.CASE_NEEDS, "method=rare", "no_such_module")
-    left, results = _run(tmp_path, _cases("method=rare", "last"))
+    cases = [*_cases("first", "crash"), *_cases("hang", limit=0.5), *_cases("method=rare", "last")]
+    left, results = _run(tmp_path, cases)
     assert left == []
-    assert _outcomes(results) == {"method=rare": SKIPPED, "last": MEASURED}
+    outcomes = {"first": MEASURED, "crash": FAILED, "hang": FAILED, "method=rare": SKIPPED, "last": MEASURED}
+    assert {case: results.outcome((stage, case)) for stage, case in results.last_runs()} == outcomes
+    speed, outcome = results.last_runs()["train", "crash"]
+    assert speed["value"] == 1.0  # measured before the crash
+    assert "SIGABRT" in outcome["reason"]
+    assert results.last_runs()["train", "hang"][-1]["reason"] == "time limit of 0.5 s; see log.txt"
 
 
 def test_finished_cases_do_not_run_again_and_others_come_last(tmp_path: Path) -> None:
@@ -139,18 +117,16 @@ def test_cases_are_distinct_and_every_stage_has_a_tiny_one() -> None:
 @pytest.mark.slow
 def test_all_stages_run_without_a_gpu_and_without_optional_packages(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nsys.modules.update(dict.fromkeys({UNAVAILABLE!r}))\n", encoding="utf-8"
+        f"import sys\nsys.modules.update(dict.fromkeys('{UNAVAILABLE}'.split()))\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     out = tmp_path / "results"
-    command = [sys.executable, str(SCRIPT), "--tiny", "--out", str(out)]
-    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, SCRIPT, "--tiny", "--out", out], env=environment, cwd=tmp_path, check=True)
     results = Results(out)
-    outcomes = {task: results.outcome(task) for task in results.last_runs()}
-    assert set(outcomes) == {(case.stage, case.options) for case in gpu.list_cases(is_tiny=True)}
     needs = {"method=8bit", "engine=vllm"}
-    assert {task: outcome for task, outcome in outcomes.items() if outcome != MEASURED} == {
-        task: SKIPPED for task in outcomes if needs & set(task[1].split())
+    assert {task: results.outcome(task) for task in results.last_runs()} == {
+        (case.stage, case.options): SKIPPED if needs & {*case.options.split()} else MEASURED
+        for case in gpu.list_cases(is_tiny=True)
     }
     assert not [row["name"] for row in results.rows if row["passed"] is False and row["stage"] == "correctness"]
     assert "| correctness packed |" in (out / "table.md").read_text(encoding="utf-8")
