@@ -13,7 +13,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 STATIC = resources.files("radfact.pages") / "static"
@@ -45,8 +45,12 @@ def assemble(
     # Compressed, the data of 5,000 studies take 2 MB instead of 17 MB.
     packed = zlib.compress(json.dumps(data or {}, allow_nan=False, separators=(",", ":")).encode())
     trusted = {"policy": policy, "data": base64.b64encode(packed).decode(), "style": style, "script": script}
-    template = _environment().from_string(body.read_text("utf-8"))
-    return template.render(context, **{name: Markup(value) for name, value in trusted.items()})
+    return _template(body.read_text("utf-8")).render(context, **{name: Markup(value) for name, value in trusted.items()})
+
+
+@cache
+def _template(source: str) -> Template:
+    return _environment().from_string(source)
 
 
 @cache
