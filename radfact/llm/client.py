@@ -56,7 +56,6 @@ MAX_INVALID = 10
 _CLOSING_SECONDS = 5.0
 _THREAD = "radfact-llm"
 _EVENT_LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
-"""Event loops of this process and of its parents, by process."""
 _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
 """References to the parent's clients in a forked process: garbage collection would close their connections."""
 # A parser may quote the response, which can be long.
@@ -244,7 +243,8 @@ class ChatClient:
                 return value
             # Some chat templates refuse an empty turn, and most require the roles to alternate.
             messages = (*messages, ("assistant", text.strip() or "..."), ("user", _REPAIR_REQUEST.format(problem)))
-        shown = excerpt(text, request.private_texts)
+        private = [content for _, content in request.messages] if request.reports is None else request.reports
+        shown = excerpt(text, private)
         problem = redact(without_quotes(problem)) + (f"; the response: {shown}" if shown else "")
         self._invalid += 1
         self._first_problem = self._first_problem or problem

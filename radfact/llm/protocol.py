@@ -82,11 +82,6 @@ class ChatRequest(Generic[T_co]):
     repairs: int = REPAIRS
     reports: tuple[str, ...] | None = None
 
-    @property
-    def private_texts(self) -> tuple[str, ...]:
-        """Texts whose words an error does not show."""
-        return tuple(content for _, content in self.messages) if self.reports is None else self.reports
-
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:

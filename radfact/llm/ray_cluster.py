@@ -86,7 +86,9 @@ class RayWorkers:
             return
         with connect_cluster(self.workers) as resources:
             workers, gpus = self._plan_workers(resources)
-            chunks = list(split_chunks(items, group_key, self._chunk_size(len(items), workers)))
+            share, size = -(-len(items) // workers), -(-len(items) // (workers * CHUNKS_PER_WORKER))
+            size = min(-(-size // self.batch) * self.batch, share, self.max_chunk)
+            chunks = list(split_chunks(items, group_key, size))
             starts = [0, *accumulate(map(len, chunks))]
             with closing(self._map(chunks, workers, gpus)) as finished:
                 for chunk, results in finished:
@@ -110,10 +112,6 @@ class RayWorkers:
             raise RunError(f"{self.name}: expected {gpus} GPUs for a worker, found {in_cluster} in the cluster")
         max_workers = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
         return self.workers or max(max_workers, 1), gpus
-
-    def _chunk_size(self, items: int, workers: int) -> int:
-        share, size = -(-items // workers), -(-items // (workers * CHUNKS_PER_WORKER))
-        return min(-(-size // self.batch) * self.batch, share, self.max_chunk)
 
     def _map(
         self, chunks: Sequence[list[Any]], workers: int, gpus: int
