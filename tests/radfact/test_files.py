@@ -3,15 +3,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
+from pycocotools import mask as coco
 from results_folder import write_manifest as write_rows
 
 from radfact.errors import ErrorCode, InputError
-from radfact.io.coco import read_coco
+from radfact.io.coco import decode_mask, read_coco
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.records import Pair, PatientContext, Sentence
 
@@ -63,6 +65,32 @@ def test_an_invalid_file_is_one_line_with_its_location(case: dict[str, Any], tmp
     paths = write_files(case, tmp_path)
     with raises(case["error"]):
         READERS[case["reader"]](*paths)
+
+
+PIXELS = np.zeros((100, 200), dtype=np.uint8)
+PIXELS[10:40, 10:30] = 1
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        [[10, 10, 30, 10, 30, 40, 10, 40]],
+        {"size": [100, 200], "counts": coco.encode(np.asfortranarray(PIXELS))["counts"].decode()},
+        {"size": [100, 200], "counts": [1010, 30, *[70, 30] * 19, 17060]},
+    ],
+    ids=["polygons", "packed runs", "runs"],
+)
+def test_a_segmentation_becomes_a_mask_and_overrides_the_bbox(segmentation: Any, tmp_path: Path) -> None:
+    annotation = {"image_id": 1, "category_id": 7, "segmentation": segmentation, "bbox": [0, 0, 200, 100]}
+    (sentence,) = read_coco(*write_files({"annotations": [annotation]}, tmp_path))["1"]
+    assert sentence.boxes is None
+    assert sentence.masks is not None
+    assert (decode_mask(sentence.masks[0]) == PIXELS).all()
+
+
+def test_a_dataset_given_as_pairs_is_refused_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="COCO files are given as --candidates and --references"):
+        read_pairs(*write_files({"annotations": []}, tmp_path))
 
 
 @given(

@@ -17,8 +17,6 @@ from radfact.judges import CallableJudge, Verdict, load_judge
 from radfact.judges.check import Agreement, check_judge, confusion_accuracy, load_labeled_queries
 from radfact.judges.prompt import Example, Label
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
 PREMISES = ("First.", "Second.", "Third.")
 
 
@@ -83,13 +81,6 @@ def test_the_default_examples_are_many_and_cover_the_topics() -> None:
     assert len(topics) >= 10
     assert None not in topics
     assert {query.development for query in queries} == {True}
-
-
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
-def test_the_published_examples_are_labeled_judgments() -> None:
-    read = load_labeled_queries(PUBLISHED)
-    assert (len(read), sum(query.status == "entailment" for query in read)) == (67, 19)
-    assert {query.topic for query in read} == {None}
 
 
 def example(evidence: list[str], status: str = "contradiction") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from call_counts import count_calls
 from green_responses import Counts, Explanations, GreenResponse, edited, published_counts, responses
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,11 +157,18 @@ def test_long_and_deep_responses_are_refused(text: str) -> None:
         parse_json('{"errors": ' + "[" * 100_000 + "]" * 100_000 + "}", FindingErrors)
 
 
+def test_brackets_in_a_row_are_decoded_once() -> None:
+    # One call for each bracket, instead of ten and more.
+    assert count_calls(lambda: parse_corrections("[" * 2_000 + "{}", LINES)) < 2 * 2_000
+
+
 INVARIANTS: dict[str, Callable[[Any], object]] = {
     "data": lambda _: True,
     "query": lambda result: result[0] == "not_entailment" or result[1],
     "report": lambda result: len(result["verdicts"]) == len(HYPOTHESES) or result["problems"],
     "split": lambda sentences: all(sentence.strip() for sentence in sentences),
+    "rewritten": lambda report: report.strip(),
+    "paraphrase": lambda report: report.strip(),
 }
 TOKENS = "-:[]{}\"'`,\n answersnumber12evidencestatusphraseorignew"
 
@@ -171,6 +179,16 @@ TOKENS = "-:[]{}\"'`,\n answersnumber12evidencestatusphraseorignew"
 def test_any_text_is_parsed_or_refused(parser: str, text: str) -> None:
     with suppress(ValueError):
         assert INVARIANTS[parser](PARSERS[parser](text))
+
+
+REMARKS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("report_remarks.yaml").read_text("utf-8"))
+REWRITTEN = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."
+
+
+@settings(deadline=None, max_examples=150)
+@given(*map(st.sampled_from, (REMARKS["before"], [REWRITTEN, REPORT, f"**{REWRITTEN}**"], REMARKS["after"])))
+def test_remarks_around_a_rewritten_report_are_removed(before: str, report: str, after: str) -> None:
+    assert parse_report(before + report + after, REPORT) == report.strip("*")
 
 
 # Properties of the parser of GREEN's and VERT's notation
