@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +10,11 @@ from unittest.mock import patch
 
 import pytest
 import yaml
-from chat_server import ChatServer, Reply
 from results_folder import page_data, write_image, write_manifest
 
 import radfact.judges
 from radfact.io.jsonl import read_json
-from radfact.io.options import InputOptions
 from radfact.judges.offline import OfflineJudge
-from radfact.judges.options import JudgeOptions
-from radfact.metrics.options import MetricOptions, RepeatOptions
-from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
-from radfact.options import record_options
 
 Run = Callable[..., tuple[int, str, str]]
 LOAD_SPLITTER = radfact.judges.load_splitter
@@ -70,8 +62,8 @@ def pairs(tmp_path: Path) -> str:
 
 
 def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, tmp_path: Path) -> None:
-    options = [*JUDGE, "--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3"]
-    code, out, err = run("score", pairs, *options)
+    flags = ["--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3"]
+    code, out, err = run("score", pairs, *JUDGE, *flags)
     assert (code, err) == (0, "")
     row = next(line for line in out.splitlines() if "logical_precision" in line)
     assert row.split()[4:9:2] == ["0.500", "0.500", "0.500"]
@@ -82,17 +74,9 @@ def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, 
     }  # fmt: skip
     record = read_json(tmp_path / "done" / "run.json")
     assert record["judge"]["name"] == JUDGE[1]
-    assert record["options"] == {
-        **record_options(
-            InputOptions(),
-            MetricOptions(metrics=("radfact",)),
-            RepeatOptions(),
-            JudgeOptions(judge=JUDGE[1]),
-            ScoringOptions(compat="exact"),
-            BootstrapOptions(bootstrap=3, seed=7),
-        ),
-        "variants": ["exact"],
-    }
+    options = {"metrics": ["radfact"], "judge": JUDGE[1], "compat": "exact", "variants": ["exact"], "seed": 7}
+    options |= {"bootstrap": 3, "missing": "refuse", "repeat": 1}
+    assert {name: record["options"][name] for name in options} == options
     assert record["metrics"]["radfact"]["variant"] == "exact"
     assert (record["calls"], record["failures"]) == (3, 0)
     counts = {"read": 1, "skipped": 0, "empty_candidates": 0, "without_reference": 0}
@@ -232,38 +216,3 @@ def test_judge_check_has_default_examples(run: Run, tmp_path: Path) -> None:
     assert (code, "laterality" in out) == (0, True)
     check = read_json(tmp_path / "check.json")
     assert (check["judge_settings"]["name"], check["n"] > 100) == ("offline", True)
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_resumes_from_the_cache(run: Run, tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
-    """The server interrupts the process once the first response must be on disk."""
-    running: list[subprocess.Popen[str]] = []
-    response = "phrase: x\nevidence: []\nstatus: not_entailment\n"
-
-    def reply(_: dict[str, Any], number: int) -> Reply:
-        if number == 2 and running:
-            process = running.pop()
-            process.send_signal(signal.SIGINT)
-            # It must not complete before it receives the signal.
-            process.wait(30)
-        return 200, {}, response
-
-    server = serve(reply)
-    sentences = [{"text": text} for text in ("Clear.", "Effusion.", "Nodule.")]
-    example = {"example_id": 1, "prediction": sentences, "target": [{"text": "Mass."}]}
-    (tmp_path / "pairs.json").write_text(json.dumps([example]))
-    # A shell that runs the tests in the background has its processes ignore Ctrl-C.
-    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    options = ["--out", "done", "--judge", "openai:m", "--base-url", server.base_url, "--concurrency", "1"]
-    score = ["score", "pairs.json", *options]
-    command = [sys.executable, "-c", listening + "from radfact.cli.main import main; main()", *score]
-    first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    running.append(first)
-    _, err = first.communicate(timeout=60)
-    assert (first.returncode, err.count("\n")) == (1, 1)
-    assert err.startswith("radfact: interrupted")
-    assert not (tmp_path / "done" / "scores.json").exists()
-    before = len(server.requests)
-    assert run(*score)[0] == 0
-    # Of the four requests, at most the one in flight is sent again.
-    assert before < len(server.requests) <= 4 + 1

@@ -42,13 +42,10 @@ def test_runs_have_the_same_names_whatever_else_is_listed(runs: Path, tmp_path: 
 def test_a_folder_that_cannot_be_read_is_listed_with_the_reason(runs: Path, tmp_path: Path) -> None:
     copytree(runs / "first", tmp_path / "damaged")
     (tmp_path / "damaged" / "scores.json").write_text('{"scores": 3')
-    copytree(runs / "first", tmp_path / "unfinished")
-    (tmp_path / "unfinished" / "scores.json").unlink()
     write_json(tmp_path / "other" / "settings.json", {})
     reasons = {name.rpartition("/")[2]: run.reason or "" for name, run in find_runs([tmp_path]).items()}
-    assert list(reasons) == ["damaged", "unfinished"]
+    assert list(reasons) == ["damaged"]
     assert "not JSON" in reasons["damaged"]
-    assert "no scores.json" in reasons["unfinished"]
     with raises("none: file-not-found"):
         find_runs([tmp_path / "none"])
 
@@ -63,26 +60,15 @@ def test_the_list_has_model_judge_samples_and_main_scores(runs: Path, tmp_path: 
     assert run.date is not None
 
 
-def test_only_shared_studies_are_compared(pair: RunPair) -> None:
+def test_shared_studies_are_of_the_kinds_by_which_they_changed(pair: RunPair) -> None:
     assert list(pair.indices) == ["effusion", "clear", "empty"]
-    assert pair.study("alone") is None
-    assert pair.scores["logical_recall"] == [-0.5, 1.0, -1.0]
     # An empty draft has no precision, which is unknown and not a loss.
     assert pair.scores["logical_precision"] == [-0.5, 1.0, None]
-
-
-def test_studies_are_of_the_kinds_by_which_they_changed(pair: RunPair) -> None:
-    kinds = pair.kinds
-    changes = ("lost", "gained", "changed", "emptied", "lateral", "baseline:missed", "candidate:misplaced")
-    assert {kind: kinds.get(kind) for kind in changes} == {
-        "lost": {0, 2},
-        "gained": {1},
-        "changed": {0, 1, 2},
-        "emptied": {2},
-        "lateral": {0},
-        "baseline:missed": {1},
-        "candidate:misplaced": {0},
+    expected = {
+        **{"lost": {0, 2}, "gained": {1}, "changed": {0, 1, 2}, "emptied": {2}, "lateral": {0}},
+        **{"baseline:missed": {1}, "candidate:misplaced": {0}},
     }
+    assert {kind: pair.kinds.get(kind) for kind in expected} == expected
 
 
 def test_studies_with_other_references_stay_apart(runs: Path, tmp_path: Path) -> None:

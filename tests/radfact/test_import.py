@@ -25,6 +25,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import radfact", {"numpy", "pydantic", "typer", "rich", "yaml"}),
         ("import radfact.cli.main", {"numpy", "pydantic", "yaml"}),
         ("from radfact import RadFact, read_pairs", set()),
+        ("from radfact import RadFact; RadFact('offline').score(['No nodule.'], ['No nodule.'])", set()),
     ],
 )
 def test_an_import_loads_nothing_that_it_does_not_need(statement: str, others: set[str]) -> None:

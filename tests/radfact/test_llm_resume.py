@@ -1,12 +1,14 @@
-"""Killed at any point and run again: what is on disk is not asked again, and the result is an undisturbed run's."""
+"""Killed or interrupted and run again: what is on disk is not asked again, and the result is an undisturbed run's."""
 
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,15 @@ from chat_server import ChatServer, Reply, last
 
 CONCURRENCY = 4
 SAMPLES = 10
-KILLED_AFTER = (0, 1, 25, 55)
-"""Numbers of responses."""
+STOPPED_AFTER = {1: signal.SIGKILL, 40: signal.SIGINT}
+"""Signals by the number of responses."""
+PROGRAM = """
+import signal
+from radfact.cli.main import main
+# A shell that runs the tests in the background has its processes ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
 
 
 def verdict_reply(body: dict[str, Any]) -> Reply:
@@ -48,23 +57,15 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def start(server: ChatServer, source: Path, out: Path) -> subprocess.Popen[str]:
+def score(server: ChatServer, source: Path, out: Path) -> list[str]:
+    """Return the arguments of a run."""
     options = ["--judge", "openai:m", "--base-url", server.base_url, "--concurrency", str(CONCURRENCY)]
-    command = [sys.executable, "-m", "radfact", "score", str(source), *options, "--out", str(out), "--bootstrap", "20"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def score(server: ChatServer, source: Path, out: Path) -> dict[str, bytes]:
-    """Return the results of a run that is not disturbed."""
-    with start(server, source, out) as process:
-        _, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
-    return {name: (out / name).read_bytes() for name in ("scores.json", "samples.jsonl", "sentences.jsonl")}
+    return ["score", str(source), *options, "--out", str(out), "--bootstrap", "20"]
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_resumes_with_equal_results(
-    serve: Any, source: Path, tmp_path: Path
+def test_a_run_that_is_killed_and_interrupted_resumes_with_equal_results(
+    serve: Any, source: Path, tmp_path: Path, run_radfact: Callable[..., tuple[int, str, str]]
 ) -> None:
     waiting, dead, lock = threading.Semaphore(0), threading.Event(), threading.Lock()
     answered = limit = 0
@@ -83,17 +84,26 @@ def test_a_run_that_is_killed_again_and_again_resumes_with_equal_results(
 
     server = serve(reply)
     out, requests = tmp_path / "out", 6 * SAMPLES
-    for limit in KILLED_AFTER:
-        with start(server, source, out) as process:
+    for limit, stop in STOPPED_AFTER.items():
+        command = [sys.executable, "-c", PROGRAM, *score(server, source, out)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             # All that may be in flight is: what was answered before is on disk.
             for _ in range(CONCURRENCY):
                 assert waiting.acquire(timeout=120)
-            process.kill()
+            process.send_signal(stop)
+            _, error = process.communicate(timeout=60)
         dead.set()
         dead = threading.Event()
         with closing(sqlite3.connect(out / "cache" / "answers.sqlite")) as file:
             assert file.execute("SELECT count(*) FROM answers").fetchone() == (limit,)
+    assert (process.returncode, error.count("\n")) == (1, 1)
+    assert error.startswith("radfact: interrupted")
+    assert not (out / "scores.json").exists()
     limit = 2 * requests
-    resumed = score(server, source, out)
-    assert len(server.requests) == requests + len(KILLED_AFTER) * CONCURRENCY
-    assert resumed == score(server, source, tmp_path / "undisturbed")
+    folders = (out, tmp_path / "undisturbed")
+    assert run_radfact(*score(server, source, folders[0]))[0] == 0
+    assert len(server.requests) == requests + len(STOPPED_AFTER) * CONCURRENCY
+    assert run_radfact(*score(server, source, folders[1]))[0] == 0
+    for name in ("scores.json", "samples.jsonl", "sentences.jsonl"):
+        resumed, undisturbed = ((folder / name).read_bytes() for folder in folders)
+        assert resumed == undisturbed

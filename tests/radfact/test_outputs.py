@@ -216,7 +216,7 @@ def test_the_holder_is_named_until_it_is_killed(output: Output, tmp_path: Path) 
 
 def _take_turns(out: Path, start: Barrier, output: Output) -> None:
     start.wait()
-    for _ in range(60):
+    for _ in range(30):
         try:
             with lock_output(out, output):
                 # Fails where another process has it too.

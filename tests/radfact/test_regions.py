@@ -90,12 +90,6 @@ def test_decimal_fractions_are_compared_exactly_with_one_half(start: float) -> N
     assert spatially_entailed(own, [sentence((round(start + 0.1, 1), 0.0, 1.0, 1.0))], compat="exact")
 
 
-def test_paper_mode_truncates_corners() -> None:
-    # 0.4999 * 224 = 111.98: pixel 111 is left out, so that the evidence covers 111 of 112 columns.
-    own, evidence = sentence((0.0, 0.0, 0.5, 1.0)), sentence((0.0, 0.0, 0.4999, 1.0))
-    assert covered_share(own, [evidence]) == 111 / 112
-
-
 def test_a_box_below_the_resolution_has_an_area_in_exact_mode_only() -> None:
     own, evidence = sentence((0.5, 0.5, 0.501, 0.501)), [sentence((0.0, 0.0, 1.0, 1.0))]
     assert math.isnan(covered_share(own, evidence))
