@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny_weights import make_config, make_model, make_processor
 
 from maira.data.images import Gray
@@ -124,5 +125,18 @@ def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
             "precision": "no",
         }
         return TrainConfig.model_validate(values | options)
+
+    return make
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> Callable[..., Study]:
+    """Makes a study with images twice as wide as high: their crop is the middle half, u = 2 x - 0.5."""
+    for name in ("frontal", "lateral", "prior_frontal"):
+        Image.new("L", (200, 100)).save(tmp_path / f"{name}.png")
+
+    def make(*images: str, **values: Any) -> Study:
+        paths = {name: tmp_path / f"{name}.png" for name in ("frontal", *images)}
+        return Study.model_validate({"sample_id": "s1"} | paths | values)
 
     return make

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from test_examples import box
 
 from maira.data.study import Study
 from maira.generate.engine import Response
@@ -17,10 +16,6 @@ from maira.grounding.boxes import Overlap, read_completion, summarize_overlaps
 from maira.grounding.evaluation import completion_items
 from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, Example, make_example
 from radfact.records import Box, Sentence
-
-
-def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
-    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
 
 def test_scores_are_means_over_phrases() -> None:
@@ -37,24 +32,6 @@ OPACITY = Sentence(text="Opacity.", boxes=(box(0.3, 0.1, 0.4, 0.3),))
 REPORT = [Sentence(text="Clear right lung."), NODULE, OPACITY]
 
 
-@pytest.fixture
-def make_study(tmp_path: Path) -> Any:
-    """A study with a frontal twice as wide as high: its crop is the middle half, u = 2 x - 0.5."""
-    for name in ("frontal", "lateral"):
-        Image.new("L", (200, 100)).save(tmp_path / f"{name}.png")
-
-    def make(sentences: list[Sentence] | None = REPORT) -> Study:
-        return Study(
-            sample_id="s1",
-            frontal=tmp_path / "frontal.png",
-            lateral=tmp_path / "lateral.png",
-            indication="Cough.",
-            grounded_findings=sentences,
-        )
-
-    return make
-
-
 def _completions(study: Study) -> tuple[list[Example], list[dict[str, Any]]]:
     """The examples of a study's box completions, and their rows for empty responses."""
     items = completion_items(study, 9)
@@ -62,7 +39,7 @@ def _completions(study: Study) -> tuple[list[Example], list[dict[str, Any]]]:
 
 
 def test_the_condition_ends_with_the_first_box_of_the_sentence(make_study: Any) -> None:
-    study = make_study()
+    study = make_study("lateral", grounded_findings=REPORT)
     prompt = make_example(study, "grounded").text
     (first, second), rows = _completions(study)
     assert first.text == f"{prompt} <obj>Clear right lung.</obj><obj>Left nodule.<box>"
@@ -78,7 +55,7 @@ def test_clipped_boxes_are_marked_and_hidden_boxes_not_requested(make_study: Any
         Sentence(text="Half hidden.", boxes=(box(0.2, 0, 0.5, 1),)),
         Sentence(text="One of two hidden.", boxes=(box(0, 0, 0.2, 1), box(0.5, 0, 0.7, 1))),
     ]
-    (half, _), rows = _completions(make_study(sentences))
+    (half, _), rows = _completions(make_study(grounded_findings=sentences))
     assert [(row["index"], row["is_clipped"]) for row in rows] == [(1, True), (2, True)]
     assert half.text.endswith(" <obj>Hidden.</obj><obj>Half hidden.<box>")
     assert half.notes == (BOX_OUTSIDE, BOX_CLIPPED, BOX_OUTSIDE)

@@ -129,18 +129,7 @@ def build(config: MairaConfig, train_config: TrainConfig) -> MairaForConditional
     torch.manual_seed(0)
     model = MairaForConditionalGeneration(config)
     model.set_attn_implementation("eager")
-    model.model.vision_tower.frozen = "encoder" not in train_config.trained
-    for part in MODULES:
-        for module in modules_of(model, part):
-            module.requires_grad_(part in train_config.trained and (part != "language_model" or not train_config.lora))
-    if train_config.lora is not None:
-        from peft import LoraConfig, inject_adapter_in_model
-
-        lora = train_config.lora
-        inject_adapter_in_model(
-            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets)),
-            model.model.language_model,
-        )
+    set_trainable(model, train_config)
     return model
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from error_checks import raises
+from tiny_runs import TEXT, VISION, minimal_config
 from typer.testing import CliRunner
 
 import maira.train.cost.estimate as cost_estimate
@@ -22,28 +23,11 @@ from maira.train.cost.memory import build_shapes, estimate_memory
 from radfact.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-SMALL: dict[str, Any] = {
-    "vision_config": {
-        "image_size": 56,
-        "patch_size": 14,
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    },
-    "text_config": {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-    },
-    "vocab_size": 300,
-}
+SMALL: dict[str, Any] = {"vision_config": VISION, "text_config": TEXT, "vocab_size": 300}
 
 
 def make_recipe(**values: Any) -> TrainConfig:
-    defaults = {"model": SMALL, "train": "absent.jsonl", "out": Path("o"), "epochs": 3, "token_budget": 2048}
-    return TrainConfig.model_validate(defaults | values)
+    return minimal_config(**{"model": SMALL, "passes": None, "epochs": 3, "token_budget": 2048} | values)
 
 
 def test_estimates_for_the_paper_config() -> None:

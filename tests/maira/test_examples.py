@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from PIL import Image
 
 from maira.data.images import CropMap
-from maira.data.study import Study
 from maira.model.parser import parse_report, render_report
 from maira.model.prompts import Task
 from maira.model.task_examples import (
@@ -22,19 +19,6 @@ from maira.model.task_examples import (
 )
 from radfact.errors import InputError
 from radfact.records import Box, Mask, Sentence
-
-
-@pytest.fixture
-def make_study(tmp_path: Path) -> Any:
-    """A study with a frontal twice as wide as high: its crop is the middle half, u = 2 x - 0.5."""
-    for name in ("frontal", "lateral", "prior_frontal"):
-        Image.new("L", (200, 100)).save(tmp_path / f"{name}.png")
-
-    def make(*images: str, **values: Any) -> Study:
-        paths = {name: tmp_path / f"{name}.png" for name in ("frontal", *images)}
-        return Study.model_validate({"sample_id": "s1"} | paths | values)
-
-    return make
 
 
 def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
@@ -98,8 +82,10 @@ def test_boxes_outside_the_crop_and_masks_are_dropped_and_noted(
 def test_boxes_partly_outside_the_crop_are_clipped_and_noted(make_study: Any, task: Task) -> None:
     cut = Sentence(text="Left lung.", boxes=(box(0.5, 0.2, 0.9, 0.4),))
     example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
-    assert example.notes == (BOX_CLIPPED,)
-    assert example.target == " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>"
+    assert (example.notes, example.target) == (
+        (BOX_CLIPPED,),
+        " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>",
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +105,6 @@ shares = st.floats(0, 1)
 sides = st.integers(1, 5000)
 
 
-@settings(deadline=None)
 @given(shares, shares, shares, shares, sides, sides)
 def test_box_round_trip_error_is_within_half_a_bin(
     x: float, y: float, other_x: float, other_y: float, width: int, height: int
@@ -141,7 +126,6 @@ def test_box_round_trip_error_is_within_half_a_bin(
         assert abs(back[i] - original[i]) <= 0.005 * shorter / side + 1e-6
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(shares, shares, shares, shares), max_size=5), sides, sides)
 def test_all_sentences_remain_and_box_changes_are_marked(
     corners: list[tuple[float, float, float, float]], width: int, height: int

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from test_examples import box
 from typer.testing import CliRunner, Result
 
 from maira.cli.main import app
@@ -25,7 +26,7 @@ from maira.generate.engine import FailedRequest, GenerationRequest, Response
 from maira.grounding.evaluation import BoxResult, complete_boxes, ground_phrases
 from maira.grounding.phrases import Phrase
 from radfact.errors import ErrorCode
-from radfact.records import Box, Mask, Sentence
+from radfact.records import Mask, Sentence
 
 Script = Callable[[GenerationRequest], str | FailedRequest]
 
@@ -72,10 +73,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "checkpoint" / "config.json").write_text("{}")
     Image.new("L", (200, 100)).save(tmp_path / "wide.png")
     return tmp_path
-
-
-def box(x_min: float, y_min: float, x_max: float, y_max: float) -> Box:
-    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
 
 
 def _phrases(*sentences: Sentence) -> list[Phrase]:

@@ -74,6 +74,7 @@ def test_phrase_prompts_show_the_frontal_without_the_word_only(preset: Preset, l
 
 
 FIELDS = ("prior_report", "indication", "technique", "comparison")
+VALUES = ("Lungs were clear.", "Cough.\n  Fever?", "PA view.", "None.")
 
 
 @pytest.mark.parametrize("missing", [None, "", " \n"])
@@ -81,13 +82,12 @@ FIELDS = ("prior_report", "indication", "technique", "comparison")
 @pytest.mark.parametrize("task", ["findings", "grounded"])
 def test_every_combination_of_images_and_sections(preset: Preset, task: Task, missing: str | None) -> None:
     for lateral, prior, *present in product(BOTH, repeat=6):
-        values = ("Lungs were clear.", "Cough.", "PA view.", "None.")
         report, indication, technique, comparison = (
-            value if there else "N/A" for value, there in zip(values, present, strict=True)
+            value if there else "N/A" for value, there in zip(VALUES, present, strict=True)
         )
-        sections = dict(
-            zip(FIELDS, (v if there else missing for v, there in zip(values, present, strict=True)), strict=True)
-        )
+        sections = {
+            name: value if there else missing for name, value, there in zip(FIELDS, VALUES, present, strict=True)
+        }
         expected = (
             HEAD
             + IMAGES[preset][lateral, prior].replace("Lungs were clear.", report)
@@ -97,11 +97,6 @@ def test_every_combination_of_images_and_sections(preset: Preset, task: Task, mi
             + TAIL
         )
         assert build_prompt(task, preset, has_lateral=lateral, has_prior=prior, **sections) == expected
-
-
-def test_sections_are_in_the_prompt_verbatim() -> None:
-    prompt = build_prompt("findings", indication="Cough.\n  Fever?")
-    assert " INDICATION: Cough.\n  Fever? TECHNIQUE:" in prompt
 
 
 @pytest.mark.parametrize("phrase", [None, "", "  "])

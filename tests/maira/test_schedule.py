@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_runs import minimal_config
 
 from maira.model.prompts import Task
 from maira.train.config.run_config import TrainConfig
@@ -20,8 +21,7 @@ from radfact.errors import InputError
 
 
 def train_config(**changes: Any) -> TrainConfig:
-    values: dict[str, Any] = {"model": "m", "train": "manifest.jsonl", "out": "out", "epochs": 2, "global_batch": 8}
-    return TrainConfig.model_validate(values | {"token_budget": 100} | changes)
+    return minimal_config(**{"passes": None, "epochs": 2, "global_batch": 8, "token_budget": 100} | changes)
 
 
 def table(answers: int, source: int = 0, longest: int = 100) -> npt.NDArray[Any]:
