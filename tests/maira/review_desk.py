@@ -89,8 +89,8 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 
 @contextmanager
-def watching(browser: Browser) -> Iterator[Page]:
-    """Open a page in a separate browser context; errors of the page fail the test that caused them."""
+def watching(browser: Browser, link: str) -> Iterator[Page]:
+    """Open a link in a separate browser context; errors of the page fail the test that caused them."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     # Long enough for a machine that does other work as well.
     context.set_default_timeout(60_000)
@@ -99,6 +99,8 @@ def watching(browser: Browser) -> Iterator[Page]:
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     try:
+        page.goto(link)
+        page.wait_for_url(lambda address: "token" not in address)
         yield page
     finally:
         context.close()
@@ -109,8 +111,7 @@ def watching(browser: Browser) -> Iterator[Page]:
 @contextmanager
 def visiting(browser: Browser, running: Running) -> Iterator[Page]:
     """Open the first study as the reader."""
-    with watching(browser) as page:
-        page.request.get(running.link)
+    with watching(browser, running.link) as page:
         page.goto(f"{running.url}#1")
         page.locator("#reader-name").fill(running.reader)
         page.get_by_role("button", name="Start").click()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -33,6 +32,7 @@ from review_desk import (
     watching,
 )
 from review_files import SENTENCES, change, change_times, finish, start_server, write_review_set
+from waiting import wait_until
 
 from maira.review.changes import readable
 from maira.review.security import COORDINATOR
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests; each test is a separate reader."""
-    with served(write_review_set(tmp_path_factory.mktemp("review"))) as server:
+    with served(write_review_set(tmp_path_factory.mktemp("review"), 2)) as server:
         yield server
 
 
@@ -64,44 +64,40 @@ def page(browser: Browser, running: Running) -> Iterator[Page]:
         yield page
 
 
-def reviewed_by_mouse(page: Page, *, last: bool) -> None:
+def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:
     """One edit with a moved box, one deletion and one addition, assessed; only texts are typed."""
     go_on = page.locator("#advance")
-    fits_screen(page)
-    go_on.click()
-    row(page, 0).locator(".sentence-text").click()
-    drag(page, on_radiograph(page, 0.2, 0.4), on_radiograph(page, 0.3, 0.5))
-    row(page, 0).get_by_role("button", name="Edit this sentence").click()
-    page.get_by_label("Text of sentence 1").fill("The heart size is mildly enlarged.")
-    page.get_by_role("button", name="Save").click()
-    row(page, 1).locator(".sentence-text").click()
-    row(page, 1).get_by_role("button", name="Delete this sentence").click()
-    page.get_by_role("button", name="Add a finding").click()
-    page.get_by_label("Text of the missing finding").fill("Nipple shadow.")
-    fits_screen(page)
-    page.get_by_role("button", name="Save").click()
-    go_on.click()
-    page.locator("#reference-sentences button").first.click()
-    page.get_by_label("Comment on the study").fill("Rotated.")
-    fits_screen(page)
-    go_on.click()
-    choices = ((0, "1 Minor", "MISCLASSIFICATION"), (1, "1 Minor", "OTHER"), (3, "0 No", "OMISSION"))
-    for place, severity, kind in choices:
-        row(page, place).get_by_text(severity).click()
-        row(page, place).get_by_label("Error type", exact=True).select_option(kind)
-    fits_screen(page)
-    go_on.click()
-    saved(page)
-    if not last:
-        go_on.click()
-
-
-def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:
-    for number in (1, 2, 3):
+    for number in (1, 2):
         at_study(page, number)
         page.set_viewport_size(SCREENS[number % 2])
-        reviewed_by_mouse(page, last=number == 3)
-    assert page.locator("#progress-text").inner_text() == "3 of 3 studies finished"
+        fits_screen(page)
+        go_on.click()
+        row(page, 0).locator(".sentence-text").click()
+        drag(page, on_radiograph(page, 0.2, 0.4), on_radiograph(page, 0.3, 0.5))
+        row(page, 0).get_by_role("button", name="Edit this sentence").click()
+        page.get_by_label("Text of sentence 1").fill("The heart size is mildly enlarged.")
+        page.get_by_role("button", name="Save").click()
+        row(page, 1).locator(".sentence-text").click()
+        row(page, 1).get_by_role("button", name="Delete this sentence").click()
+        page.get_by_role("button", name="Add a finding").click()
+        page.get_by_label("Text of the missing finding").fill("Nipple shadow.")
+        fits_screen(page)
+        page.get_by_role("button", name="Save").click()
+        go_on.click()
+        page.locator("#reference-sentences button").first.click()
+        page.get_by_label("Comment on the study").fill("Rotated.")
+        fits_screen(page)
+        go_on.click()
+        choices = ((0, "1 Minor", "MISCLASSIFICATION"), (1, "1 Minor", "OTHER"), (3, "0 No", "OMISSION"))
+        for place, severity, kind in choices:
+            row(page, place).get_by_text(severity).click()
+            row(page, place).get_by_label("Error type", exact=True).select_option(kind)
+        fits_screen(page)
+        go_on.click()
+        saved(page)
+        if number == 1:
+            go_on.click()
+    assert page.locator("#progress-text").inner_text() == "2 of 2 studies finished"
     text = page.request.get(f"{running.url}export/corrections.csv?reader={running.reader}").body().decode("utf-8-sig")
     rows = list(csv.DictReader(StringIO(text)))
     assert [(row["kind"], row["severity"], row["error_type"]) for row in rows[:3]] == [
@@ -115,14 +111,11 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
 
 def test_a_review_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
     # Without other readers, the dialog has only the field of the name.
-    with served(write_review_set(tmp_path)) as running, watching(browser) as page:
-        # The address that the command prints leads to the page.
-        page.goto(running.link)
-        page.wait_for_url(running.url)
+    with served(write_review_set(tmp_path, 2)) as running, watching(browser, running.link) as page:
         page.locator("dialog[open]").wait_for()
         page.keyboard.type(running.reader)
         press(page, "Enter")
-        for number in (1, 2, 3):
+        for number in (1, 2):
             at_study(page, number)
             page.set_viewport_size(SCREENS[number % 2])
             press(page, "]", "j", "e", "ControlOrMeta+a")
@@ -358,33 +351,6 @@ def refuse(page: Page, what: str = "") -> None:
     page.locator("#alert", has_text=f"This cannot be taken. Not saved (study 1): {what}").wait_for()
 
 
-def test_a_comment_on_a_correction_stays_until_it_is_saved(page: Page, running: Running) -> None:
-    press(page, "j", "d", "2")
-    saved(page)
-    hold(page, status=400, json=REFUSED)
-    comment = row(page, 0).get_by_label(COMMENT)
-    comment.fill("Old radiograph.")
-    press(page, "Enter")
-    row(page, 1).locator(".sentence-text").click()
-    refuse(page, "the comment on a correction.")
-    assert comment.is_visible()
-    assert comment.input_value() == "Old radiograph."
-    unsaved(page)
-    page.reload()
-    at_study(page, 1)
-    assert comment.is_visible()
-    assert comment.input_value() == "Old radiograph."
-    unsaved(page)
-    comment.press("Enter")
-    saved(page)
-    assert running.sentence(0).assessment.comment == "Old radiograph."
-    assert running.sentence(0).assessment.severity == 2
-    page.reload()
-    at_study(page, 1)
-    assert not comment.is_visible()
-    assert page.locator("#saved").inner_text() == ""
-
-
 def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, running: Running) -> None:
     hold(page, status=400, json=REFUSED)
     press(page, "j", "d", "2")
@@ -410,7 +376,7 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
     assert running.state().done
-    assert running.sentence(0).assessment.comment == "Old radiograph."
+    assert (running.sentence(0).assessment.comment, running.sentence(0).assessment.severity) == ("Old radiograph.", 2)
 
 
 @pytest.mark.parametrize(("is_sent", "remotely"), [(False, "Nodule."), (True, None)])
@@ -455,6 +421,9 @@ def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running)
     page.keyboard.type("Rotated.")
     press(page, "Control+Enter", "Escape")
     refuse(page)
+    page.reload()
+    at_study(page, 1)
+    unsaved(page)
     assert page.get_by_label("Comment on the study").input_value() == "Rotated."
     assert page.get_by_label("Text of sentence 1").input_value() == "The heart is large."
     press(page, "Enter")
@@ -478,42 +447,55 @@ def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running)
     assert page.locator(".sentence-form").count() == 0
 
 
-def test_an_edit_of_a_remotely_deleted_sentence_stays_pending(browser: Browser, page: Page, running: Running) -> None:
-    edited = "The heart is large."
-    press(page, "]", "j", "e", "ControlOrMeta+a")
-    page.keyboard.type(edited)
-    elsewhere(browser, running, "j", "d")
-    press(page, "Enter")
-    page.locator("#alert", has_text="Not saved (study 1): an edit.").wait_for()
-    assert running.sentence(0).deleted
+@pytest.mark.parametrize(
+    ("keys", "remotely", "pending", "resume", "label"),
+    [
+        (
+            ["]", "j", "e", "ControlOrMeta+a"],
+            ["j", "d"],
+            "Sentence 1, text (restore the sentence to continue)",
+            # Taken back like any other change, the deletion makes room for the text as well.
+            "Undo",
+            "Text of sentence 1",
+        ),
+        (
+            ["c"],
+            ["]", "]", "]", "f"],
+            "Study, comment (reopen the study to continue)",
+            "Reopen",
+            "Comment on the study",
+        ),
+    ],
+    ids=["a deleted sentence", "a finished study"],
+)
+def test_a_text_that_another_machine_leaves_no_place_for_stays_pending(
+    browser: Browser,
+    page: Page,
+    running: Running,
+    keys: list[str],
+    remotely: list[str],
+    pending: str,
+    resume: str,
+    label: str,
+) -> None:
+    press(page, *keys)
+    page.keyboard.type("Large heart.")
+    elsewhere(browser, running, *remotely)
+    before = running.state()
+    press(page, "Control+Enter")
+    page.locator("#unsaved", has_text=f"{pending}: Large heart.").wait_for()
     page.reload()
     at_study(page, 1)
-    page.locator("#unsaved", has_text=f"Sentence 1, text (restore the sentence to continue): {edited}").wait_for()
+    page.locator("#unsaved", has_text=f"{pending}: Large heart.").wait_for()
     unsaved(page)
-    # Taken back like any other change, the deletion makes room for the text as well.
-    press(page, "Control+z")
-    field = page.get_by_label("Text of sentence 1")
+    assert running.state() == before
+    page.get_by_role("button", name=resume).click()
+    field = page.get_by_label(label)
     field.wait_for()
-    assert field.input_value() == edited
-    field.press("Enter")
+    assert field.input_value() == "Large heart."
+    field.press("Control+Enter")
     saved(page)
-    assert running.sentence(0).text == edited
-
-
-def test_a_comment_on_a_remotely_finished_study_stays_pending(browser: Browser, page: Page, running: Running) -> None:
-    press(page, "c")
-    page.keyboard.type("Rotated.")
-    elsewhere(browser, running, "]", "]", "]", "f")
-    press(page, "Control+Enter")
-    page.locator("#unsaved", has_text="Study, comment (reopen the study to continue): Rotated.").wait_for()
-    comment = page.get_by_label("Comment on the study")
-    assert comment.input_value() == ""
-    unsaved(page)
-    page.get_by_role("button", name="Reopen").click()
-    assert comment.input_value() == "Rotated."
-    comment.press("Control+Enter")
-    saved(page)
-    assert running.state().comment == "Rotated."
+    assert "Large heart." in (running.sentence(0).text, running.state().comment)
 
 
 def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None:
@@ -559,14 +541,15 @@ def test_page_and_server_normalize_texts_alike(page: Page) -> None:
 
 def recorded(running: Running, kind: str, count: int = 1) -> list[StoredEvent]:
     """Wait until the database has events of a kind, and return all."""
-    limit = time.monotonic() + 20
-    while True:
+    events: list[StoredEvent] = []
+
+    def have_arrived() -> bool:
         with closing(Store(running.folder / "review.sqlite")) as store:
-            events = store.events(running.reader)
-        if sum(event.kind == kind for event in events) >= count:
-            return events
-        assert time.monotonic() < limit, [event.kind for event in events]
-        time.sleep(0.05)
+            events[:] = store.events(running.reader)
+        return sum(event.kind == kind for event in events) >= count
+
+    wait_until(have_arrived, lambda: str([event.kind for event in events]))
+    return events
 
 
 def test_a_reading_is_timed_from_opening_to_finishing(browser: Browser, running: Running) -> None:
@@ -602,14 +585,15 @@ def test_events_without_a_connection_are_sent_later(page: Page, running: Running
     page.evaluate("window.dispatchEvent(new Event('online'))")
     recorded(running, "finish")
     page.wait_for_function(f"() => !{unsent}")
-    # An event of an earlier page, which has ended.
-    page.evaluate(
+    # An event of an earlier page, which has ended; it happened a minute ago.
+    before = page.evaluate(
         """async (reader) => {
           const { drafts } = await (await fetch("/api/set")).json();
           const event = { session: "earlier-page", sequence: 0, number: 2, kind: "open", clock: 30_000,
             origin: Date.now() - 90_000 };
           const key = `maira-review:${JSON.stringify(reader)}:time:${drafts}:earlier-page:0`;
           localStorage.setItem(key, JSON.stringify(event));
+          return event.origin + 90_000;
         }""",
         running.reader,
     )
@@ -617,7 +601,8 @@ def test_events_without_a_connection_are_sent_later(page: Page, running: Running
     at_study(page, 1)
     events = recorded(running, "open", 3)
     [earlier] = [event for event in events if event.session not in (session, events[-1].session)]
-    assert 59 < (earlier.sent - earlier.clock) / 1000 < 80
+    # Its age when it was sent is at most what has passed by now, however slow the machine is.
+    assert -1000 < earlier.sent - earlier.clock - 60_000 < page.evaluate("Date.now()") - before + 1000
 
 
 @pytest.fixture
@@ -638,20 +623,11 @@ def campaign(tmp_path: Path) -> Iterator[tuple[Store, dict[str, str]]]:
         yield store, {name: f"{url}?token={token}" for name, token in tokens.items()}
 
 
-@contextmanager
-def following(browser: Browser, link: str) -> Iterator[Page]:
-    """Open a link."""
-    with watching(browser) as page:
-        page.goto(link)
-        page.wait_for_url(lambda address: "token" not in address)
-        yield page
-
-
 def test_the_coordinator_follows_and_changes_a_campaign(
     campaign: tuple[Store, dict[str, str]], browser: Browser
 ) -> None:
     store, links = campaign
-    with following(browser, links[COORDINATOR]) as page:
+    with watching(browser, links[COORDINATOR]) as page:
         page.locator("#progress-text", has_text="2 of 6 readings finished").wait_for()
         assert serious_violations(page) == []
         page.get_by_label("New reader").fill("Cy")
@@ -677,7 +653,7 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard(
     campaign: tuple[Store, dict[str, str]], browser: Browser
 ) -> None:
     store, links = campaign
-    with following(browser, links[COORDINATOR]) as page:
+    with watching(browser, links[COORDINATOR]) as page:
         page.get_by_label("Show").select_option("not decided")
         page.get_by_role("link", name="1 disagreement, not decided").focus()
         page.keyboard.press("Enter")
@@ -707,12 +683,12 @@ def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(
     campaign: tuple[Store, dict[str, str]], browser: Browser
 ) -> None:
     store, links = campaign
-    with following(browser, links["Ada"]) as page:
+    with watching(browser, links["Ada"]) as page:
         page.locator("#instructions-dialog", has_text="Read all.").wait_for()
         assert serious_violations(page) == []
         page.keyboard.press("Escape")
         page.locator("#radiograph[aria-busy=false]").wait_for()
-        with following(browser, links[COORDINATOR]) as coordinator:
+        with watching(browser, links[COORDINATOR]) as coordinator:
             coordinator.get_by_role("button", name="Pause", exact=True).first.click()
             coordinator.locator("#state", has_text="Paused").wait_for()
             page.keyboard.press("j")

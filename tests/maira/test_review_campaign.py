@@ -38,12 +38,9 @@ SAMPLES = [f"s{number}" for number in range(13)]
 def write_campaign(folder: Path, text: str, samples: list[str] = SAMPLES) -> Path:
     """Write a campaign of two arms, whose drafts differ in the text of the first sentence."""
     drafts, _ = write_set(folder, dict.fromkeys(samples, REPORT))
-    for arm in ARMS:
-        rows = [
-            {"sample_id": key, "report": [{"text": f"Heart {place}."}, REPORT[1]], "model": f"model-{arm}"}
-            for key, place in ((key, ARMS.index(arm)) for key in samples)
-        ]
-        write_jsonl(folder / f"{arm}.jsonl", rows)
+    for place, arm in enumerate(ARMS):
+        draft = {"report": [{"text": f"Heart {place}."}, REPORT[1]], "model": f"model-{arm}"}
+        write_jsonl(folder / f"{arm}.jsonl", [{"sample_id": key, **draft} for key in samples])
     drafts.unlink()
     path = folder / "campaign.yaml"
     path.write_text(f"manifest: manifest.jsonl\narms: {{{', '.join(f'{arm}: {arm}.jsonl' for arm in ARMS)}}}\n{text}")
@@ -195,8 +192,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         yield desk
 
 
-def delete(browser: TestClient, reader: str, place: int, change_id: str = "a-deletion") -> Any:
-    body = {"reader": reader, "id": change_id, "version": 0, "kind": "delete", "sentence": "d0"}
+def delete(browser: TestClient, reader: str, place: int) -> Any:
+    body = {"reader": reader, "id": "a-deletion", "version": 0, "kind": "delete", "sentence": "d0"}
     return browser.post(f"/api/studies/{place}/changes", json=body)
 
 

@@ -68,9 +68,7 @@ def gray_at(page: Page, x: float) -> int:
 
 
 def frame_width(page: Page) -> float:
-    frame = page.locator("#radiograph .box-viewer-frame").bounding_box()
-    assert frame is not None
-    return frame["width"]
+    return on_radiograph(page, 1, 0)[0] - on_radiograph(page, 0, 0)[0]
 
 
 def test_the_inputs_are_shown(page: Page) -> None:
@@ -355,7 +353,7 @@ OVERLAPS = """() => {
 }"""
 
 
-def test_a_narrow_window_wraps_the_bar(page: Page) -> None:
+def test_a_narrow_window_wraps_the_bar_and_a_long_id_is_shortened(page: Page) -> None:
     # As of a whole data set, an id of MIMIC-CXR and a long name.
     words = {
         "study-place": "1234 of 2461 ·",
@@ -364,15 +362,19 @@ def test_a_narrow_window_wraps_the_bar(page: Page) -> None:
         "saved": "Not saved yet",
         "reader": "Dr. Katharina Oberhuber-Meier",
     }
+    bar = page.locator(".bar")
+    before = bar.bounding_box()
+    page.locator("#study-id").evaluate("node => { node.textContent = '9'.repeat(300); }")
+    assert bar.bounding_box() == before
+    assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth")
     for key, text in words.items():
         page.locator(f"#{key}").evaluate("(node, text) => { node.textContent = text; }", text)
-    press(page, "l")
-    press(page, "j", "d")
+    press(page, "l", "j", "d")
     # 1280 x 1024 at a zoom of 400 %, a telephone, 1280 x 800 at zooms of 200 % and 133 %, and three screens.
     for width, height in ((320, 256), (360, 740), (640, 400), (960, 600), (1024, 768), (1280, 800), (1366, 768)):
         page.set_viewport_size({"width": width, "height": height})
         # The image is fitted to the window in the next frame, which moves what is below it.
-        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        painted(page)
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate("document.documentElement.scrollWidth") == width
         radiograph, tools, report = (
@@ -389,14 +391,6 @@ def test_a_narrow_window_wraps_the_bar(page: Page) -> None:
         assert menu is not None
         assert menu["x"] >= 0
         press(page, "Escape")
-
-
-def test_a_long_id_is_shortened(page: Page) -> None:
-    bar = page.locator(".bar")
-    before = bar.bounding_box()
-    page.locator("#study-id").evaluate("node => { node.textContent = '9'.repeat(300); }")
-    assert bar.bounding_box() == before
-    assert bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth")
 
 
 def test_a_custom_error_type_can_be_added(page: Page, running: Running) -> None:
