@@ -77,7 +77,7 @@ def test_workers_end_with_their_command(number: signal.Signals, tmp_path: Path) 
 
 
 def test_a_signal_ends_a_run_that_waits_for_a_server(tmp_path: Path) -> None:
-    """SIGINT does too, which `test_an_interrupted_run_resumes_from_the_cache` sends."""
+    """SIGINT does too, which `test_a_run_that_is_killed_and_interrupted_resumes_with_equal_results` sends."""
     write_reports(tmp_path)
     ended = False
 

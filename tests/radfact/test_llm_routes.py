@@ -27,12 +27,13 @@ from radfact.llm import (
 )
 from radfact.llm.langchain import LangChainBackend
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"status": {"type": "string", "enum": ["a", "b"]}},
-    "required": ["status"],
-    "additionalProperties": False,
-}
+
+class Count(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    errors: int
+
+
+SCHEMA = Count.model_json_schema()
 PREFIX = PromptPrefix([("system", "Say."), ("user", 'L\u00f6we "x"\n- y'), ("assistant", "status: a\n")])
 
 
@@ -42,7 +43,7 @@ def provider(model: GenericFakeChatModel, **options: Any) -> ChatClient:
 
 @pytest.mark.parametrize("schema", [None, SCHEMA], ids=["free", "schema"])
 def test_both_routes_send_and_read_the_same(serve: Any, load_route: Any, schema: dict[str, Any] | None) -> None:
-    server = serve(lambda _, n: completion('{"status": "', "length") if n % 2 else (200, {}, "{}"))
+    server = serve(lambda _, n: completion('{"errors": ', "length") if n % 2 else (200, {}, "{}"))
     parameters = {"temperature": 0, "top_p": None, "max_tokens": 1024, "seed": 3, "extra_body": {"top_k": 1}}
     clients = [load_route(server, route, parameters=parameters) for route in ROUTES]
     request = ChatRequest((("user", "Is it?"),), str, PREFIX, schema)
@@ -61,9 +62,9 @@ class _CallsTools(GenericFakeChatModel):
 
 
 def test_a_provider_with_tools_responds_by_schema() -> None:
-    reply = AIMessage("", tool_calls=[{"name": "answer", "args": {"status": "a"}, "id": "1"}])
+    reply = AIMessage("", tool_calls=[{"name": "Count", "args": {"errors": 3}, "id": "1"}])
     chat = provider(_CallsTools(messages=iter([reply])))
-    assert chat.complete_all([ChatRequest((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"status": "a"}]
+    assert chat.complete_all([ChatRequest((("user", "x"),), json.loads, schema=SCHEMA)]) == [{"errors": 3}]
 
 
 def test_a_provider_without_schemas_is_reported_if_the_schema_is_required() -> None:
@@ -104,11 +105,6 @@ def test_errors_of_providers_have_a_status(is_cause: bool) -> None:
     waits = Waits()
     assert provider(_FailsFirst(messages=iter(["7"]), fault=fault), sleep=waits).complete_all([numeric("x")]) == [7]
     assert [int(wait) for wait in waits] == [3]
-
-
-class Count(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    errors: int
 
 
 def structured(text: str) -> ChatRequest[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,24 @@ def facts(sentence: str) -> dict[str, Fact]:
     return {fact.concept: fact for fact in parse_sentence(sentence).facts}
 
 
-@pytest.mark.parametrize(("narrative", "sentences"), cases("splits"))
-def test_splits(narrative: str, sentences: list[str]) -> None:
-    assert split_narrative(narrative) == sentences
+READERS: dict[str, Callable[..., Any]] = {
+    "splits": split_narrative,
+    "facts": lambda sentence: {concept: fact.present for concept, fact in facts(sentence).items()},
+    "places": lambda sentence, concept: sorted(map(list, facts(sentence)[concept].places), key=str),
+    "details": lambda sentence, concept, field: sorted(getattr(facts(sentence)[concept], field)),
+    "positions": lambda narrative: [
+        narrative[text.start : text.end] for text in locate_removed(narrative, explain_split(narrative))
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "case"),
+    [pytest.param(table, case.values, id=f"{table}-{case.id}") for table in READERS for case in cases(table)],
+)
+def test_texts_are_read(table: str, case: Sequence[Any]) -> None:
+    *arguments, expected = case
+    assert READERS[table](*arguments) == expected
 
 
 @pytest.mark.parametrize(("premise", "entailed", "not_entailed"), cases("entailment"))
@@ -53,24 +69,9 @@ def test_relations(premises: list[str], hypothesis: str, relation: str | None, e
     assert ("which contradicts" in (verdict.why or "")) == (relation == "contradiction")
 
 
-@pytest.mark.parametrize(("sentence", "present"), cases("facts"))
-def test_facts(sentence: str, present: dict[str, bool]) -> None:
-    assert {concept: fact.present for concept, fact in facts(sentence).items()} == present
-
-
 @pytest.mark.parametrize(("sentence", "concept", "doubt"), cases("doubts"))
 def test_doubts(sentence: str, concept: str, doubt: str) -> None:
     assert facts(sentence)[concept].doubt == getattr(tokens, doubt)
-
-
-@pytest.mark.parametrize(("sentence", "concept", "places"), cases("places"))
-def test_places(sentence: str, concept: str, places: list[list[str | None]]) -> None:
-    assert sorted(map(list, facts(sentence)[concept].places), key=str) == places
-
-
-@pytest.mark.parametrize(("sentence", "concept", "field", "values"), cases("details"))
-def test_details(sentence: str, concept: str, field: str, values: list[str]) -> None:
-    assert sorted(getattr(facts(sentence)[concept], field)) == values
 
 
 def test_an_unchanged_structure_keeps_its_change() -> None:
@@ -106,9 +107,3 @@ def test_removed_text(narrative: str, kept: str, removed: str, reason: str) -> N
     assert " ".join(single for sentence in split for single in sentence.new) == kept
     assert [text for sentence in split for text in sentence.removed] == [RemovedText(removed, reason)]
     assert ". ".join(sentence.orig for sentence in split) == narrative.rstrip(".")
-
-
-@pytest.mark.parametrize(("narrative", "removed"), cases("positions"))
-def test_positions_of_removed_text(narrative: str, removed: list[str]) -> None:
-    positions = locate_removed(narrative, explain_split(narrative))
-    assert [narrative[text.start : text.end] for text in positions] == removed

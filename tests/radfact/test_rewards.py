@@ -41,16 +41,10 @@ class LengthOff(Lengths):
     scores: Mapping[str, Direction] = {"length_off": "lower"}
 
 
-class Headed(Lengths):
-    """A metric with a main score."""
-
-    main_scores = ("length_off",)
-
-
-class OfTheSet(Lengths):
-    """A score without values of samples."""
-
-    dataset_scores = frozenset({"length"})
+def changed_lengths(**attributes: Any) -> Metric:
+    """Return `Lengths` with other attributes or methods."""
+    metric: Metric = type("Changed", (Lengths,), attributes)()
+    return metric
 
 
 class Unscored(Lengths):
@@ -100,12 +94,9 @@ def test_where_the_metric_failed_there_is_no_reward() -> None:
 
 
 def test_a_metric_may_return_none_for_a_missing_value() -> None:
-    class Sparse(Lengths):
-        def score(self, pairs: Sequence[Pair]) -> MetricResult:
-            values: list[Any] = [None, *super().score(pairs).values["length"][1:]]
-            return MetricResult({"length": values, "length_off": values})
-
-    assert make_reward((Sparse(), "length"))(["a", "ab", ""], ground_truth=["a"] * 3) == [None, 2.0, None]
+    values: list[Any] = [None, 2.0, math.nan]
+    metric = changed_lengths(score=lambda *_: MetricResult({"length": values, "length_off": values}))
+    assert make_reward((metric, "length"))(["a"] * 3, ground_truth=["a"] * 3) == [None, 2.0, None]
 
 
 def test_metrics_are_named_as_on_the_command_line() -> None:
@@ -121,7 +112,11 @@ def test_metrics_are_named_as_on_the_command_line() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "options", "score"),
-    [("radfact", {"judge": "offline"}, "logical_f1"), ("bleu", {}, "bleu_2"), (Headed(), {}, "length_off")],
+    [
+        ("radfact", {"judge": "offline"}, "logical_f1"),
+        ("bleu", {}, "bleu_2"),
+        (changed_lengths(main_scores=("length_off",)), {}, "length_off"),
+    ],
 )
 def test_the_reward_of_a_metric_is_its_main_score(metric: Any, options: dict[str, Any], score: str) -> None:
     pytest.importorskip("sacrebleu")
@@ -149,7 +144,7 @@ def test_grounded_references_are_converted_to_sentences() -> None:
         ((Lengths(),), {}, "metrics: invalid-option"),
         ((LengthOff,), {}, "metrics: invalid-plugin"),
         (((Lengths(), "width"),), {}, "metrics: invalid-option"),
-        (((OfTheSet(), "length"),), {}, "metrics: invalid-option"),
+        (((changed_lengths(dataset_scores=frozenset({"length"})), "length"),), {}, "metrics: invalid-option"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: tuple[Any, ...], options: dict[str, Any], error: str) -> None:
@@ -196,25 +191,20 @@ def test_three_steps_of_grpo(tmp_path: Path) -> None:
     assert not torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
 
 
-class Faulty(Lengths):
-    """A metric that raises an error, or returns too few values."""
-
-    def __init__(self, values: list[float] | None) -> None:
-        super().__init__()
-        self.values = values
-
-    def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        if self.values is None:
-            raise KeyError(pairs[0].sample_id)
-        return MetricResult({"length": self.values, "length_off": self.values})
+def fail(*_: Any) -> MetricResult:
+    raise KeyError("a")
 
 
 @pytest.mark.parametrize(
-    ("values", "message"), [(None, "lengths fails with KeyError"), ([1.0], "lengths: expected 2 values")]
+    ("score", "message"),
+    [
+        (fail, "lengths fails with KeyError"),
+        (lambda *_: MetricResult({"length": [1.0], "length_off": [1.0]}), "lengths: expected 2 values"),
+    ],
 )
-def test_a_metric_that_fails_is_named(values: list[float] | None, message: str) -> None:
+def test_a_metric_that_fails_is_named(score: Any, message: str) -> None:
     with pytest.raises(RunError, match=message):
-        make_reward((Faulty(values), "length"))(["a", "b"], ground_truth=["a", "b"])
+        make_reward((changed_lengths(score=score), "length"))(["a", "b"], ground_truth=["a", "b"])
 
 
 def test_a_reward_can_be_sent_to_another_process() -> None:
