@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from results_folder import write_manifest as write_rows
 from radfact.errors import ErrorCode, InputError
 from radfact.io.coco import decode_mask, read_coco
 from radfact.io.pairs import read_candidates_and_references, read_pairs
+from radfact.meta.datasets.reports import read_counts, read_reports
 from radfact.records import Pair, PatientContext, Sentence
 
 INVALID, READABLE = (
@@ -26,6 +28,8 @@ READERS: dict[str, Callable[..., object]] = {
     "drafts": read_candidates_and_references,
     "coco": read_coco,
     "candidates of COCO": read_candidates_and_references,
+    "counts": read_counts,
+    "reports of sites": partial(read_reports, default_site=""),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import typer
+import yaml
 from error_checks import raises
 from pydantic import Field, PositiveInt, model_validator
 from typer.testing import CliRunner
@@ -16,6 +17,10 @@ from typer.testing import CliRunner
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.options import Option, Options, only, parse_key_values
+
+CASES = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))["option model"]
+REFUSED = [(kind, *case) for kind, cases in CASES.items() for case in cases]
+REFUSED.append(("file", "[" * 500, "options.yaml: invalid-format"))  # deeper than Python's stack
 
 
 class ModelOptions(Options):
@@ -108,56 +113,18 @@ def test_a_command_takes_some_fields_with_its_own_defaults() -> None:
     assert _run("stop") == {**ModelOptions(mode="exact").record(), "other": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("modle: m", "options.yaml: modle: unknown-name"),
-        ("share: 2", "options.yaml: share: invalid-value"),
-        ("share: {a: 1}", "options.yaml: share: invalid-value"),
-        ("share:", "options.yaml: share: invalid-value"),
-        ("narrative: true\ngrounded: true", "options.yaml: grounded: duplicate"),
-        ("- share", "options.yaml: invalid-format"),
-        ("share: 1\nshare: 0", "options.yaml:2: duplicate"),
-        ("share: \0", "options.yaml: invalid-format"),
-        ("share: 2024-13-45", "options.yaml: invalid-format"),
-        ("[" * 500, "options.yaml: invalid-format"),
-    ],
-)
-def test_a_file_with_a_wrong_option_is_refused(text: str, expected: str, tmp_path: Path) -> None:
-    config = tmp_path / "options.yaml"
-    config.write_text(text)
+@pytest.mark.parametrize(("kind", "content", "expected"), REFUSED)
+def test_a_wrong_option_of_a_file_a_call_or_a_command_line_is_refused(
+    kind: str, content: Any, expected: str, tmp_path: Path
+) -> None:
     with raises(expected):
-        _run("start", "--config", str(config))
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"share": 2}, "share: invalid-option"),
-        ({"parallel": 0}, "parallel: invalid-option"),
-        ({"mode": "other"}, "mode: invalid-option"),
-        ({"modle": "m"}, "modle: invalid-option"),
-        ({"mode": "exact", "free": True}, "free: conflicting-options"),
-    ],
-)
-def test_wrong_keyword_arguments_are_input_errors(values: dict[str, Any], expected: str) -> None:
-    with raises(expected):
-        ModelOptions(**values)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--mode", "exact", "--free"), "--free: conflicting-options"),
-        (("--model-arg", "a"), "--model-arg: invalid-option"),
-        (("--model-arg", "a=1", "--model-arg", "a=2"), "--model-arg: duplicate"),
-        (("--model", "unknown"), "--model-arg a: invalid-value"),
-        (("--model", "elsewhere"), "x.csv: model: invalid-value"),
-    ],
-)
-def test_errors_on_the_command_line_name_the_flag(arguments: tuple[str, ...], expected: str) -> None:
-    with raises(expected):
-        _run("start", *arguments)
+        if kind == "call":
+            ModelOptions(**content)
+        elif kind == "file":
+            (tmp_path / "options.yaml").write_text(content)
+            _run("start", "--config", str(tmp_path / "options.yaml"))
+        else:
+            _run("start", *content.split())
 
 
 def test_help_comes_from_the_model() -> None:

@@ -86,6 +86,13 @@ def listed(run_radfact: Run) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in json.loads(out)["weights"]}
 
 
+@pytest.fixture
+def fetched(run_radfact: Run, root: Path) -> Path:
+    """The folder of weights with two of the catalog."""
+    assert run_radfact("weights", "fetch", "wordnet", "chexbert")[0] == 0
+    return root
+
+
 def names_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
@@ -128,9 +135,8 @@ def test_a_metric_finds_what_was_fetched(run_radfact: Run, root: Path, server: F
     assert len(server.requests) == requests
 
 
-@pytest.mark.usefixtures("root")
-def test_a_folder_argument_comes_before_the_fetched_weights(run_radfact: Run, tmp_path: Path) -> None:
-    run_radfact("weights", "fetch", "wordnet")
+@pytest.mark.usefixtures("fetched")
+def test_a_folder_argument_comes_before_the_fetched_weights(tmp_path: Path) -> None:
     (tmp_path / "own/wordnet").mkdir(parents=True)
     for weights in ([tmp_path / "own"], {"wordnet": tmp_path / "own/wordnet"}):
         unavailable = evaluate(PAIRS, ["rouge_l", "meteor"], weights=weights).unavailable
@@ -188,35 +194,33 @@ def test_without_network_files_of_the_user_are_used(run_radfact: Run, server: Fi
     assert listed(run_radfact)["wordnet"]["status"] == "ready"
 
 
-def test_a_copied_folder_is_verified(
-    run_radfact: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_copied_folder_is_verified_and_a_damaged_file_found_and_replaced(
+    run_radfact: Run, fetched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_radfact("weights", "fetch", "wordnet", "chexbert")
-    root.rename(tmp_path / "copy")
-    monkeypatch.setenv("RADFACT_WEIGHTS", str(tmp_path / "copy"))
+    root = fetched.rename(tmp_path / "copy")
+    monkeypatch.setenv("RADFACT_WEIGHTS", str(root))
     code, out, _ = run_radfact("weights", "verify")
-    assert code == 0
-    assert "chexbert: 2 files, 2 with the published checksum" in out
-    assert "recorded checksum" in out
-
-
-@pytest.mark.parametrize("damage", ["changed", "missing"])
-@pytest.mark.parametrize("name", ["chexbert/vocab.txt", "wordnet/lexnames"])
-def test_a_damaged_file_is_found(run_radfact: Run, root: Path, name: str, damage: str) -> None:
-    run_radfact("weights", "fetch", "wordnet", "chexbert")
-    if damage == "changed":
-        (root / name).write_text("damaged")
-    else:
-        (root / name).unlink()
-    code, out, err = run_radfact("weights", "verify")
-    assert code == 1
-    assert f"{root / name}: " in out
-    assert err.strip().endswith("[checksum-mismatch]")
-    assert run_radfact("weights", "verify", "chexbert" if "wordnet" in name else "wordnet")[0] == 0
-    if damage == "missing":
+    assert (code, "chexbert: 2 files, 2 with the published checksum" in out, "recorded checksum" in out) == (0, 1, 1)
+    damages: list[Callable[[Path], object]] = [lambda path: path.write_text("damaged"), Path.unlink]
+    for name, other in (("chexbert/vocab.txt", "wordnet"), ("wordnet/lexnames", "chexbert")):
+        for damage in damages:
+            damage(root / name)
+            code, out, err = run_radfact("weights", "verify")
+            assert (code, f"{root / name}: " in out, err.strip().endswith("[checksum-mismatch]")) == (1, True, True)
+            assert run_radfact("weights", "verify", other)[0] == 0
         assert listed(run_radfact)[name.split("/")[0]]["status"] == "incomplete"
         assert run_radfact("weights", "fetch", "wordnet", "chexbert")[0] == 0
         assert run_radfact("weights", "verify")[0] == 0
+
+
+def test_an_invalid_record_is_an_error_and_repaired_by_a_fetch(run_radfact: Run, fetched: Path) -> None:
+    for record in ("", "[1]", "{}", '{"sources": {}, "files": {"lexnames": 1}}'):
+        (fetched / "wordnet/.weights.json").write_text(record)
+        code, _, err = run_radfact("weights", "verify")
+        assert (code, "wordnet/.weights.json:" in err) == (2, True)
+        assert listed(run_radfact)["wordnet"]["status"] == "incomplete"
+    assert run_radfact("weights", "fetch", "wordnet")[0] == 0
+    assert run_radfact("weights", "verify")[0] == 0
 
 
 def test_files_without_record_are_kept_and_not_called_valid(run_radfact: Run, root: Path) -> None:
@@ -238,17 +242,6 @@ def test_files_without_record_are_kept_and_not_called_valid(run_radfact: Run, ro
     assert f"{root / 'wordnet/lexnames'}: neither" in out
 
 
-@pytest.mark.parametrize("record", ["", "[1]", "{}", '{"sources": {}, "files": {"lexnames": 1}}'])
-def test_an_invalid_record_is_an_error_and_repaired_by_a_fetch(run_radfact: Run, root: Path, record: str) -> None:
-    run_radfact("weights", "fetch", "wordnet")
-    (root / "wordnet/.weights.json").write_text(record)
-    code, _, err = run_radfact("weights", "verify")
-    assert (code, "wordnet/.weights.json:" in err) == (2, True)
-    assert listed(run_radfact)["wordnet"]["status"] == "incomplete"
-    assert run_radfact("weights", "fetch", "wordnet")[0] == 0
-    assert run_radfact("weights", "verify")[0] == 0
-
-
 def test_an_archive_is_unpacked_next_to_other_files_and_another_address_is_fetched_again(
     run_radfact: Run, root: Path, server: FileServer
 ) -> None:
@@ -266,21 +259,17 @@ def test_an_archive_is_unpacked_next_to_other_files_and_another_address_is_fetch
     assert (root / "radgraph/encoder/config.json").read_text() == "{}"
 
 
-@pytest.mark.parametrize(
-    ("archive", "message"),
-    [
-        (b"no archive", "cannot be unpacked"),
-        (tar_of({"config.json": "{}"})[:40], "cannot be unpacked"),
-        (tar_of({"config.json": "{}", "../../outside.txt": "x"}), "cannot be unpacked"),
-        (tar_of({"readme.txt": "x"}), "config.json"),
-    ],
-    ids=["text", "truncated", "outside", "other files"],
-)
-def test_an_archive_that_cannot_be_used_is_one_error(
-    run_radfact: Run, root: Path, server: FileServer, archive: bytes, message: str
-) -> None:
-    server.files["radgraph.tar.gz"] = archive
-    code, _, err = run_radfact("weights", "fetch", "radgraph")
-    assert (code, message in err.strip().splitlines()[-1]) == (1, True)
-    assert not (root / "radgraph").exists()
-    assert not list(root.rglob("outside.txt"))
+def test_an_archive_that_cannot_be_used_is_one_error(run_radfact: Run, root: Path, server: FileServer) -> None:
+    archives = {
+        b"no archive": "cannot be unpacked",
+        tar_of({"config.json": "{}"})[:40]: "cannot be unpacked",
+        tar_of({"config.json": "{}", "../../outside.txt": "x"}): "cannot be unpacked",
+        tar_of({"readme.txt": "x"}): "config.json",
+    }
+    for archive, message in archives.items():
+        server.files["radgraph.tar.gz"] = archive
+        code, _, err = run_radfact("weights", "fetch", "radgraph")
+        assert (code, message in err.strip().splitlines()[-1]) == (1, True)
+        assert not (root / "radgraph").exists()
+        assert not list(root.rglob("outside.txt"))
+        shutil.rmtree(root)
