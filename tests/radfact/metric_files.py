@@ -46,19 +46,19 @@ def write_wordnet(folder: Path) -> Path:
     return folder
 
 
-def write_chexbert(folder: Path, *, seed: int = 0, layers: int = 2, width: int = 64) -> Path:
+def write_chexbert(folder: Path) -> Path:
     """`chexbert.pth` with the published names (`module.bert...`, `module.linear_heads.0...`) and `vocab.txt`."""
     import torch
     from transformers import BertConfig, BertModel
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(VOCABULARY),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=max(1, width // 64),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=1,
         intermediate_size=96,
         max_position_embeddings=512,
         initializer_range=0.5,  # so that texts differ
@@ -66,13 +66,13 @@ def write_chexbert(folder: Path, *, seed: int = 0, layers: int = 2, width: int =
     weights = {f"module.bert.{name}": value for name, value in BertModel(config).state_dict().items()}
     weights["module.bert.embeddings.position_ids"] = torch.arange(512)[None]
     for head in range(14):
-        weights[f"module.linear_heads.{head}.weight"] = torch.randn(4 if head < 13 else 2, width)
+        weights[f"module.linear_heads.{head}.weight"] = torch.randn(4 if head < 13 else 2, 64)
         weights[f"module.linear_heads.{head}.bias"] = torch.randn(4 if head < 13 else 2)
     torch.save({"epoch": 1, "model_state_dict": weights}, folder / "chexbert.pth")
     return folder
 
 
-def write_distilroberta(folder: Path, *, seed: int = 0) -> Path:
+def write_distilroberta(folder: Path) -> Path:
     """A RoBERTa of six layers with a byte-level vocabulary, as transformers writes it."""
     import torch
     from tokenizers import ByteLevelBPETokenizer
@@ -83,9 +83,8 @@ def write_distilroberta(folder: Path, *, seed: int = 0) -> Path:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trained.train_from_iterator([" ".join(WORDS)], vocab_size=320, special_tokens=special)
     trained.save_model(str(folder))
-    tokenizer = RobertaTokenizer.from_pretrained(str(folder))
-    tokenizer.save_pretrained(str(folder))
-    torch.manual_seed(seed)
+    RobertaTokenizer.from_pretrained(str(folder)).save_pretrained(str(folder))
+    torch.manual_seed(0)
     config = RobertaConfig(
         vocab_size=len(json.loads((folder / "vocab.json").read_text(encoding="utf-8"))),
         **SMALL | {"num_hidden_layers": 6},
@@ -110,9 +109,7 @@ def write_radgraph(folder: Path) -> Path:
     (folder / "vocabulary").mkdir()
     (folder / "encoder" / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     torch.manual_seed(0)
-    bert = BertConfig(
-        vocab_size=len(VOCABULARY), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
+    bert = BertConfig(vocab_size=len(VOCABULARY), **SMALL)
     BertModel(bert).save_pretrained(folder / "encoder")
     BertTokenizer(str(folder / "encoder" / "vocab.txt")).save_pretrained(folder / "encoder")
     for name, labels in (("ner", ("Observation", "Anatomy")), ("relation", ("located_at", "modify"))):
@@ -138,7 +135,7 @@ def write_radgraph(folder: Path) -> Path:
     return folder
 
 
-def write_ratescore(folder: Path, *, seed: int = 6) -> Path:
+def write_ratescore(folder: Path) -> Path:
     """`ner`, a DeBERTa that labels tokens, and `encoder`, an MPNet, as transformers writes them, but small."""
     import torch
     from transformers import (
@@ -157,7 +154,7 @@ def write_ratescore(folder: Path, *, seed: int = 6) -> Path:
     pieces = [*special, ("▁", -4.0), *((f"▁{word}", -2.0) for word in WORDS), *((letter, -6.0) for letter in letters)]
     ner = folder / "ner"
     DebertaV2Tokenizer(vocab=list(dict(pieces).items()), unk_id=3).save_pretrained(ner)
-    torch.manual_seed(seed)
+    torch.manual_seed(6)
     classifier = DebertaV2ForTokenClassification(
         DebertaV2Config(
             vocab_size=len(pieces),
@@ -181,12 +178,6 @@ def write_ratescore(folder: Path, *, seed: int = 6) -> Path:
     encoder = folder / "encoder"
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>", *WORDS]
     MPNetTokenizer(vocab={token: index for index, token in enumerate(tokens)}).save_pretrained(encoder)
-    MPNetModel(
-        MPNetConfig(
-            vocab_size=len(tokens),
-            **SMALL,
-            max_position_embeddings=64,
-            initializer_range=0.5,
-        )
-    ).save_pretrained(encoder)
+    config = MPNetConfig(vocab_size=len(tokens), **SMALL, max_position_embeddings=64, initializer_range=0.5)
+    MPNetModel(config).save_pretrained(encoder)
     return folder

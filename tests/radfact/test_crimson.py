@@ -30,25 +30,23 @@ def response(
     reference: Sequence[str], candidate: Sequence[str], matches: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """Return a valid response from levels and matches, as in `crimson.yaml`; other findings are missing or false."""
-    findings = {
-        name: [
+    findings = [
+        [
             {"id": f"{letter}{number}", "finding": "a finding", "clinical_significance": LEVELS[level]}
             for number, level in enumerate(levels, start=1)
         ]
-        for name, letter, levels in (("reference_findings", "R", reference), ("predicted_findings", "P", candidate))
-    }
+        for letter, levels in (("R", reference), ("P", candidate))
+    ]
     matched = " ".join(matches).split()
-    unmatched = {
-        name: [finding["id"] for finding in findings[side] if finding["id"] not in matched]
-        for name, side in (("false_findings", "predicted_findings"), ("missing_findings", "reference_findings"))
-    }
+    missing, false = ([item["id"] for item in side if item["id"] not in matched] for side in findings)
     pairs = {ids: dict(zip(("ref_id", "pred_id"), ids.split(), strict=True)) for ids in matches}
     details = {"error_types": ["location"], "explanation": "left, right"}
     errors = [{**pairs[ids], "severity": severity, **details} for ids in matches for severity in matches[ids]]
     return {
-        **findings,
+        "reference_findings": findings[0],
+        "predicted_findings": findings[1],
         "matched_findings": list(pairs.values()),
-        "errors": {**unmatched, "attribute_errors": errors},
+        "errors": {"false_findings": false, "missing_findings": missing, "attribute_errors": errors},
     }
 
 

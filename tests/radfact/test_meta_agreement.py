@@ -154,17 +154,6 @@ def test_counts_are_compared_with_the_mean_expert() -> None:
     assert [result.accuracy[letter].value for letter in ERROR_CATEGORIES] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
-@pytest.fixture
-def ratings(tmp_path: Path) -> Path:
-    """A plain table of 20 reports of two sites with two raters."""
-    texts = ["No effusion.", "Small effusion.", "Large left effusion.", "The heart is large.", "Clear lungs."]
-    rows = [
-        [i, texts[i % 5], texts[(i + (i % 4 > 1)) % 5], "AB"[i % 2], (i % 4 > 1) * 2, (i % 4 > 1) + i % 2]
-        for i in range(20)
-    ]
-    return write_table(tmp_path / "r.csv", ["id", "reference", "candidate", "site", "errors:x", "errors:y"], rows)
-
-
 def test_a_page_shows_display_names_of_scores_only(tmp_path: Path) -> None:
     tables = [Table(["score", "n"], [["rouge_l", None]]), Table(["report", "reason"], [["rouge_l", "gone"]])]
     write_page(tmp_path / "page.html", "Page", [], [Section("Tables", tables)])
@@ -220,7 +209,8 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, command: tup
     columns: dict[str, list[float | None]] = {"m": [(i % 4 > 1) * 1.0 for i in range(19)], "same": [1.0] * 20}
     columns["m_ec"] = [float(i % 4) for i in range(20)]
     scores = [f"--scores={write_scores(tmp_path / name, values, name=name)}" for name, values in columns.items()]
-    console = run_meta(*command, "--metrics", "bleu_1", "--bootstrap", 20, *scores)
+    baseline = ("--baseline", "m", "--rounds", 99)
+    console = run_meta(*command, "--metrics", "bleu_1", "--bootstrap", 20, *baseline, *scores)
     out = tmp_path / "out"
     record = read_json(out / "agreement.json")
     kendall = {row["score"]: row["coefficients"]["kendall"] for row in record["agreement"] if row["group"] == "all"}
@@ -238,29 +228,29 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, command: tup
     assert ('<th scope="row">BLEU-1</th>' in page, "bleu_1" in page) == (True, False)
     assert page.count("data:image/png;base64,") == 4
     assert "http" not in page.replace("http-equiv", "")
+    contrasts = [(row["score"], row["baseline"]) for row in record["metric_contrasts"]]
+    assert contrasts == [("same", "m"), ("m_ec", "m"), ("bleu_1", "m")]
+    assert ("Compared with m," in console, "Scores compared with M" in page) == (True, True)
+    header = (out / "metric_contrasts.csv").read_text().splitlines()[0]
+    assert header == "score,n,m,kendall,difference,low,high,p,Holm"
+    assert "Largest disagreements" in page
+    assert (out / "disagreements.csv").read_text().splitlines()[1].endswith(".")
     assert "Without coefficient and in no plot: same" in console
     assert "in no plot: Same (fewer than three values" in page
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_tables_are_written_without_matplotlib_and_without_a_selected_metric(
+def test_selected_reports_are_compared_without_matplotlib_and_without_a_selected_metric(
     tmp_path: Path, command: tuple[object, ...]
 ) -> None:
-    console = run_meta(*command, "--metrics", "bleu_1,green", exit_code=3)
+    (tmp_path / "ids.txt").write_text("1\n2\n3\n4\n5\n")
+    console = run_meta(*command, "--metrics", "bleu_1,green", "--ids", tmp_path / "ids.txt", exit_code=3)
     assert ("matplotlib" in console, "without green: " in console) == (True, True)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert (names >= {"agreement.csv", "agreement.html"}, "forest.png" in names) == (True, False)
-
-
-@pytest.mark.usefixtures("without_plots")
-def test_a_file_of_ids_selects_reports(tmp_path: Path, command: tuple[object, ...]) -> None:
-    ids = tmp_path / "ids.txt"
-    ids.write_text("1\n2\n3\n4\n5\n")
-    run_meta(*command, "--metrics", "bleu_1", "--ids", ids)
     assert read_json(tmp_path / "out/agreement.json")["agreement"][0]["coefficients"]["kendall"]["n"] == 5
-    ids.write_text("1\n99\n")
-    code, line = refuse_meta(*command, "--metrics", "bleu_1", "--ids", ids)
-    assert (code, "--ids" in line, "'99'" in line) == (ErrorCode.UNKNOWN_NAME, True, True)
+    code, line = refuse_meta(*command, "--metrics", "bleu_1", "--baseline", "bleu")
+    assert (code, "--baseline" in line) == (ErrorCode.UNKNOWN_NAME, True)
 
 
 @pytest.mark.usefixtures("without_plots")

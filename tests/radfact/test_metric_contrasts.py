@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from meta_run import refuse_meta, run_meta, write_table
 from scipy import stats
 
-from radfact.errors import ErrorCode
-from radfact.io.jsonl import read_json
 from radfact.meta.agreement.contrasts import LISTED, compare_metrics, find_disagreements
 from radfact.meta.datasets.ratings import RatedReport, RatingSet
 from radfact.meta.scores import ScoreColumns
@@ -109,22 +105,3 @@ def test_the_largest_disagreements_come_first_and_equal_ranks_are_none() -> None
     assert (rows[0].expert, rows[0].value) == (1.0, 0.0)
     many = [float(value) for value in range(30)]
     assert len(find_disagreements(rating_set(many), ScoreColumns({"f1": many}, {"f1": "higher"}))) == LISTED
-
-
-@pytest.mark.usefixtures("without_plots")
-def test_the_command_tests_metrics_and_lists_disagreements(tmp_path: Path) -> None:
-    texts = ["No effusion.", "Small effusion.", "Large left effusion.", "The heart is large."]
-    rows = [[i, texts[i % 4], texts[(i * i) % 4], i % 3] for i in range(12)]
-    table, out = write_table(tmp_path / "r.csv", ["id", "reference", "candidate", "expert"], rows), tmp_path / "out"
-    command = ("agreement", table, "--better", "lower", "--metrics", "rouge_l,bleu_1,bleu_2", "--out", out)
-    console = run_meta(*command, "--baseline", "bleu_1", "--rounds", 99)
-    record, page = read_json(out / "agreement.json"), (out / "agreement.html").read_text()
-    contrasts = [(row["score"], row["baseline"]) for row in record["metric_contrasts"]]
-    assert contrasts == [("rouge_l", "bleu_1"), ("bleu_2", "bleu_1")]
-    assert "Compared with bleu_1" in console
-    assert "Scores compared with BLEU-1" in page
-    assert (out / "metric_contrasts.csv").read_text().startswith("score,n,bleu_1,kendall,difference,low,high,p,Holm\n")
-    assert "Largest disagreements" in page
-    assert (out / "disagreements.csv").read_text().splitlines()[1].endswith(".")
-    code, line = refuse_meta(*command, "--baseline", "bleu")
-    assert (code, "--baseline" in line) == (ErrorCode.UNKNOWN_NAME, True)
