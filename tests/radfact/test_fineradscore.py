@@ -6,7 +6,6 @@ import json
 import math
 import re
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from radfact.metrics.llm.llm_metric import load_prompt
 from radfact.metrics.llm.responses.corrections import Correction, parse_corrections
 from radfact.records import TextPair
 
-PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "001_eb2a3074c3378f2b.txt"
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
 PAIR = TextPair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
 
@@ -55,16 +53,6 @@ def test_lines_are_those_of_the_published_expression(report: str) -> None:
     pieces = [f"{piece.strip()}.".replace("..", ".") for piece in re.split(r"(?<!\d)\.(?!\d|$) ", report.strip())]
     expected = [piece.rstrip(" .") for piece in pieces if piece.strip(" .")]
     assert [line.rstrip(" .") for line in split_lines(report)] == expected
-
-
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
-@pytest.mark.parametrize("name", ["fineradscore", "fineradscore_zero_shot", "fineradscore_few_shot"])
-def test_every_line_is_the_papers(name: str) -> None:
-    def letters(text: str) -> str:
-        return re.sub(r"[^0-9A-Za-z]", "", text)
-
-    paper = letters(PAPER.read_text(encoding="utf-8"))
-    assert [line for line in load_prompt(name).splitlines() if letters(line) not in paper] == []
 
 
 def test_the_published_examples_can_be_read() -> None:

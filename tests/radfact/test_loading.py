@@ -22,6 +22,7 @@ from radfact.judges.prompt import load_few_shots
 from radfact.llm import load_chat_client, parse_model_args
 from radfact.llm.langchain import PARTNERS, load_chat_model
 from radfact.llm.loading import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
+from radfact.metrics.llm.vert_shots import load_shots
 
 REFUSED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))
 LOADERS: dict[str, Callable[..., object]] = {
@@ -34,6 +35,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "few shots": load_few_shots,
     "labeled queries": load_labeled_queries,
     "split examples": load_split_examples,
+    "shots of VERT": load_shots,
 }
 
 

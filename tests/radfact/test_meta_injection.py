@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,36 +29,12 @@ from radfact.meta.injection.llm_editor import (
 )
 from radfact.meta.injection.records import InjectedError, InjectedReport, read_injected
 from radfact.meta.scores import ScoreColumns
-from radfact.metrics.llm.llm_metric import load_prompt
 
-SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
-PAPERS = {
-    "003_abf792c1c1f4ab9d.txt": ("inject_a", "inject_b", "plausible"),
-    "000_e6b0ddc06faf3acd.txt": ("modify", "rephrase", "preference"),
-    "002_99692e40ec0969ef.txt": ("standardize", "perturb"),
-}
 REPORT = "The heart is normal. Lungs are clear."
 SOURCE = SiteReport("s", "", REPORT)
 ABOUT = {"modality": "X-ray", "region": "chest"}
 CHANGED = "The heart is normal. There is a left effusion."
 REFUSAL = "I'm sorry, but I can't assist with that."
-
-
-def letters(text: str) -> str:
-    return re.sub(r"[^0-9A-Za-z]", "", re.sub(r"<[^<>]*>", "", text)).lower()
-
-
-@pytest.mark.skipif(not SEEDS.exists(), reason="the papers' texts are not available")
-@pytest.mark.parametrize(("paper", "prompt"), [(paper, name) for paper, names in PAPERS.items() for name in names])
-def test_every_line_is_the_papers(paper: str, prompt: str) -> None:
-    text = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", (SEEDS / paper).read_text(encoding="utf-8"))
-    # Numbers of code lines and marks of the scan stand between the lines of a listing.
-    text = re.sub(r"(?m)^\d+\t|<tt>|</?pre>|\$\{\\tt X\}\$|\{\\tt X\}", lambda m: "X" if "X" in m[0] else "", text)
-    printed = letters(text)
-    template = load_prompt(prompt) if prompt == "preference" else load_prompt(prompt, "radfact.meta.injection")
-    lines = [re.sub(r"\{\w+\}", "", line) for line in template.splitlines()]
-    missing = [line for line in lines if letters(line) not in printed]
-    assert [line for line in missing if not line.startswith("Introduce errors related to . The errors should")] == []
 
 
 def response(modified: str = CHANGED) -> str:

@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from error_checks import raises, raises_code, summary
+from error_checks import raises, raises_code
 from green_responses import GreenResponse
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.llm.vert import Vert, VertFormula, VertRubric, VertTuned
-from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section, load_shots
+from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section
 from radfact.records import TextPair
 
-PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "seeds" / "003_abf792c1c1f4ab9d.txt"
 RESPONSE = GreenResponse((("An effusion",), *[()] * 5), ((),) * 6, ("No pneumothorax", "Clear lungs"), score="0.70")
 PAIR = TextPair("one", "Small effusion.", "No effusion.")
 SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
 
 
 SECTIONS: dict[Style, str] = yaml.safe_load(Path(__file__).with_name("vert_shots.yaml").read_text("utf-8"))
-
-
-def letters(text: str) -> str:
-    return re.sub(r"[^0-9A-Za-z*+/=]", "", text)
-
-
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
-@pytest.mark.parametrize("variant", ["vert", "vert_formula", "vert_rubric"])
-def test_every_line_is_printed_in_the_paper(variant: str) -> None:
-    printed = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", PAPER.read_text(encoding="utf-8"))
-    paper = letters(printed)
-    # The placeholders are those of GREEN's paper.
-    lines = [line for line in load_prompt(variant).splitlines() if not re.search(r"<(?:Error|The number)|\{", line)]
-    assert [line for line in lines if letters(line) not in paper] == []
 
 
 def test_the_prompt_adds_the_score_to_that_of_green() -> None:
@@ -104,23 +88,6 @@ def test_examples_have_the_layout_of_the_paper(style: Style) -> None:
     if mark:
         assert head.startswith("5. Error Type Illustrations:\n\n--- Error type (a): False report of a finding")
         assert re.findall(r"--- Error type \((.)\)", head) == list("abcdef")
-
-
-@pytest.mark.parametrize(
-    ("rows", "error"),
-    [
-        ([{"reference": "A.", "candidate": "B.", "significant": {"g": 1}}], "shots.json: [0].significant"),
-        ([{"reference": "A."}], "shots.json: [0].candidate"),
-        ([{"reference": "A.", "candidate": "B.", "score": 3.5}], "shots.json: [0].score"),
-        ([], "shots.json: "),
-    ],
-)
-def test_invalid_examples_are_refused(rows: Any, error: str, tmp_path: Path) -> None:
-    path = tmp_path / "shots.json"
-    write_json(path, rows)
-    with pytest.raises(InputError) as caught:
-        load_shots(path)
-    assert summary(caught.value).startswith(error)
 
 
 def test_an_error_type_example_needs_its_category() -> None:
