@@ -151,7 +151,9 @@ def test_dropped_inputs_are_joined_or_repeated(
     assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
 
 
-def test_unusable_studies_are_counted_in_one_line(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
+def test_studies_with_unused_inputs_and_changed_studies_are_counted(
+    checkpoint: Path, studies: list[Study], tmp_path: Path
+) -> None:
     wide = Sentence(text="Arm.", boxes=(Box(x_min=0, y_min=0, x_max=1, y_max=1),))
     unused = studies[1].model_copy(
         update={"prior_report": "Clear.", "prior_frontal": None, "grounded_findings": [wide]}
@@ -163,13 +165,7 @@ def test_unusable_studies_are_counted_in_one_line(checkpoint: Path, studies: lis
     assert result.exit_code == 0, result.output
     assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in result.stdout
     assert "Warning" not in result.output
-
-
-def test_the_number_of_changed_studies_is_printed(checkpoint: Path, studies: list[Study], tmp_path: Path) -> None:
-    manifest, out = tmp_path / "set.jsonl", tmp_path / "drafts.jsonl"
-    write_manifest(manifest, studies)
-    _generate(*_arguments(checkpoint, manifest, out))
-    changed = [study.model_copy(update={"indication": "Another reason."}) for study in studies[:3]]
-    write_manifest(manifest, [*changed, *studies[3:]])
-    result = _generate(*_arguments(checkpoint, manifest, out))
-    assert "studies changed since the last run and drafted again: 3" in result.stderr
+    assert "changed" not in result.stderr
+    write_manifest(tmp_path / "set.jsonl", [studies[0].model_copy(update={"indication": "Another reason."}), unused])
+    result = CliRunner().invoke(app, command)
+    assert "studies changed since the last run and drafted again: 1" in result.stderr

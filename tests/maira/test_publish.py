@@ -202,12 +202,19 @@ def test_a_model_of_the_cache_is_loaded_and_drafts_by_name(
 
 LOAD = partial(resolve_model, REPOSITORY, field="checkpoint")
 PUSH = partial(push, REPOSITORY, {}, "card")
+GENERATE = partial(
+    CliRunner().invoke,
+    app,
+    ["generate", "--checkpoint", REPOSITORY, "--manifest", "none.jsonl", "--out", "out.jsonl"],
+    catch_exceptions=False,
+)
 
 
 @pytest.mark.parametrize(
     ("call", "status", "answer", "error"),
     [
         (LOAD, 404, "RepoNotFound", "checkpoint: unknown-name"),
+        (GENERATE, 404, "RepoNotFound", "--checkpoint: unknown-name"),
         (LOAD, 404, "RevisionNotFound", "checkpoint: unknown-name"),
         (LOAD, 401, "RepoNotFound", "checkpoint: unknown-name"),
         (LOAD, 401, "InvalidToken", "checkpoint: missing-requirement"),
@@ -231,12 +238,6 @@ def test_an_answer_of_the_hub_is_one_error(
         refuse(status, answer)
     with raises(error):
         call()
-
-
-def test_the_command_names_the_option_of_a_model_that_is_unknown(refuse: Callable[[int, str], None]) -> None:
-    refuse(404, "RepoNotFound")
-    error = maira("generate", "--checkpoint", REPOSITORY, "--manifest", "none.jsonl", "--out", "out.jsonl").exception
-    assert (error.code, error.field) == (ErrorCode.UNKNOWN_NAME, "--checkpoint")
 
 
 def test_settings_with_a_path_of_the_machine_are_refused(checkpoint: Path, tmp_path: Path) -> None:
