@@ -223,13 +223,20 @@ def test_refusals_of_one_report_do_not_stop_the_run(serve: Any) -> None:
     assert answers == [Failure("openai:m: HTTP 400 (too long)")] * 100 + list(range(100, 120))
 
 
-def test_calls_in_flight_are_awaited_before_the_run_stops(serve: Any, tmp_path: Path) -> None:
-    many = MAX_FAILED_REQUESTS["refused"] + 50
+@pytest.fixture
+def few_refusals(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let 16 refused requests stop a run; return their number."""
+    monkeypatch.setitem(MAX_FAILED_REQUESTS, "refused", 16)
+    return 16
+
+
+def test_calls_in_flight_are_awaited_before_the_run_stops(serve: Any, tmp_path: Path, few_refusals: int) -> None:
+    many = few_refusals + 50
 
     def reply(body: dict[str, Any], _: int) -> Reply:
         if 0 < int(last(body)) < many:
             return 400, {}, "too long"
-        while len(server.requests) <= MAX_FAILED_REQUESTS["refused"]:
+        while len(server.requests) <= few_refusals:
             time.sleep(0.001)
         return 200, {}, last(body)
 
@@ -239,9 +246,9 @@ def test_calls_in_flight_are_awaited_before_the_run_stops(serve: Any, tmp_path: 
     assert (answers[0], answers[many], chat.usage_counter.failures) == (0, many, many - 1)
 
 
-def test_cached_responses_count_against_stopping(serve: Any, tmp_path: Path) -> None:
+def test_cached_responses_count_against_stopping(serve: Any, tmp_path: Path, few_refusals: int) -> None:
     server = serve(lambda body, _: (200, {}, "0") if last(body) == "0" else (400, {}, "filtered"))
-    requests = [numeric(str(i)) for i in range(MAX_FAILED_REQUESTS["refused"] + 50)]
+    requests = [numeric(str(i)) for i in range(few_refusals + 50)]
     for _ in range(2):
         with http_client(server.base_url, cache=ResponseCache(tmp_path)) as chat:
             assert chat.complete_all(requests)[0] == 0
