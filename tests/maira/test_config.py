@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from transformers import LlamaConfig
 
-from maira.model.config import RAD_DINO, MairaConfig
+from maira.model.config import RAD_DINO, MairaConfig, context_window
 from maira.model.modeling import MairaForConditionalGeneration
 
 
@@ -23,6 +26,7 @@ def test_the_defaults_are_those_of_the_release() -> None:
     assert config.text_config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
     assert config.encoder_options() == RAD_DINO | {"stem": "patch"}
     assert not config.tie_word_embeddings
+    assert context_window(config.text_config) == 6144
 
 
 @pytest.mark.parametrize(("merge", "tokens"), [(1, 64), (2, 16), (4, 4)])
@@ -34,3 +38,17 @@ def test_patch_merging_reduces_image_tokens(merge: int, tokens: int) -> None:
 def test_a_patch_merge_that_does_not_divide_the_grid_is_refused() -> None:
     with pytest.raises(ValueError, match=r"image_merge: .* 37 patches per side, found 3"):
         MairaConfig(image_merge=3)
+
+
+@pytest.mark.parametrize(
+    ("rope", "room"),
+    [
+        ({"rope_type": "default"}, 100),
+        ({"rope_type": "linear", "factor": 1.25}, 125),
+        ({"rope_type": "dynamic", "factor": 2.0}, 200),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 50}, 100),
+    ],
+)
+def test_only_position_scaling_extends_the_context_window(rope: dict[str, Any], room: int) -> None:
+    config = LlamaConfig(max_position_embeddings=100, rope_parameters={"rope_theta": 10000.0, **rope})
+    assert context_window(config) == room

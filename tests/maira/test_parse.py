@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from error_checks import raises_code
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from maira.model.parser import ParsedReport, parse_report, render_report
+from maira.model.parser import ParsedReport, cut_repetitions, parse_report, render_report
 from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
 
 TOKENS = ["<obj>", "</obj>", "<box>", "</box>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<x0>", "<y99>", "<x100>"]
 BOX = "<box><x10><y20><x30><y40></box>"
+MORE = "<box><x11><y20><x31><y40></box>"
+RESPONSES: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("model_responses.yaml").read_text("utf-8"))
 MIDDLE = (0.105, 0.205, 0.305, 0.405)
 
 words = st.text(st.characters(categories=("L", "N"), include_characters=" .,<>-"), min_size=1, max_size=30)
@@ -86,60 +91,16 @@ def test_grounded_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentences", "irregularities"),
-    [
-        ("<obj>Nodule", [("Nodule", 0)], [(0, "cut_off")]),
-        (f"<obj>Nodule.{BOX}", [("Nodule.", 1)], [(0, "cut_off")]),
-        ("<obj>Nodule.<box><x10><y20>", [("Nodule.", 0)], [(0, "cut_off")]),
-        (f"<obj>Clear.</obj><obj>Nodule.{BOX}</o", [("Clear.", 0), ("Nodule.", 1)], [(1, "cut_off")]),
-        ("<obj>Clear.</obj><obj>", [("Clear.", 0)], [(None, "cut_off")]),
-        (f"<obj>Clear.<obj>Nodule.{BOX}</obj>", [("Clear.", 0), ("Nodule.", 1)], [(0, "nested")]),
-        ("<obj>A.<obj>B.</obj></obj>", [("A.", 0), ("B.", 0)], [(0, "nested"), (None, "stray_token")]),
-        ("<obj>A.<box></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
-        ("<obj>A.<box><x1><y2><x3></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
-        ("<obj>A.<box><x1><x2><y3><y4></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
-        ("<obj>A.<box><x1><y2><x300><y4></box></obj>", [("A.", 0)], [(0, "malformed_box")]),
-        ("<obj>A.<box><x1><y2><x3><y4></obj>", [("A.", 1)], [(0, "unclosed_box")]),
-        (f"<obj>A.<box><x1><y2><x3><y4>{BOX}</obj>", [("A.", 2)], [(0, "unclosed_box")]),
-        (f"<obj>A.{BOX}{BOX}{BOX}</obj>", [("A.", 1)], [(0, "repeated_box")]),
-        (f"<obj>A. {BOX} {BOX.replace('0', '1')}</obj>", [("A.", 2)], []),
-        (f"<obj>Large {BOX} nodule.</obj>", [("Large nodule.", 1)], [(0, "text_after_box")]),
-        (f"<obj>A{BOX}.</obj>", [("A .", 1)], [(0, "text_after_box")]),
-        ("<obj>A.</obj>, <obj>B.</obj>", [("A.", 0), ("B.", 0)], [(None, "outside_object")]),
-        (f"<obj>{BOX}</obj><obj>A.</obj>", [("A.", 0)], [(None, "empty_object")]),
-        ("<obj> . </obj>", [], [(None, "empty_object")]),
-        ("<obj>A.<x5></obj>", [("A.", 0)], [(0, "stray_token")]),
-        ("<obj>A.<image></obj>", [("A.", 0)], [(0, "stray_token")]),
-        ("<obj>A.</obj><obj>a.</obj>", [("A.", 0), ("a.", 0)], [(1, "repeated_sentence")]),
-        (
-            "<obj>A.</obj> No oedema. No fracture. <obj>B.</obj>",
-            [("A.", 0), ("No oedema.", 0), ("No fracture.", 0), ("B.", 0)],
-            [(1, "outside_object"), (2, "outside_object")],
-        ),
-        (f"Clear. Nodule.{BOX}", [("Clear.", 0), ("Nodule.", 1)], [(0, "outside_object"), (1, "outside_object")]),
-        (f"<obj>A.</obj>{BOX}", [("A.", 0)], [(None, "stray_token")]),
-    ],
+    ("kind", "case"), [(kind, case) for kind, cases in RESPONSES.items() for case in cases], ids=str
 )
-def test_irregular_text(
-    text: str, sentences: list[tuple[str, int]], irregularities: list[tuple[int | None, str]]
-) -> None:
-    parsed = parse_report(text)
-    assert bare(parsed) == sentences
-    assert kinds(parsed) == irregularities
-
-
-@pytest.mark.parametrize(
-    ("text", "notes"),
-    [
-        ("<obj>A.</obj><obj>B.</obj>", [(1, "cut_off")]),
-        ("<obj>A.</obj><obj>B", [(1, "cut_off")]),
-        ("<obj>A.</obj><obj>", [(None, "cut_off")]),
-        ("Clear lungs. No", [(1, "cut_off")]),
-        ("", [(None, "cut_off")]),
-    ],
-)
-def test_truncation_is_noted_once_on_the_last_sentence(text: str, notes: list[tuple[int | None, str]]) -> None:
-    assert kinds(parse_report(text, cut_off=True)) == notes
+def test_faults_of_a_response_are_noted(kind: str, case: list[Any]) -> None:
+    """Those of `model_responses.yaml`."""
+    text, sentences, notes = case
+    parsed = parse_report(text.replace("BOX", BOX).replace("MORE", MORE), cut_off=kind == "truncated")
+    if kind == "cut":
+        parsed = cut_repetitions(parsed)
+    assert bare(parsed) == [*map(tuple, sentences)]
+    assert kinds(parsed) == [*map(tuple, notes)]
 
 
 @pytest.mark.parametrize("corners", ["<x30><y20><x10><y40>", "<x10><y40><x30><y20>", "<x30><y40><x10><y20>"])

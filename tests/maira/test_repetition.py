@@ -13,41 +13,9 @@ from maira.model.parser import cut_repetitions, is_loop, parse_report
 from maira.model.tokens import IMAGE
 from maira.train.components import train_tokenizer
 
-BOX, OTHER_BOX = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
-CLEAR, MASS = "<obj>Clear.</obj>", "<obj>Mass.</obj>"
+BOX = "<box><x10><y20><x30><y40></box>"
+CLEAR = "<obj>Clear.</obj>"
 TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
-
-
-REPEATED, CUT = (1, "repeated_sentence"), (1, "repetition_cut")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected", "notes"),
-    [
-        (CLEAR * 2, ["Clear.", "Clear."], [REPEATED]),
-        (CLEAR * 40, ["Clear.", "Clear."], [REPEATED, CUT]),
-        (
-            (CLEAR + MASS) * 3,
-            ["Clear.", "Mass.", "Clear.", "Mass."],
-            [(number, kind) for number in (2, 3) for _, kind in (REPEATED, CUT)],
-        ),
-        (f"<obj>A.{BOX}</obj><obj>A.{OTHER_BOX}</obj><obj>A.{BOX}</obj>", ["A.", "A."], [REPEATED, CUT]),
-        (
-            f"{CLEAR * 2}<obj>Clear.<x1>",
-            ["Clear.", "Clear."],
-            [REPEATED, CUT, (None, "stray_token"), (None, "cut_off")],
-        ),
-        (
-            f"{CLEAR * 3}<obj>Mass.<x1></obj>",
-            ["Clear.", "Clear.", "Mass."],
-            [REPEATED, CUT, (2, "stray_token")],
-        ),
-    ],
-)
-def test_the_third_copy_is_cut_and_marked(text: str, expected: list[str], notes: list[tuple[int | None, str]]) -> None:
-    cut = cut_repetitions(parse_report(text))
-    assert [sentence.text for sentence in cut.sentences] == expected
-    assert [(note.index, note.kind) for note in cut.irregularities] == notes
 
 
 def test_repetition_in_a_narrative_is_cut() -> None:

@@ -16,9 +16,18 @@ from torch import nn
 from maira.data.images import load_gray
 from maira.data.study import Study
 from maira.generate import transformers_engine
-from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response, report_request
+from maira.generate.engine import (
+    NON_FINITE,
+    EngineOptions,
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    fit_window,
+    report_request,
+)
 from maira.generate.features import ImageFeatures
 from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
+from maira.generate.vllm_parts import PromptEmbedder
 from maira.grounding.evaluation import completion_items
 from maira.model.config import MairaConfig
 from maira.model.processor import MairaProcessor
@@ -298,3 +307,46 @@ def test_memory_for_encoded_images_is_bounded(
     pixels = {image: processor.image_processor([load_gray(image)])["pixel_values"] for row in shown for image in row}
     assert result == [[pixels[image][0, 0, 16, 16].item() for image in images] for images in shown]
     assert encoded is None or encoder.seen == encoded
+
+
+def _engine(model: Any, processor: MairaProcessor, room: int, monkeypatch: pytest.MonkeyPatch) -> TransformersEngine:
+    monkeypatch.setattr(model.config.text_config, "max_position_embeddings", room)
+    return TransformersEngine.from_model(model, processor, EngineOptions(free=True))
+
+
+def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
+    model: Any,
+    processor: MairaProcessor,
+    checkpoint: Path,
+    requests: Requests,
+    studies: list[Study],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = requests[5]
+    wordy = studies[0].model_copy(update={"indication": "Cough. " * 30})
+    long = report_request(make_example(wordy, "findings"), 9)
+    length = len(processor.encode_example(long.example))
+    answers = dict(_engine(model, processor, length, monkeypatch).generate([long, question]))
+    assert isinstance(answers[0], FailedRequest)
+    assert answers[0].reason.count(str(length)) == 2
+    assert isinstance(answers[1], Response)
+    assert list(PromptEmbedder.from_checkpoint(checkpoint).embed([long], length)) == [answers[0]]
+
+
+@pytest.mark.parametrize("n_left", [1, 4])
+def test_a_response_ends_with_the_context_window(
+    model: Any,
+    processor: MairaProcessor,
+    requests: Requests,
+    monkeypatch: pytest.MonkeyPatch,
+    n_left: int,
+) -> None:
+    question = requests[5]
+    room = len(processor.encode_example(question.example)) + n_left
+    short = GenerationRequest(question.example, question.form, n_left)
+    ((_, expected),) = _engine(model, processor, 10_000, monkeypatch).generate([short])
+    ((_, result),) = _engine(model, processor, room, monkeypatch).generate([question])
+    assert isinstance(expected, Response)
+    assert isinstance(result, Response)
+    assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
+    assert fit_window(question, room - n_left, room) == short
