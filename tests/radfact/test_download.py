@@ -110,8 +110,3 @@ def test_what_is_not_the_file_is_refused_and_removed(
     error = fails(server, tmp_path / "file", **options)
     assert (error.code, message in error.message) == (code, True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_connection_is_one_error(server: FileServer, tmp_path: Path) -> None:
-    server.close()
-    assert fails(server, tmp_path / "file").code is ErrorCode.SERVER_UNAVAILABLE

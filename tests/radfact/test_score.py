@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from radfact.metrics.radfact.scores import SCORES
 from radfact.records import Box, Pair, Pairs, Report, Sentence
 from radfact.results.evaluation import SampleScore
 
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("invalid_scoring.yaml").read_text("utf-8"))
 Result = Verdict | Failure
 NO = Verdict("not_entailment")
 LEFT, RIGHT = (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.5, 1.0)
@@ -327,57 +329,28 @@ def test_sentences_have_the_order_of_their_reports() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compat": "papre"},
-        {"on_failure": "ignore"},
-        {"threshold": 1.5},
-        {"threshold": math.nan},
-        {"bootstrap": -1},
-        {"seed": -1},
-        {"judge": "ofline"},
-        {"judge": 3},
-        {"splitter": "ofline"},
-        {"base_url": "http://127.0.0.1/v1"},
-        {"thresold": 0.5, "judge": "offline"},
-    ],
-)
+@pytest.mark.parametrize("options", CASES["invalid options"])
 def test_an_invalid_option_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InputError) as error:
         RadFact(**{"judge": Oracle(verbatim), **options})
     assert error.value.field == next(iter(options))
 
 
-REPORT = texts("a")
-ROW = {"example_id": "1", "prediction": [{"text": "a", "boxes": []}], "target": [{"text": "a"}, {"text": "b"}]}
+ROW = CASES["row"]
 
 
-@pytest.mark.parametrize(
-    ("reports", "error"),
-    [
-        (([REPORT], [REPORT, REPORT]), "mismatch"),
-        (([Pair("1", [], []), Pair("1", [], [])],), "sample_id: duplicate"),
-        ((REPORT, REPORT), "0.candidate: invalid-value"),
-        (([[{"txt": "a"}]],) * 2, "0.candidate[0].txt: unknown-field"),
-        (([{"text": "a"}],) * 2, "0.candidate: invalid-value"),
-        (([None], [None]), "0.candidate: invalid-value"),
-        (([REPORT, 3],) * 2, "1.candidate: invalid-value"),
-        (("a report", "a report"), "invalid-value"),
-        (({"1": "a report"}, {"1": "a report"}), "invalid-value"),
-        ((["a report"],), "invalid-value"),
-        (([REPORT], 3), "invalid-value"),
-        ((ROW,), "invalid-value"),
-        (([ROW, 3],), "invalid-value"),
-        (([ROW, ROW],), "[1].example_id: duplicate"),
-        (([{"sample_id": "1", "report": "a"}],), "[0].example_id: missing-field"),
-        (([{**ROW, "target": None}],), "[0].target: invalid-value"),
-        (([{**ROW, "target": [{"text": "a", "boxes": [[0, 0, 1, 1]]}]}],), "[0].target[0].boxes[0]: invalid-value"),
-    ],
-)
-def test_invalid_lists_of_reports_are_refused(reports: tuple[Any, ...], error: str) -> None:
+@pytest.mark.parametrize(("reports", "error"), CASES["refused"])
+def test_invalid_lists_of_reports_are_refused(reports: list[Any], error: str) -> None:
     with raises(error):
         RadFact(judge=Oracle(verbatim)).score(*reports)
+
+
+def test_pairs_have_different_ids_and_a_sentence_is_no_report() -> None:
+    with raises("sample_id: duplicate"):
+        RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
+    sentences: Any = texts("a")
+    with raises("0.candidate: invalid-value"):
+        RadFact(judge=Oracle(verbatim)).score(sentences, sentences)
 
 
 @pytest.mark.parametrize(
