@@ -71,11 +71,15 @@ def frame_width(page: Page) -> float:
     return on_radiograph(page, 1, 0)[0] - on_radiograph(page, 0, 0)[0]
 
 
-def test_the_inputs_are_shown(page: Page) -> None:
+def test_the_inputs_are_shown_and_missing_ones_are_stated(page: Page) -> None:
     assert page.locator("#context dd").all_inner_texts()[:3] == ["Cough.", "PA and lateral.", "Last year."]
     page.locator("#context summary").click()
     assert page.get_by_text("Clear.").is_visible()
     assert page.locator(".thumb .caption").all_inner_texts() == ["Lateral", "Prior frontal"]
+    page.goto(page.url.replace("#1", f"#{BARE}"))
+    page.get_by_text("The draft has no sentence.").wait_for()
+    press(page, "]", "]")
+    page.get_by_text("No reference report is shown. Leave a comment.").wait_for()
 
 
 def test_the_wheel_zooms_at_the_pointer_and_reset_fits_the_image(page: Page) -> None:
@@ -195,7 +199,14 @@ def test_the_magnifier_follows_the_pointer(page: Page) -> None:
     assert not lens.is_visible()
 
 
-def test_loading_and_failing_images_are_stated(page: Page) -> None:
+def test_images_are_fetched_ahead_and_their_loading_and_failing_is_stated(page: Page) -> None:
+    with page.expect_response("**/images/6/frontal?*"), page.expect_response("**/images/7/frontal?*"):
+        page.evaluate("location.hash = '#5'")
+    at_study(page, 5)
+    page.route("**/images/6/frontal?*", lambda route: route.abort())
+    press(page, "n")
+    at_study(page, 6)
+    assert page.locator("#radiograph .radiograph-caption").inner_text().startswith("400 × 300")
     page.route("**/images/33/frontal?*", lambda route: route.fulfill(status=400, json={"error": "damaged"}))
     held: list[Route] = []
     # Also the request ahead of time.
@@ -207,16 +218,6 @@ def test_loading_and_failing_images_are_stated(page: Page) -> None:
     for route in held:
         route.continue_()
     page.locator("#radiograph[aria-busy=false]").wait_for()
-
-
-def test_images_of_the_next_two_studies_are_fetched_ahead(page: Page) -> None:
-    with page.expect_response("**/images/6/frontal?*"), page.expect_response("**/images/7/frontal?*"):
-        page.evaluate("location.hash = '#5'")
-    at_study(page, 5)
-    page.route("**/images/6/frontal?*", lambda route: route.abort())
-    press(page, "n")
-    at_study(page, 6)
-    assert page.locator("#radiograph .radiograph-caption").inner_text().startswith("400 × 300")
 
 
 def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
@@ -462,13 +463,6 @@ def test_an_edited_sentence_shows_its_changes(page: Page) -> None:
     press(page, "d")
     heard = "Sentence 1, deleted, edited, 1 box: The heart size is enlarged."
     assert page.get_by_role("button", name=heard, exact=True).is_visible()
-
-
-def test_empty_drafts_and_missing_references_are_stated(page: Page) -> None:
-    page.goto(page.url.replace("#1", f"#{BARE}"))
-    page.get_by_text("The draft has no sentence.").wait_for()
-    press(page, "]", "]")
-    page.get_by_text("No reference report is shown. Leave a comment.").wait_for()
 
 
 def test_the_list_reaches_the_last_study_and_is_filtered_by_words_and_progress(page: Page) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from error_checks import raises
 from review_files import REPORT, change, finish, new_store
 from typer.testing import CliRunner
@@ -81,6 +82,12 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         for number in range(1, 21):
             finish(store, number=number)
         yield store
+
+
+def run_summary(path: Path, out: Path, *arguments: str) -> Result:
+    """Run `maira review summary`; errors are raised."""
+    command = ["review", "summary", str(path), "--out", str(out), *arguments]
+    return CliRunner().invoke(app, command, catch_exceptions=False)
 
 
 def totals(by_kind: dict[str, dict[str, int]]) -> dict[str, int]:
@@ -158,9 +165,7 @@ def test_a_review_without_finished_studies_is_an_error(tmp_path: Path) -> None:
     with closing(new_store(tmp_path, {"one": REPORT})) as store:
         path = store.path
     with raises("review.sqlite: empty-input"):
-        CliRunner().invoke(
-            app, ["review", "summary", str(path), "--out", str(tmp_path / "out")], catch_exceptions=False
-        )
+        run_summary(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -172,7 +177,7 @@ def test_the_command_writes_numbers_and_a_figure_with_escaped_names(tmp_path: Pa
             change(store, "assess", reader=reader, sentence="d0", error_type="$x_1$ & $")
             finish(store, reader=reader)
         out = tmp_path / "out"
-        result = CliRunner().invoke(app, ["review", "summary", str(store.path), "--out", str(out)])
+        result = run_summary(store.path, out)
         assert result.exit_code == 0, result.output
         numbers = json.loads((out / "summary.json").read_text("utf-8"))
         assert numbers.items() >= summarize(store, store.readers()).items()
@@ -195,8 +200,7 @@ def test_the_tables_have_outcomes_by_arm_without_training_cases(tmp_path: Path) 
                 finish(store, number, reader, severity=2)
         change(store, "reopen", 8, "Ben")
     out = tmp_path / "out"
-    arguments = ["--out", str(out), "--baseline", "tuned", "--margin", "corrections=2"]
-    result = CliRunner().invoke(app, ["review", "summary", str(tmp_path / "review.sqlite"), *arguments])
+    result = run_summary(tmp_path / "review.sqlite", out, "--baseline", "tuned", "--margin", "corrections=2")
     assert result.exit_code == 0, result.output
     numbers = json.loads((out / "summary.json").read_text("utf-8"))
     assert numbers["readings"] == {"counted": 11, "unfinished": 1, "training": 4, "excluded": 0}
@@ -224,8 +228,4 @@ def test_the_tables_have_outcomes_by_arm_without_training_cases(tmp_path: Path) 
 )
 def test_invalid_margins_are_refused(paper: Store, tmp_path: Path, arguments: list[str], expected: str) -> None:
     with raises(expected):
-        CliRunner().invoke(
-            app,
-            ["review", "summary", str(paper.path), "--out", str(tmp_path / "out"), *arguments],
-            catch_exceptions=False,
-        )
+        run_summary(paper.path, tmp_path / "out", *arguments)
