@@ -154,17 +154,15 @@ def test_a_process_that_dies_stops_the_others() -> None:
     assert "maira: another process of the run died" in errors
 
 
-@pytest.mark.parametrize(
-    ("launch", "code"), [([], 3), (["-m", "accelerate.commands.launch", "--num_processes", "1"], 0)]
-)
-def test_skipped_samples_set_the_exit_code_unless_launched(launch: list[str], code: int, tmp_path: Path) -> None:
+def test_skipped_samples_do_not_set_the_exit_code_of_a_launched_process(tmp_path: Path) -> None:
+    launch = ["-m", "accelerate.commands.launch", "--num_processes", "1"]
     script = tmp_path / "left_out.py"
     script.write_text(
         "import sys\nfrom maira.runtime.processes import run_as_group\nrun_as_group(lambda: sys.exit(3))\n"
     )
     root = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, *launch, script], capture_output=True, check=False, env=os.environ | root)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kind", ["vllm", "ray"])
