@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,12 +19,7 @@ from radfact.errors import ErrorCode, Failure, InputError
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.classical import chexbert, ptb
 from radfact.metrics.classical.bleu import Bleu
-from radfact.metrics.classical.chexbert import (
-    CLASSES,
-    FIVE,
-    CheXbert,
-    RrgCheXbert,
-)
+from radfact.metrics.classical.chexbert import CLASSES, FIVE, CheXbert, RrgCheXbert
 from radfact.metrics.classical.meteor import Meteor
 from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ, Regression
 from radfact.metrics.classical.radgraph import (
@@ -178,16 +174,6 @@ def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
     assert result.details[0]["candidate"][0] == "effusion (Observation::definitely present; located_at left)"
 
 
-class FixedLabeler:
-    """Gives the labels of the candidates, then those of the references."""
-
-    def __init__(self, *labels: np.ndarray[Any, np.dtype[np.int_]]) -> None:
-        self._labels = iter(labels)
-
-    def label(self, texts: list[str]) -> tuple[Any, Any]:
-        return next(self._labels), np.ones((len(texts), 2))
-
-
 @pytest.mark.parametrize(("metric", "suffix"), [(CheXbert, ""), (CheXbert, "_plus"), (RrgCheXbert, ".rrg")])
 def test_scores_of_findings_are_those_of_scikit_learn(
     metric: type[CheXbert], suffix: str, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +184,9 @@ def test_scores_of_findings_are_those_of_scikit_learn(
     # No report has a fracture; all references have support devices.
     labels[:, :, CLASSES.index("Fracture")] = 2
     labels[1, :, CLASSES.index("Support Devices")] = 1
-    monkeypatch.setattr(chexbert, "Labeler", lambda _: FixedLabeler(*labels))
+    # Labels of the candidates, then those of the references.
+    labeler = Mock(label=Mock(side_effect=[(table, np.ones((40, 2))) for table in labels]))
+    monkeypatch.setattr(chexbert, "Labeler", lambda _: labeler)
     pooled = metric(Path()).score([pair("a", "b", str(index)) for index in range(40)]).pooled
     values = {name: score.value(score.counts.sum(axis=0)) for name, score in pooled.items()}
     # 1 is positive and 3 uncertain.

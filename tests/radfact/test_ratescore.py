@@ -14,14 +14,7 @@ from metric_files import write_ratescore
 
 from radfact.api import evaluate
 from radfact.errors import ErrorCode, InputError
-from radfact.metrics.classical.ratescore import (
-    TYPES,
-    Entities,
-    RaTEScore,
-    decode_spans,
-    harmonic_mean,
-    match_entities,
-)
+from radfact.metrics.classical.ratescore import TYPES, Entities, RaTEScore, decode_spans, harmonic_mean, match_entities
 from radfact.records import Pair, TextPair
 
 torch = pytest.importorskip("torch")
