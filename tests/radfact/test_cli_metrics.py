@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
+from inspect import Parameter
 from pathlib import Path
+from typing import Literal, get_origin
 
 import numpy as np
 import pytest
@@ -178,6 +181,18 @@ def test_the_list_has_every_metric_with_its_status_and_arguments(run: Run, monke
         assert line in out
 
 
+def test_every_listed_argument_can_be_given() -> None:
+    """The command line gives JSON values; weights, clients and parts of a metric come from the run."""
+    for name, entry in entries().items():
+        assert entry.signature is not None
+        parameters = [entry.signature.parameters[key] for key in entry.arguments]
+        assert all(parameter.kind is Parameter.KEYWORD_ONLY for parameter in parameters), name
+        module = sys.modules[entry.home.partition(":")[0]]
+        for part in (part for parameter in parameters for part in parameter.annotation.split(" | ")):
+            is_choice = get_origin(getattr(module, part, None)) is Literal
+            assert is_choice or part in {"str", "int", "float", "bool", "Path", "None"}, f"{name}: {part}"
+
+
 def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable[..., ChatServer]) -> None:
     judge = ("--judge", "openai:m", "--base-url", serve(lambda *_: (200, {}, "yes")).base_url)
     code, out, _ = run("judge-check", "--comparisons", *judge, "--out", "check.json")
@@ -188,6 +203,7 @@ def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Callable
     values = {"accuracy": 0.5, "sensitivity": 1.0, "specificity": 0.0, "n": 50, "failures": 0}
     assert {name: check[name] for name in values} == values
     assert len(check["wrong"]) == out.count("wrong: ") == 25
+    assert all(f"wrong: {text}" in out for text in check["wrong"])
     assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2
     assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
 

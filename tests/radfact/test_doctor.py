@@ -54,6 +54,9 @@ def test_a_package_outside_its_range_concerns_the_commands_that_import_it(
     assert (commands[command]["status"], commands[command]["fix"]) == ("missing", fix)
     assert commands[command]["message"].startswith(f"{package} 0.3.1 is outside ")
     assert commands["radfact score"]["status"] == ("missing" if exit_code else "ok")
+    printed = _doctor().output
+    assert f"{package} 0.3.1 is outside " in printed
+    assert f" -> {fix}" in printed
 
 
 @pytest.mark.parametrize("reader", ["importlib.metadata", "importlib_metadata"])

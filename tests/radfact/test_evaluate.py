@@ -72,7 +72,7 @@ def metric_class(name: str, values: Callable[[Sequence[Pair]], list[float]], **a
     def score(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
         return MetricResult({"x": values(pairs)})
 
-    return type(name, (Metric,), {"name": name, "scores": {"x": "higher"}, "score": score, **attributes})
+    return type(name, (Metric,), {"name": name, "scores": {"x": "higher"}, "score": score} | attributes)
 
 
 def unreachable(pairs: Sequence[Pair]) -> list[float]:
@@ -83,10 +83,14 @@ def no_license(_: Metric) -> None:
     raise RuntimeError("no\nlicense")
 
 
+def no_answer(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
+    return MetricResult({"x": [math.nan] * len(pairs)}, failures=dict.fromkeys(range(len(pairs)), "no answer"))
+
+
 Broken = metric_class("broken", unreachable)
 Short = metric_class("short", lambda pairs: [1.0] * (len(pairs) - 1))
 Silent = metric_class("silent", lambda pairs: [math.nan if pair.sample_id == "b" else 1.0 for pair in pairs])
-Mute = metric_class("mute", lambda pairs: [math.nan] * len(pairs))
+NoAnswer = metric_class("no_answer", lambda _: [], score=no_answer)
 Raising = metric_class("raising", lambda pairs: [1 / (len(pair.sample_id) - 1) for pair in pairs])
 Listed = metric_class("listed", lambda _: [], scores=["x"])
 FailingConstructor = metric_class("failing_constructor", lambda _: [], __init__=no_license)
@@ -148,6 +152,8 @@ def test_missing_requirements_make_metrics_unavailable(tmp_path: Path) -> None:
         "green": "needs a language model: --judge PROVIDER:MODEL",
         "radfact": "needs a judge: --judge offline or --judge PROVIDER:MODEL",
     }
+    found = evaluate(PAIRS, ["rouge_l", "chexbert"]).unavailable["chexbert"]
+    assert found.endswith("chexbert=FOLDER with chexbert.pth, vocab.txt")
     found = evaluate(PAIRS, ["rouge_l", "chexbert"], weights=[tmp_path]).unavailable["chexbert"]
     assert found == f"needs weights: {tmp_path / 'chexbert'} has no chexbert.pth"
 
@@ -325,6 +331,7 @@ def test_a_sample_without_a_value_is_a_failure_and_counted_on_the_page(tmp_path:
     assert run.result.failures == {1: "gave no value"}
     page = (tmp_path / "report.html").read_text()
     assert "<dt>not scored by silent</dt><dd>1</dd>" in page
+    assert "<dt>not scored by every metric</dt><dd>1</dd>" in page
     assert "<dt>excluded</dt>" not in page
     assert "not scored by rouge" not in page
 
@@ -334,7 +341,7 @@ def test_a_sample_without_a_value_is_a_failure_and_counted_on_the_page(tmp_path:
     [
         (Broken(), "the server cannot be reached"),
         (Short(), "one per pair"),
-        (Mute(), r"no sample could be scored \(gave no value\)"),
+        (NoAnswer(), r"no sample could be scored \(no answer\)"),
         (Raising(), r"raising fails with ZeroDivisionError: .* \(test_evaluate\.py, line \d+\)"),
         ("custom_metric:FailingConstructor", r"Constructor fails with RuntimeError: no license \(test_.*, line \d+\)"),
         ("custom_metric:Listed", "expected a mapping of scores"),
@@ -395,6 +402,10 @@ def test_every_registered_metric_is_complete(entry: MetricEntry) -> None:
 def test_registered_score_names_are_unique() -> None:
     scores = [score for entry in entries().values() for score in entry.scores]
     assert len(scores) == len(set(scores))
+
+
+def test_all_scores_of_a_metric_without_main_scores_are_main_scores() -> None:
+    assert main_scores_of(Length()) == list(Length.scores)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def test_page_and_viewer_have_the_findings_of_both_reports_with_links_and_reason
     studies = {study["sample_id"]: study for study in page_data(folder / "report.html")["studies"]}
     side, normal = (studies[name]["findings"]["findings"] for name in ("side", "normal"))
     assert [link["verdict"] for link in side["links"]] == ["attribute_error", "correct"]
-    assert side["links"][0]["reason"].endswith("different: side.")
+    link = side["links"][0]
+    assert link["reason"].endswith("different: side.")
+    (mention,) = link["candidate"]
+    assert (link["attributes"], mention["text"], mention["sentence"]) == (["side"], "pleural effusion on the right", 0)
     assert "no pneumothorax" in normal["others"]["both"]
     # They are not shown twice.
     assert all("details" not in study for study in studies.values())

@@ -67,7 +67,7 @@ def compare(tmp_path: Path, serve: Serve) -> Compare:
         server, out = serve(reply), tmp_path / "out"
         table = write_table(tmp_path / "v0.csv", V0, rows) if isinstance(rows, list) else rows
         model = ("--layout", "refisco-v0", "--judge", "openai:m", "--base-url", server.base_url, "--metrics", "bleu_2")
-        run_meta("corrections", table, *model, "--out", out, *more, exit_code=exit_code)
+        print(run_meta("corrections", table, *model, "--out", out, *more, exit_code=exit_code))
         return read_json(out / "corrections.json"), (out / "corrections.html").read_text(), server.requests
 
     return run
@@ -157,12 +157,13 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, compare: Compare
     assert "appendix D" in page
 
 
-def test_a_report_without_a_response_is_excluded(compare: Compare) -> None:
+def test_a_report_without_a_response_is_excluded(compare: Compare, capsys: pytest.CaptureFixture[str]) -> None:
     def reply(request: dict[str, Any], number: int) -> Reply:
         return (200, {}, "I cannot.") if "[1]" not in last(request) else corrector(request, number)
 
     result, page, _ = compare(ROWS, reply=reply, exit_code=3)
     assert list(result["excluded"]) == ["8_MIMIC-CXR_r1"]
+    assert "1 reports excluded" in capsys.readouterr().out
     assert "8_MIMIC-CXR_r1" in page
 
 

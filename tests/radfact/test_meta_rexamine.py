@@ -192,6 +192,8 @@ def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tm
     result = run(counts=read_counts(table))
     uncounted, unknown = result.notes[-2:]
     assert (result.experts, f"2 of {len(REPORTS)} (" in uncounted, "1 (typo)" in unknown) == ("experts", True, True)
+    page = (tmp_path / "rexamine.html").read_text()
+    assert ("No expert" in page, uncounted in page, unknown in page) == (False, True, True)
     record = read_json(tmp_path / "rexamine.json")
     assert (set(record["uncounted"]), record["unknown_counts"]) == ({first, second}, ["typo"])
     assert {ranking.n for ranking in result.rankings if ranking.site == "x"} == {2}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from accessibility import serious_violations
+from PIL import Image
 from results_folder import HOSTILE, await_script, cards, sentence, write_folder, write_image, write_manifest
 
 from radfact import Box, Pair, Sentence, evaluate
 from radfact.io.jsonl import write_json, write_jsonl
+from radfact.pages.meta_page import Section, Table
+from radfact.pages.meta_page import write_page as write_meta_page
 from radfact.pages.page import write_page
 from radfact.results.schema import VERSION
 
@@ -226,6 +230,20 @@ def test_texts_are_shown_as_they_are_and_details_on_demand(page: Page) -> None:
     # A draft without a reference has no verdict.
     assert page.locator("#unscored").get_by_text("Apical cap.").is_visible()
     assert page.locator("#unscored .verdict").count() == 0
+
+
+def test_a_scrollable_table_shows_its_hidden_side(open_page: OpenPage, tmp_path: Path) -> None:
+    table = Table(["figure", *(f"column {number}" for number in range(9))], [["one", *map(str, range(9))]])
+    write_meta_page(tmp_path / "wide.html", "Wide", [], [Section("Wide", [table])])
+    page = open_page((tmp_path / "wide.html").as_uri())
+    page.set_viewport_size({"width": 400, "height": 700})
+    page.emulate_media(color_scheme="light")
+    panel = page.locator(".panel")
+    for scroll, shaded in (("0", [False, True]), ("200", [True, True]), ("node.scrollWidth", [True, False])):
+        panel.evaluate(f"node => node.scrollTo({scroll}, 0)")
+        picture = Image.open(BytesIO(panel.screenshot())).convert("L")
+        # The left and the right edge, in the padding above the table.
+        assert [int(str(picture.getpixel((x, 12)))) < 240 for x in (3, picture.width - 4)] == shaded
 
 
 def write_set(

@@ -219,6 +219,7 @@ def test_a_judge_by_name_is_that_object_and_narratives_are_split_offline() -> No
     assert (by_name.judge, by_name.counts["candidate_sentences"]) == (OfflineJudge().describe(), 2)
     assert by_name.splitter is not None
     assert by_name.splitter["name"] == "offline"
+    assert {type(value) for value in by_name.scores.values()} == {float}
 
 
 def test_functions_may_be_judge_and_splitter_and_an_exception_fails_its_narrative() -> None:
@@ -257,12 +258,12 @@ class LossySplitter(Semicolons):
 
 
 @pytest.mark.parametrize(
-    ("judge_class", "verdict", "splitter_class", "candidate", "error", "num_calls"),
+    ("judge_class", "verdict", "splitter_class", "candidate", "on_failure", "error", "num_calls"),
     [
-        (Oracle, verbatim, Semicolons, "bad", "judge-failed", 0),
-        (Oracle, lambda _: Failure("no YAML"), Semicolons, "b", "judge-failed", 1),
-        (LossyJudge, verbatim, Semicolons, "b", "judge-failed", 1),
-        (Oracle, verbatim, LossySplitter, "b", "invalid-plugin", 0),
+        (Oracle, verbatim, Semicolons, "bad", "stop", "judge-failed", 0),
+        (Oracle, lambda _: Failure("no YAML"), Semicolons, "b", "stop", "judge-failed", 1),
+        (LossyJudge, verbatim, Semicolons, "b", "drop", "judge-failed", 1),
+        (Oracle, verbatim, LossySplitter, "b", "drop", "invalid-plugin", 0),
     ],
     ids=["failed split", "failed judgment", "missing verdicts", "missing narratives"],
 )
@@ -271,12 +272,13 @@ def test_a_run_may_stop_at_a_failure_and_does_at_missing_results(
     verdict: Callable[[EntailmentQuery], Result],
     splitter_class: type[Semicolons],
     candidate: str,
+    on_failure: Any,
     error: str,
     num_calls: int,
 ) -> None:
     judge = judge_class(verdict)
     with raises(error):
-        RadFact(judge, splitter=splitter_class(), on_failure="stop").score([candidate], ["a"])
+        RadFact(judge, splitter=splitter_class(), on_failure=on_failure).score([candidate], ["a"])
     assert len(judge.calls) == num_calls
 
 

@@ -171,6 +171,7 @@ def test_a_broken_fetch_is_resumed_and_a_wrong_checksum_ends_it(
         (("fetch", "rouge_l"), "rouge_l", "unknown-name"),
         (("verify",), "radfact weights fetch", "file-not-found"),
         (("verify", "wordnet"), "radfact weights fetch", "file-not-found"),
+        (("verify", "wordnt"), "did you mean 'wordnet'?", "unknown-name"),
     ],
 )
 def test_names_without_weights_are_refused_with_a_hint(
