@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from maira.train.anomalies import WARMUP, WINDOW, AnomalyDetector
@@ -18,7 +18,6 @@ def test_non_finite_losses_and_norms_are_anomalies(loss: float, norm: float) -> 
     assert AnomalyDetector(AnomalyConfig()).check(loss, norm) == "not_finite"
 
 
-@settings(deadline=None)
 @given(st.lists(norms, min_size=WARMUP, max_size=2 * WINDOW), st.floats(1.5, 5))
 def test_a_spike_is_a_norm_above_a_multiple_of_the_recent_mean(past: list[float], times: float) -> None:
     detector = AnomalyDetector(AnomalyConfig(spike=100))

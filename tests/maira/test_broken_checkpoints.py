@@ -16,7 +16,6 @@ from maira.generate.engine import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import WEIGHTS
-from maira.model.processor import MairaProcessor
 from maira.train.components import train_tokenizer
 from radfact.errors import ErrorCode, InputError
 
@@ -73,7 +72,7 @@ MODELS = [
     (_lose("model.safetensors"), ErrorCode.FILE_NOT_FOUND, "model.safetensors"),
     (_write("model.safetensors", "no weights"), ErrorCode.FILE_UNREADABLE, "model.safetensors: "),
 ]
-ENGINES = [*MODELS, *PROCESSORS, (_write("generation_config.json", "{"), None, "generation_config.json:1: ")]
+GENERATION = (_write("generation_config.json", "{"), None, "generation_config.json:1: ")
 """What spoils a folder, the code of the error (None: that of the reader of JSON), and a part of its text."""
 
 
@@ -87,8 +86,8 @@ def folder(checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("use", "spoil", "code", "part"),
     [
-        *((use, *case) for use in (_transformers, _vllm_parts) for case in ENGINES),
-        *((MairaProcessor.from_pretrained, *case) for case in PROCESSORS),
+        *((_transformers, *case) for case in [*MODELS, *PROCESSORS, GENERATION]),
+        *((_vllm_parts, *case) for case in [*MODELS, PROCESSORS[0], GENERATION]),
     ],
 )
 def test_a_broken_checkpoint_is_a_one_line_error_that_names_the_folder(
@@ -109,11 +108,7 @@ def test_a_broken_checkpoint_is_a_one_line_error_that_names_the_folder(
 
 @pytest.mark.parametrize("use", [_transformers, _vllm_parts])
 @pytest.mark.parametrize(("prefix", "value"), [("vision_tower", torch.nan), ("language_model", -torch.inf)])
-def test_non_finite_weights_are_named(
-    checkpoint: Path, tmp_path: Path, use: Callable[[Path], object], prefix: str, value: float
-) -> None:
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(checkpoint, folder)
+def test_non_finite_weights_are_named(folder: Path, use: Callable[[Path], object], prefix: str, value: float) -> None:
     weights = load_file(folder / WEIGHTS)
     name = max(key for key in weights if key.startswith(prefix))
     weights[name].view(-1)[-1] = value

@@ -168,22 +168,7 @@ def test_a_well_formed_report_is_unchanged(built: tuple[Any, Grammar], report: l
     assert _accepts(grammar, [*_ids(tokenizer, f" {render_report(report)}"), tokenizer.eos_token_id])
 
 
-STRETCHES = [
-    "<obj>",
-    "</obj>",
-    "<obj>a",
-    "<obj>",
-    BOX_A,
-    BOX_B,
-    "<box>",
-    "</box>",
-    "<x1>",
-    "<y1>",
-    "<x0>",
-    "b",
-    ".",
-    " ",
-]
+STRETCHES = [BOX_A, BOX_B, "<obj>", "</obj>", "<obj>", "<obj>a", "<box>", "</box>", "<x1>", "<y1>", "<x0>", *"b. "]
 
 
 @st.composite

@@ -34,7 +34,7 @@ from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_jsonl
 from radfact.llm import ChatClient, mock_client
 from radfact.records import Pair, Sentence
-from radfact.results.compare import Comparison, Contrast
+from radfact.results.compare import Comparison
 
 FULL = Study(
     sample_id="a",
@@ -72,10 +72,6 @@ def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> 
             assert (text in prompt) == (name not in dropped)
 
 
-def test_a_prior_report_without_an_image_is_no_prior() -> None:
-    assert not has_inputs(FULL.model_copy(update={"prior_frontal": None}), ["prior"])
-
-
 @pytest.mark.parametrize("text", ["priors", "prior+", "", "prior,lateral"])
 def test_an_unknown_input_is_refused_with_the_known_ones(text: str) -> None:
     with raises_code(ErrorCode.UNKNOWN_NAME):
@@ -109,6 +105,8 @@ def test_a_subset_holds_the_studies_with_its_inputs_and_a_reference(
     reasons = [f"{without_input} without an input of the subset"] if without_input else []
     skipped = ", ".join([*reasons, "1 without a reference report"])
     assert description == f"{len(chosen)} studies; skipped: {skipped}."
+    with raises("empty-input"):
+        select_studies(_studies()[3:], "findings", subset, experiments)
 
 
 def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
@@ -118,11 +116,6 @@ def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
         assert [candidate for candidate in (study.findings, study.grounded_findings) if candidate is not None] == [
             reference
         ]
-
-
-def test_a_manifest_without_scorable_studies_is_an_error(tmp_path: Path) -> None:
-    with raises("empty-input"):
-        select_studies(_studies()[3:], "findings", "all", without_inputs(tmp_path, ["prior"]))
 
 
 def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
@@ -140,17 +133,12 @@ def experiments(tmp_path: Path) -> list[Experiment]:
     return [_scored(tmp_path / name) for name in ("all-inputs", "no-prior")]
 
 
-def _contrast(table: Comparison, name: str) -> Contrast:
-    """The comparison of the second experiment with the baseline by a score."""
-    return table.scores[name][1]
-
-
 def test_a_row_is_over_the_same_samples(experiments: list[Experiment], tmp_path: Path) -> None:
     path = experiments[1].results / "samples.jsonl"
     rows = read_rows(path)
     write_jsonl(path, [rows[0] | {"lateral_mentions": None}, *rows[1:]])
     table = compare(experiments, experiments[0])
-    contrast = _contrast(table, LATERAL_MENTIONS)
+    contrast = table.scores[LATERAL_MENTIONS][1]
     # Without the first sample, which mentions a view in both, the base has 1 of 4 and not 2 of 5.
     assert (contrast.baseline.point, contrast.paired.point, contrast.difference.point) == (0.25, 0.0, -0.25)
     assert {contrast.baseline.n, contrast.paired.n, contrast.difference.n, contrast.summary.n} == {4}
@@ -162,7 +150,7 @@ def test_a_row_is_over_the_same_samples(experiments: list[Experiment], tmp_path:
 def test_the_base_is_first_and_without_it_there_are_no_differences(experiments: list[Experiment]) -> None:
     assert list(compare(experiments[::-1], experiments[0]).systems) == ["all-inputs", "no-prior"]
     table = compare(experiments)
-    assert _contrast(table, LATERAL_MENTIONS).difference is None
+    assert table.scores[LATERAL_MENTIONS][1].difference is None
     assert (list(tables_of(table)), table.tests) == (["Each experiment by itself"], 0)
     assert list(tables_of(compare(experiments[:1], experiments[0]))) == ["Each experiment by itself"]
 
@@ -176,7 +164,7 @@ def test_box_completions_are_compared_by_sentence(experiments: list[Experiment])
                 for index, iou in enumerate(overlaps)
             ],
         )
-    contrast = _contrast(compare(experiments, experiments[0]), f"{COMPLETION}iou")
+    contrast = compare(experiments, experiments[0]).scores[f"{COMPLETION}iou"][1]
     assert (contrast.difference.point, contrast.difference.n) == (pytest.approx(-0.1), 2)
     assert contrast.p is not None
 
@@ -185,7 +173,7 @@ def test_a_language_model_detects_mentions_of_comparison(tmp_path: Path) -> None
     model = mock_client(lambda text: "yes" if "unchanged" in text else "no", name="reader")
     experiments = [_scored(tmp_path / name, model) for name in ("all-inputs", "no-prior")]
     table = compare(experiments, experiments[0])
-    contrast = _contrast(table, COMPARISON_MENTIONS)
+    contrast = table.scores[COMPARISON_MENTIONS][1]
     assert contrast.summary.point == pytest.approx(0.2)
     assert contrast.difference.point == 0
     assert reference_scores(experiments[0])[COMPARISON_MENTIONS] == 0
