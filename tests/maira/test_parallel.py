@@ -32,7 +32,7 @@ from maira.train.parallel import ParallelModel, init_distributed, make_optimizer
 from maira.train.report_training import train
 
 pytestmark = pytest.mark.slow  # starts processes
-STEPS = 20
+STEPS = 16
 
 
 def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
@@ -82,7 +82,7 @@ def test_a_run_resumes_with_another_number_of_processes(
         train(train_config(phantoms, out, **changes), quiet())
     monkeypatch.undo()
     command = Command(tmp_path / "said", 2, **values(phantoms, out, **changes))
-    command.when(lambda: (out / "states" / "step-000012").exists(), lambda process: process.kill())
+    command.when(lambda: (out / "states" / "step-000008").exists(), lambda process: process.kill())
     for process in command.processes:
         process.kill()
         process.join()
@@ -102,7 +102,7 @@ def test_sharded_adapters_and_token_rows_train_as_in_one_process(phantoms: Path,
         "precision": "bf16",
         "activation_checkpointing": "full",
         "validation": {"sources": [{"manifest": str(phantoms)}], "every": 2},
-        "passes": 16,
+        "passes": 8,
     }
     train(train_config(phantoms, tmp_path / "one", **changes), quiet())
     rows, before = token_rows(tmp_path / "one"), token_rows(checkpoint.parent)
