@@ -183,23 +183,20 @@ def test_scores_use_crop_pixels_mapped_to_the_original(
     assert run.scores["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
 
 
-def test_references_outside_the_crop_are_counted_and_not_scored(study: Study, folder: Path, engine: Install) -> None:
-    engine(lambda _: WHOLE)
-    run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN), folder / "out.jsonl")
-    assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (4, 4, 2, 1, 1)
-    rows = read_rows(folder / "out.jsonl")
-    assert [row["is_clipped"] for row in rows] == [False, True, True, None]
-    assert [row["iou"] is None for row in rows] == [False, False, True, True]
-    written = _scores(folder / "out.jsonl")
-    assert written["scores"]["mean_iou"]["point"] == pytest.approx((rows[0]["iou"] + rows[1]["iou"]) / 2)
-    assert written["scores"]["mean_iou"]["n"] == 2
-    assert written["counts"]["outside"] == 1
-
-
-def test_masks_are_counted_and_not_scored(study: Study, folder: Path, engine: Install) -> None:
+def test_references_outside_the_crop_are_not_scored_and_masks_are_counted(
+    study: Study, folder: Path, engine: Install
+) -> None:
     engine(lambda _: WHOLE)
     masked = LEFT.model_copy(update={"masks": (Mask(size=(1, 1), counts=[0, 1]),)})
-    assert _ground(study, _phrases(masked, LEFT), folder / "out.jsonl").masked == 1
+    run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN, masked), folder / "out.jsonl")
+    assert (run.requested, run.answered, run.compared, run.clipped, run.outside, run.masked) == (5, 5, 3, 1, 1, 1)
+    rows = read_rows(folder / "out.jsonl")
+    assert [row["is_clipped"] for row in rows] == [False, True, True, None, False]
+    assert [row["iou"] is None for row in rows] == [False, False, True, True, False]
+    written = _scores(folder / "out.jsonl")
+    assert written["scores"]["mean_iou"]["point"] == pytest.approx((2 * rows[0]["iou"] + rows[1]["iou"]) / 3)
+    assert written["scores"]["mean_iou"]["n"] == 3
+    assert written["counts"]["outside"] == 1
 
 
 @pytest.mark.parametrize(

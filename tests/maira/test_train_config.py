@@ -69,28 +69,37 @@ def test_overrides_reach_into_nested_keys_and_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error"),
+    ("content", "error"),
     [
-        ({"pases": 3}, "pases: unknown-field"),
-        ({"passes": 0}, "passes: invalid-value"),
-        ({"learning_rate": float("inf")}, "learning_rate: invalid-value"),
-        ({"betas": [0.9, 1.0]}, "betas[1]: invalid-value"),
-        ({"tasks": {"phrases": 1}}, "tasks.phrases: invalid-value"),
-        ({"drop": ["history"]}, "drop[0]: invalid-value"),
-        ({"lora": {"rank": 0}}, "lora.rank: invalid-value"),
-        ({"train": [{"manifest": "m", "tasks": {"phrases": 1}}]}, "train[0].tasks.phrases: invalid-value"),
-        ({"model": 3}, "model: invalid-value"),
-        ({"model": {"vision_config": {}}}, "model.text_config: missing-field"),
-        ({"model": fresh(vision_config={"patch_sise": 16})}, "model.vision_config.patch_sise: unknown-field"),
-        ({"model": fresh(vision_config={"stem": "mlp"})}, "model.vision_config.stem: invalid-value"),
-        ({"base": "recipe.yaml"}, "base: invalid-value"),
-        ({"base": "none.yaml"}, "base: file-not-found"),
-        ({"base": 3}, "base: invalid-value"),
+        ({"pases": 3}, ": pases: unknown-field"),
+        ({"passes": 0}, ": passes: invalid-value"),
+        ({"learning_rate": float("inf")}, ": learning_rate: invalid-value"),
+        ({"betas": [0.9, 1.0]}, ": betas[1]: invalid-value"),
+        ({"tasks": {"phrases": 1}}, ": tasks.phrases: invalid-value"),
+        ({"drop": ["history"]}, ": drop[0]: invalid-value"),
+        ({"lora": {"rank": 0}}, ": lora.rank: invalid-value"),
+        ({"train": [{"manifest": "m", "tasks": {"phrases": 1}}]}, ": train[0].tasks.phrases: invalid-value"),
+        ({"model": 3}, ": model: invalid-value"),
+        ({"model": {"vision_config": {}}}, ": model.text_config: missing-field"),
+        ({"model": fresh(vision_config={"patch_sise": 16})}, ": model.vision_config.patch_sise: unknown-field"),
+        ({"model": fresh(vision_config={"stem": "mlp"})}, ": model.vision_config.stem: invalid-value"),
+        ({"base": "recipe.yaml"}, ": base: invalid-value"),
+        ({"base": "none.yaml"}, ": base: file-not-found"),
+        ({"base": 3}, ": base: invalid-value"),
+        ("a: [1\nb: 2", ":2: invalid-format"),
+        ("- a", ": invalid-format"),
+        ("", ": invalid-format"),
+        ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", ":4: duplicate"),
     ],
 )
-def test_invalid_values_name_file_and_field(tmp_path: Path, changes: dict[str, object], error: str) -> None:
-    with raises(f"recipe.yaml: {error}"):
-        read_train_config(write(tmp_path, **changes))
+def test_invalid_content_names_file_line_and_field(
+    tmp_path: Path, content: dict[str, object] | str, error: str
+) -> None:
+    path = write(tmp_path, **(content if isinstance(content, dict) else {}))
+    if isinstance(content, str):
+        path.write_text(content, encoding="utf-8")
+    with raises(f"recipe.yaml{error}"):
+        read_train_config(path)
 
 
 @pytest.mark.parametrize(
@@ -118,22 +127,6 @@ def test_contradictory_values_are_refused(tmp_path: Path, changes: dict[str, obj
     with pytest.raises(InputError, match=rf"recipe\.yaml: .*{message}") as caught:
         read_train_config(write(tmp_path, **changes))
     assert caught.value.code is ErrorCode.INVALID_VALUE
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("a: [1\nb: 2", "recipe.yaml:2: invalid-format"),
-        ("- a", "recipe.yaml: invalid-format"),
-        ("", "recipe.yaml: invalid-format"),
-        ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", "recipe.yaml:4: duplicate"),
-    ],
-)
-def test_an_invalid_file_is_refused(tmp_path: Path, text: str, error: str) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(text, encoding="utf-8")
-    with raises(error):
-        read_train_config(path)
 
 
 @pytest.mark.parametrize(
