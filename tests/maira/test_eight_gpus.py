@@ -89,3 +89,4 @@ def test_the_commands_lead_from_weights_to_scores(tmp_path: Path) -> None:
         assert (tmp_path / "runs/maira2_7b" / made).exists(), made
     resumed = next(output for line, output in outputs.items() if "passes=2560" in line)
     assert "Resuming runs/trial at step 2 of 3" in resumed
+    assert "was planned with 2 steps" in resumed

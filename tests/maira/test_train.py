@@ -159,15 +159,6 @@ def test_another_checkpoint_of_the_same_name_is_refused(phantoms: Path, tmp_path
     assert fingerprint(finished) == before
 
 
-@pytest.mark.slow
-def test_a_finished_run_can_be_lengthened(phantoms: Path, tmp_path: Path) -> None:
-    train(train_config(phantoms, tmp_path, passes=8), quiet())
-    console = quiet()
-    train(train_config(phantoms, tmp_path, passes=12), console)
-    assert [row["step"] for row in metrics(tmp_path)] == [1, 2, 3]
-    assert "was planned with 2 steps" in said(console)
-
-
 def diverge(monkeypatch: pytest.MonkeyPatch, *rows: int) -> list[tuple[str, ...]]:
     """Make the loss of some packed rows NaN; the list returned gets the samples of each row."""
     plain = MairaLossModel.forward
