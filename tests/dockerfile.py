@@ -102,8 +102,6 @@ class Builder:
             values = dict(part.split("=", 1) for part in shlex.split(image.inside(argument)))
             values.pop("UV_COMPILE_BYTECODE", None)  # takes most of the time, and no test needs it
             values = {key: string.Template(value).substitute(image.environment) for key, value in values.items()}
-            # Bytecode saves time only in an image that is started more than once.
-            values.pop("UV_COMPILE_BYTECODE", None)
             return replace(image, environment=image.environment | values)
         if name == "WORKDIR":
             Path(image.inside(argument)).mkdir(parents=True, exist_ok=True)

@@ -120,8 +120,8 @@ def check_environment(image: Image, *missing: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def images() -> Iterator[tuple[Image, Image, str]]:
-    """The images radfact and review, and what the environment of the image gpu, of some 10 GB, would install.
+def images() -> Iterator[tuple[Path, Image, str]]:
+    """Scores by the image radfact, the image review, and what that of the image gpu, of some 10 GB, would install.
 
     They are in one folder, where each environment adds to the one before.
     """
@@ -135,9 +135,10 @@ def images() -> Iterator[tuple[Image, Image, str]]:
         planned = builder.images["tools"].run("sh", "-ec", f"{install} --dry-run")
         radfact = builder.build("radfact")
         check_environment(radfact, "torch", "transformers", "starlette")
+        scores = score_two_files(radfact)
         review = builder.build("review")
         check_environment(review, "torch", "transformers")
-        yield radfact, review, planned
+        yield scores, review, planned
     finally:
         shutil.rmtree(folder)
 
@@ -150,21 +151,25 @@ def write_inputs(image: Image) -> tuple[Path, Path]:
     return files
 
 
-@pytest.mark.slow
-def test_radfact_scores_two_files(images: tuple[Image, Image, str]) -> None:
-    image, _, _ = images
+def score_two_files(image: Image) -> Path:
+    """Score drafts by the user of the image, and return the scores."""
     drafts, manifest = write_inputs(image)
     files = ["--candidates", drafts.name, "--references", manifest.name]
     # The default shows what there is to run.
     assert "score" in image.run(*image.as_user(*image.arguments("ENTRYPOINT"), *image.arguments("CMD")))
     image.run(*image.as_user(*image.arguments("ENTRYPOINT"), "score", *files, "--judge", "offline", "--out", "results"))
-    scores = Path(image.inside("/data/results/scores.json"))
+    return Path(image.inside("/data/results/scores.json"))
+
+
+@pytest.mark.slow
+def test_radfact_scores_two_files(images: tuple[Path, Image, str]) -> None:
+    scores, _, _ = images
     assert json.loads(scores.read_text())
     assert scores.stat().st_uid != 0
 
 
 @pytest.mark.slow
-def test_the_review_app_is_healthy_and_has_no_rights(images: tuple[Image, Image, str]) -> None:
+def test_the_review_app_is_healthy_and_has_no_rights(images: tuple[Path, Image, str]) -> None:
     _, image, _ = images
     write_inputs(image)
     secret = Path(image.inside("/run/secrets/review-token"))
@@ -199,7 +204,7 @@ def test_the_review_app_is_healthy_and_has_no_rights(images: tuple[Image, Image,
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="CUDA's libraries are those of Linux")
-def test_the_packages_of_the_gpu_image_fit_together(images: tuple[Image, Image, str]) -> None:
+def test_the_packages_of_the_gpu_image_fit_together(images: tuple[Path, Image, str]) -> None:
     _, _, planned = images
     pinned = versions("constraints-gpu.txt")
     lines = re.findall(r"^ \+ (\S+)==(\S+)$", planned, re.MULTILINE)

@@ -171,7 +171,8 @@ def _install(entry: WeightsEntry, downloads: Path, folder: Path, digests: Mappin
     for file in entry.files:
         if file.unpack is not None:
             _unpack(downloads / file.path, file.unpack, folder)
-    recorded = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _files(folder)}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    recorded = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     for file in entry.files:
         if file.unpack is None:
             (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
@@ -200,10 +201,6 @@ def _unpack(archive: Path, inner: str, folder: Path) -> None:
             f"{archive}: cannot be unpacked: {error!s:.200}; remove the file", code=ErrorCode.INVALID_FORMAT
         ) from None
     shutil.rmtree(content)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _has_other_files(folder: Path) -> bool:

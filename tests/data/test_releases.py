@@ -42,7 +42,7 @@ OPENI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openi"
 READERS: dict[str, Callable[..., Archive]] = {
     "chexpert_plus": read_chexpert_plus,
     "coco": lambda root, **options: read_coco_studies(root / "coco.json", **options),
-    "interpret_cxr": read_interpret_cxr,
+    "interpret_cxr": lambda root, file=None, **options: read_interpret_cxr(file or root, **options),
     "iu_xray": read_iu_xray,
     "mimic_cxr": lambda root, release="jpg", **options: read_mimic_cxr(root, release, **options),
     "ms_cxr": lambda root, file=None: read_ms_cxr(file or root, root),

@@ -142,8 +142,8 @@ def _sentences(out: Path) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def in_process(run_vllm: RunVLLM, model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    assert model_folder.is_dir()
     """The results of a run with vLLM in its process."""
+    assert model_folder.is_dir()
     out = tmp_path_factory.mktemp("vllm") / "results"
     assert run_vllm("radfact", *SCORE, "--out", out).returncode == ExitCode.SUCCESS
     return out

@@ -40,7 +40,7 @@ _INSERTION_ID = re.compile(
     r"\W*(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*\W*", re.IGNORECASE
 )
 _OBJECT_START = re.compile(r"[{\[][\s{\[]*[\"']")
-_BRACKET = re.compile(r"[{\[]")
+_OUTER_BRACKETS = re.compile(r"(?:[{\[]\s*)+(?=[{\[]\s*[{\[])")
 _LABEL = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json)\W*)*", re.IGNORECASE)
 """What may surround an empty object; in a sentence, "{}" states nothing about the report."""
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
@@ -175,7 +175,7 @@ def _find_entries(text: str) -> _Entries | None:
 def _find_objects(text: str) -> tuple[list[_Entries], str]:
     """Return the entries of every object of corrections in a text, and the text around the objects."""
     objects, surroundings = [], ""
-    while match := _BRACKET.search(text):
+    while match := re.search(r"[{\[]", text):
         surroundings, text = surroundings + text[: match.start()], text[match.start() :]
         data, rest = _decode(text)
         if (entries := _entries_of(data)) is not None:
@@ -185,9 +185,7 @@ def _find_objects(text: str) -> tuple[list[_Entries], str]:
         if data is None and _OBJECT_START.match(text):
             raise ValueError("an object is cut off, or no JSON")
         # Of brackets in a row only the last two can begin an object of corrections, or a list of such objects.
-        row = text[: len(text) - len(text.lstrip("{[ \t\r\n"))]
-        places = [place.start() for place in _BRACKET.finditer(row)]
-        end = places[-2] if len(places) > 2 else 1
+        end = outer.end() if (outer := _OUTER_BRACKETS.match(text)) else 1
         surroundings, text = surroundings + text[:end], text[end:]
     return objects, surroundings + text
 
