@@ -198,7 +198,7 @@ class Run:
 
 
 def two_steps(config: MairaConfig, precision: str, context: DistributedContext, out: Path) -> dict[str, Any]:
-    """Loss, norm, gradients and collectives of the first of two steps, between which a state is written."""
+    """Loss, norm and gradients of the first of two steps, between which a state is written."""
     run = Run(config, precision, context)
     manager = CheckpointManager(out, 1, context, print, only_trained=False)
     write, computed, overlaps = manager._write, threading.Event(), list[bool]()
@@ -212,6 +212,7 @@ def two_steps(config: MairaConfig, precision: str, context: DistributedContext, 
     manager._write = write_late  # type: ignore[method-assign]
     loss, norm = run.gradient(0)
     result = {"loss": loss, "norm": norm, "gradients": run.whole(gradients=True)}
+    result["sharded"] = {isinstance(parameter, DTensor) for parameter in run.model.training.parameters()}
     run.update(norm)
     manager.save(1, run.model.training, run.optimizer, {})
     _, norm = run.gradient(1)
@@ -257,6 +258,7 @@ def test_sharded_steps_are_those_of_one_process(
     tolerance, expected = PRECISIONS[precision], unsharded[precision]
     first, second = (result[precision] for result in sharded)
     assert second["overlaps"] == [True]
+    assert (first["sharded"], second["sharded"], expected["sharded"]) == ({True}, {True}, {False})
 
     assert not [name for name in expected["weights"] if "lm_head" in name]
     for result in (first, second):

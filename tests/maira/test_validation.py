@@ -31,6 +31,7 @@ from maira.train.validation import (
     BestCheckpoint,
     Validator,
     _shard_rows,
+    evaluation_mode,
     make_report_validator,
     sample_answers,
 )
@@ -283,6 +284,14 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
     assert {name for fault in faults for name in fault["sample_ids"]} == {read_manifest(manifest)[0].sample_id}
     assert tiny_runs.said(console).count("samples of the validation after step 2 cannot be read") == 1
     assert "the validation after step 4" not in tiny_runs.said(console)
+
+
+def test_evaluation_restores_the_random_state() -> None:
+    model = torch.nn.Linear(1, 1)
+    before = torch.get_rng_state()
+    with evaluation_mode(model):
+        torch.rand(())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.slow
