@@ -86,7 +86,7 @@ def test_a_study_is_the_same_wherever_its_rows_are_in_a_file(runs: Path, tmp_pat
     path = tmp_path / "run" / name
     rows = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join(["\n", *reversed(rows)]), "utf-8")
-    changed, run = (OpenedRun("run", folder).study("clear") or {} for folder in (tmp_path / "run", runs / "first"))
+    changed, run = (OpenedRun("run", folder).study("effusion") or {} for folder in (tmp_path / "run", runs / "first"))
     assert changed
     # The copy is elsewhere, so it has no manifest.
     assert {**run, **changed} == run

@@ -98,14 +98,6 @@ def test_scores_have_the_names_of_their_papers() -> None:
     assert {name: words(name) for name in CASES["labels"]} == CASES["labels"]
 
 
-def test_studies_and_sentences_keep_their_order(folder: Path) -> None:
-    rewrite(folder / "sentences.jsonl", lambda rows: rows.insert(4, rows.pop(0)))
-    page = Page(write_page(folder))
-    assert [study["sample_id"] for study in page.data["studies"]] == ["good", "bad", "failed"]
-    texts = [sentence["text"] for sentence in page.study()["candidate"]]
-    assert texts == ["Nodule in the left mid zone.", "Small effusion on the right.", "Trachea central."]
-
-
 @pytest.mark.parametrize("score", [{"point": 0.5}, {"point": 0.5, "n": None}])
 def test_an_unknown_number_of_samples_is_not_zero(score: dict[str, Any], folder: Path) -> None:
     assert "<td>–</td>" in page_of_scores(folder, {"logical_f1": score}).html
