@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     variables = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
     for nodeid in failed:
         terminalreporter.write_line(shlex.join(["env", *variables, sys.executable, "-m", "pytest", "-n", "0", nodeid]))
+
+
+@pytest.fixture
+def run_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a program by its main function in an empty folder, without the judge and the key of the developer."""
+    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, main: Callable[[], None], *arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
 
 
 @pytest.fixture(scope="module")

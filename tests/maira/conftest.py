@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +26,11 @@ from maira.train.config.run_config import TrainConfig
 
 
 @pytest.fixture
-def run_maira(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., tuple[int, str, str]]:
+def run_maira(run_program: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
     """Run `maira` with arguments in an empty folder; return exit code, standard output and standard error."""
     from maira.cli.main import main
 
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["maira", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+    return partial(run_program, "maira", main)
 
 
 @pytest.fixture(scope="session")

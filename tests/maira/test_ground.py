@@ -88,7 +88,6 @@ LEFT = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.75, 0.4),))
 CUT = Sentence(text="Wide opacity.", boxes=(box(0.1, 0, 0.5, 1),))
 HIDDEN = Sentence(text="Arm.", boxes=(box(0, 0, 0.2, 1),))
 UNKNOWN = Sentence(text="Effusion.")
-SIX = [Sentence(text=f"Nodule {i}.", boxes=(box(0.3, 0.1, 0.4 + i / 50, 0.5),)) for i in range(6)]
 WHOLE = "<obj>Seen.<box><x0><y0><x99><y99></box></obj>"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,28 +55,11 @@ def load_route(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ChatClient]:
 
 
 @pytest.fixture
-def run_radfact(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., tuple[int, str, str]]:
+def run_radfact(run_program: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
     """Run `radfact` with arguments in an empty folder; return exit code, standard output and standard error."""
     from radfact.cli.main import main
 
-    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["radfact", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+    return partial(run_program, "radfact", main)
 
 
 @pytest.fixture
