@@ -1,7 +1,5 @@
 """Count the calls that a function makes: a measure of work that is the same on every machine."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

@@ -1,7 +1,5 @@
 """The commands `radfact` and `maira` as a tree, their examples, and a parser of command lines."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

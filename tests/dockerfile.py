@@ -1,7 +1,5 @@
 """Runs the steps of a Dockerfile without a container runtime, in a folder that stands for the root of the image."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

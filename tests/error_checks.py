@@ -1,7 +1,5 @@
 """Checks of errors by code and fields, which stay when the wording changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ports for the servers and process groups of tests."""
 
-from __future__ import annotations
-
 import socket
 
 

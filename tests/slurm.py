@@ -1,7 +1,5 @@
 """Stand-ins for Slurm's commands, with which its batch scripts run on this machine."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conventions of all commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

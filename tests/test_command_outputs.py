@@ -1,7 +1,5 @@
 """All commands with an output: an input is never an output, and files of another origin survive."""
 
-from __future__ import annotations
-
 from inspect import signature, unwrap
 from pathlib import Path
 from typing import Any, get_args

@@ -4,8 +4,6 @@ An image that a runtime builds is never started here. What differs: the folder i
 Python is a copy of this one, and the packages of Debian are those of this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

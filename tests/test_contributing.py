@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md work, and the files that its guides name exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

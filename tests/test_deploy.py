@@ -1,7 +1,5 @@
 """The files for clusters: shell scripts without findings of shellcheck, and valid Kubernetes objects."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documentation and the README: links are valid, commands run unchanged, and listed files exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Docstrings of the public API and of the plug-in protocols. Elsewhere one line is enough, or none."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

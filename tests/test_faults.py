@@ -1,7 +1,5 @@
 """How commands end on bad input and on signals: a part of the matrix of `tests/benchmarks/faults.py`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

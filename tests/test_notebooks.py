@@ -1,7 +1,5 @@
 """The notebooks: their stored outputs are current, and their files are clean."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The wheel and the source distribution: complete, and enough to score two lists of strings in an empty environment."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """No error quotes a report: a marked text in the place of every value of every input file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

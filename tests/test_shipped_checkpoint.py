@@ -1,7 +1,5 @@
 """The shipped checkpoint reaches the scores in docs/checkpoint.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -19,8 +19,6 @@ that of `findings`, with intervals of a bootstrap of references. `--half` select
 `speed`: pairs of reports per minute on one core, all texts different.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -8,8 +8,6 @@ takes similar processor time, which is measured and reported. Completed runs are
 can be restarted. The time of an interrupted run covers only its last part.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ In each simulated study, every reader reads every study in two arms. A value is 
 of reader, study, draft, reader x arm, and the reading; the truth is known. The coverage of means is over both arms.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

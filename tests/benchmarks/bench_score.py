@@ -14,8 +14,6 @@ part is measured, including retries of its invalid responses: add the time of yo
 metrics` for its number of calls. A metric without its weights or packages has no time.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import resource

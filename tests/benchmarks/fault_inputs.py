@@ -1,7 +1,5 @@
 """Small valid inputs of every command, for `faults.py`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -8,8 +8,6 @@ Each run is a separate process in a fresh copy of small valid inputs, with one d
 exit code of the script is 1 if the class of any run is not `clear`, `accepted` or `listed`.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -25,8 +25,6 @@ package index:
     python -m pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=$PWD/site   # there
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import importlib

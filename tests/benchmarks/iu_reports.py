@@ -9,8 +9,6 @@ half of the reports that the rules of the offline judge were developed on, or th
 id.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import hashlib

@@ -6,8 +6,6 @@ A change swaps an operator or comparison, negates a condition, or changes a cons
 repository. Compared before and after a change of the tests, the list shows what they no longer detect.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -6,8 +6,6 @@ Needs Java and the packages fast-bleu, pycocoevalcap and radeval, in addition to
 such an implementation are those that the file already has.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

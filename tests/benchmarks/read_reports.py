@@ -23,8 +23,6 @@ pairs for each set of codes, and the queries per second on one core.
 `--out` writes every disagreement with the report; use it only for the development half (`iu_reports.py`).
 """
 
-from __future__ import annotations
-
 import argparse
 import tarfile
 from collections import Counter, defaultdict

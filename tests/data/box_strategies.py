@@ -1,7 +1,5 @@
 """Boxes for property tests."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from radfact.records import Box

@@ -1,7 +1,5 @@
 """DICOM files for tests: written on the spot, or those that pydicom and pydicom-data bring along."""
 
-from __future__ import annotations
-
 import warnings
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Miniatures of the releases that readers read, from `releases/*.yaml`, and archives as plain values."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -3,8 +3,6 @@
 The annotations have the documented format of Label Studio 1.23.2, checked with one of its exports.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

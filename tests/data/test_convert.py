@@ -1,7 +1,5 @@
 """Radiographs of every format and place become PNGs by one path."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """DICOM files as a user names them: files, folders, equal names."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ways to store the same radiograph: transfer syntaxes, depths, unused bits, padding."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 from collections.abc import Callable

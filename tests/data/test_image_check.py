@@ -1,7 +1,5 @@
 """Which images and DICOM files the check refuses, and that real radiographs pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

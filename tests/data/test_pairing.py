@@ -1,7 +1,5 @@
 """Samples of an archive's studies: which there are, and what each shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

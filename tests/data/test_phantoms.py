@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from functools import lru_cache

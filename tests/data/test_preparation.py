@@ -1,7 +1,5 @@
 """From an archive to PNGs and a manifest: restart, damaged radiographs, several processes, Ray."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

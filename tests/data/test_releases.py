@@ -7,8 +7,6 @@ named with `in`, and states `options` of the reader (paths with `./`). It expect
 it is not "read"). With `each`, every variant is a case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

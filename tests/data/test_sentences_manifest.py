@@ -1,7 +1,5 @@
 """Splitting the findings of a manifest into sentences, with a map from narratives to sentences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

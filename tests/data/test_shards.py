@@ -1,7 +1,5 @@
 """Training shards: packing, random access, resuming and reading from a URL."""
 
-from __future__ import annotations
-
 import pickle
 import tarfile
 from collections.abc import Iterable

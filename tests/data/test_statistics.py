@@ -1,7 +1,5 @@
 """Table 1 of a manifest."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 from pathlib import Path

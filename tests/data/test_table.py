@@ -5,8 +5,6 @@ an `error`, or all `samples` with some of their fields, their number of `radiogr
 ids of samples that are `skipped`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

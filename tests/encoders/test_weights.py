@@ -1,7 +1,5 @@
 """Published weights in the encoder: features equal to transformers' own DINOv2, and back without a change."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

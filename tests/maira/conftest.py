@@ -1,7 +1,5 @@
 """A tiny MAIRA-2 and a few phantoms to train it on, shared by the tests of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packed rows of random samples for a tiny model, and the same samples by themselves; shared by tests of training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs of post-training from the tiny checkpoint, and log-probabilities by the model's plain forward pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

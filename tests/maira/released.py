@@ -3,8 +3,6 @@
 The reference of the checkpoint tests; it uses no code of this package.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

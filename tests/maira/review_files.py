@@ -1,7 +1,5 @@
 """What the tests of the review server review: drafts with their studies and verdicts, and a way to change them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Metrics for the rewards of tests, named in configs as `reward_metrics:NAME`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

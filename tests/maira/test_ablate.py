@@ -1,7 +1,5 @@
 """Ablations: configs for the rows of the paper, the commands of each, and the table."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """A model from published parts: every weight where it belongs, tokens at the specified ids, ready to train or write."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

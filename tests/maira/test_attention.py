@@ -1,7 +1,5 @@
 """Attention within the samples of a packed row."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Blocks, whose recomputation and compilation do not change what is computed, and AdamW with its 8-bit states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial

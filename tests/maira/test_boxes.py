@@ -1,7 +1,5 @@
 """Means of overlaps over phrases, and the completion of a reference report's boxes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints with missing or broken files: the error is one line with the file and a hint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Checkpoints of every layout: the logits of an independent assembly of transformers' parts, and refused if unfit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

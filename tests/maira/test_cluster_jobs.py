@@ -1,7 +1,5 @@
 """The cluster jobs of training and drafting, with two processes on this machine: signals, and resuming."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

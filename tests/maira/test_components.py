@@ -1,7 +1,5 @@
 """The parts of a model in training: dtypes, gradients and saved weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

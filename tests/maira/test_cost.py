@@ -1,7 +1,5 @@
 """Estimated memory and operations against what torch tracks and counts while a small model is trained."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

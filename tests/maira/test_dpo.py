@@ -1,7 +1,5 @@
 """Direct preference optimization: loss and gradient, reference log-probabilities, resuming, pairs, and bad input."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The guide "Train on 8 GPUs": its commands on a tiny model and phantoms, in two processes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from contextlib import chdir

@@ -1,7 +1,5 @@
 """Estimates of memory and time of a run from config, data and hardware."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

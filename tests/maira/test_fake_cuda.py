@@ -1,7 +1,5 @@
 """A training step on a GPU that exists only as the device of fake tensors: where tensors are, and what waits for it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

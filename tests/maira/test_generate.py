@@ -1,7 +1,5 @@
 """Drafting a test set: order, boxes on the original image, resume, failures."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`maira generate` as a user types it: what cannot be drafted, and runs that are killed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

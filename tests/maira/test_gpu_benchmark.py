@@ -1,7 +1,5 @@
 """The benchmark for a GPU: its results file, what happens to cases that end early, and all stages with tiny models."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

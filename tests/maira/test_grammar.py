@@ -1,7 +1,5 @@
 """Any logits give a report that parses without irregularities, and well-formed reports are unchanged."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Phrase grounding and box completion of a whole set: rows, scores on the crop, resume, failures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

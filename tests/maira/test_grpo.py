@@ -1,7 +1,5 @@
 """Group-relative policy optimization: sampling, advantages, loss and gradient, learning, resuming, and bad input."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Reports with dropped inputs: prompts, scored studies and the table of runs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Training data of judges: pairs, teachers, held-out data, and prompts equal to those of a judge."""
 
-from __future__ import annotations
-
 import csv
 import random
 from pathlib import Path

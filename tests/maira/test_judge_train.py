@@ -1,7 +1,5 @@
 """A language model trained as a judge and queried like any judge."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

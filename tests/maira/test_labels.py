@@ -1,7 +1,5 @@
 """Figures from the generator's own labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Low-rank adapters: trained parameters and merging."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Losses of packed rows: those of the samples by themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The command `maira`, as a user types it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`maira doctor`: folders of models, and the commands that need them."""
 
-from __future__ import annotations
-
 import json
 import sys
 import webbrowser

@@ -1,7 +1,5 @@
 """Two processes over gloo: whole runs, and gradients, collectives and states of FSDP2."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

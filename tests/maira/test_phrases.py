@@ -1,7 +1,5 @@
 """Phrases to locate, from tables, JSON Lines and manifests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The two halves that vLLM's engine makes of a checkpoint: the plain Llama, and everything in front of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """`maira prepare` on complete archives in the layout of their release: manifest and PNG files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """`maira prepare SOURCE` as a user runs it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

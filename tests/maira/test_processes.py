@@ -1,7 +1,5 @@
 """One run in several processes, as `accelerate launch` and `torchrun` start them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

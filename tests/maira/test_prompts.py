@@ -1,7 +1,5 @@
 """Prompts word for word, typed from the specification ("Prompt, release preset") and from MAIRA-2, table B.1."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

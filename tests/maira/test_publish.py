@@ -1,7 +1,5 @@
 """Model cards, what is pushed, and models that are loaded by name from Hugging Face's cache."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Drafting on a Ray cluster of two workers on this machine: the drafts and failures of one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

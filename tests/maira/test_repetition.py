@@ -1,7 +1,5 @@
 """A loop is ended while it is written, cut from the report, and marked."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The review server over HTTP: requests of the page, and refused requests."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

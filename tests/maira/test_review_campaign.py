@@ -1,7 +1,5 @@
 """Campaigns: their file, the assignment of studies, what readers see, and the coordinator's requests."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter

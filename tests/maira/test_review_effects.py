@@ -1,7 +1,5 @@
 """Means by arm, differences and non-inferiority against statsmodels and values by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

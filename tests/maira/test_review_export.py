@@ -1,7 +1,5 @@
 """What comes of a review: the table of corrections, the corrected reports, and data sets to train and score with."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Iterator

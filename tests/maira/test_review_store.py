@@ -1,7 +1,5 @@
 """The database of a review: saved changes stay in order, separately for each reader."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

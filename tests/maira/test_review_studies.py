@@ -1,7 +1,5 @@
 """What is reviewed: drafts with their studies, counterparts in the reference, images and RadFact's verdicts."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from pathlib import Path
 from typing import Any

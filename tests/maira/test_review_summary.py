@@ -1,7 +1,5 @@
 """The figures of a review: the paper's own corrections give the paper's own figures."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Times of readings: active time from the events of pages, and their table in the database."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Which samples a step takes, and how they share rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

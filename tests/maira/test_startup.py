@@ -1,7 +1,5 @@
 """Effects of `import maira`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The engine of transformers: the same responses whatever the batch, the cache and the memory; images seen once."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How vLLM has to run; tests/servers/test_vllm_generate.py runs it."""
 
-from __future__ import annotations
-
 import asyncio
 from threading import Thread
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Worker processes: order of results, errors, and cleanup after a worker or the parent dies."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """A tiny chat model with random weights in a folder, its training examples and a client for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from io import StringIO

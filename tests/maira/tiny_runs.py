@@ -1,7 +1,5 @@
 """Training runs of a tiny model: in this process, or as the command in other processes, which may be killed."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

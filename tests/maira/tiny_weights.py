@@ -1,7 +1,5 @@
 """Small models with random weights."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

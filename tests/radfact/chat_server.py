@@ -1,7 +1,5 @@
 """A real HTTP server with the OpenAI chat-completions route, for the tests of everything that asks a chat model."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Two runs of one set for the tests of the explorer, and its server."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A real HTTP server of files with ranges and ETags, for the tests of downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import threading

@@ -1,7 +1,5 @@
 """Responses in GREEN's notation, and the counts that GREEN's published parser reads in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

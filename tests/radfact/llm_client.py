@@ -1,7 +1,5 @@
 """Clients and requests shared by the tests of `radfact.llm`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from radfact.llm import ChatClient, ChatRequest

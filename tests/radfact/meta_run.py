@@ -1,7 +1,5 @@
 """Runs `radfact meta` in this process, for the tests of its commands."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

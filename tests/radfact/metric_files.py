@@ -1,7 +1,5 @@
 """Weights of the true layout at a small size, written by the tests that load them, and a metric without any."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Custom judges, named as Python objects, and the mock judge."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CheXprompt: the published prompt and its responses, numbers of errors and fractions of reports without errors."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

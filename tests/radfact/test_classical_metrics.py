@@ -1,7 +1,5 @@
 """The classical metrics have the values of the libraries and settings that the papers use."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The progress display, with the clock of the tests."""
 
-from __future__ import annotations
-
 import io
 import threading
 import weakref

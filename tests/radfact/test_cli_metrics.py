@@ -1,7 +1,5 @@
 """The commands evaluate, metrics, compare and green-summary."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The command radfact split: sentences to read, edit and score, and what was removed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bootstrap and randomization by cluster, such as the patient of each study."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

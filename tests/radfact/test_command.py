@@ -1,7 +1,5 @@
 """Errors of a command as one line and an exit code."""
 
-from __future__ import annotations
-
 import pytest
 from rich.console import Console
 from typer import Exit

@@ -1,7 +1,5 @@
 """CRIMSON: the published prompt, scores by the published formula, and responses that are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

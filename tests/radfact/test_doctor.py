@@ -1,7 +1,5 @@
 """`radfact doctor`: its results on working and on broken installations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

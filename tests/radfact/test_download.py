@@ -1,7 +1,5 @@
 """Resumable downloads, from a real HTTP server on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import closing

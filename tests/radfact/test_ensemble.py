@@ -1,7 +1,5 @@
 """Ensembles of judges: averages, regressions, and scores of samples that were not fitted on."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Evaluation with several metrics: selection, results and cached scores."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

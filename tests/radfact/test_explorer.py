@@ -1,7 +1,5 @@
 """The explorer of results folders: its list, two runs side by side, and what its server responds to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

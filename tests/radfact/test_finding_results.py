@@ -1,7 +1,5 @@
 """Findings in a results folder, on its page, and between two systems."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FineRadScore: the published lines, prompt and severities, and the parser of corrections."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """GREEN: its prompt to the letter, all its scores from one response, and NaN without a valid response."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The GREEN summary: typical errors, shares of reports without errors, mean and standard deviation."""
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Names of models on the Hub, told from paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that does not follow the format of responses: it is noticed after the first ones, and no report is shown."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

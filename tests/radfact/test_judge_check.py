@@ -1,7 +1,5 @@
 """Judges checked against labeled judgments."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cache of responses: what reuses it, what its key covers, and concurrent use."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

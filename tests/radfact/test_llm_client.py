@@ -1,7 +1,5 @@
 """The client against a real HTTP server: order, concurrency, repairs, sharing, counting and closing."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import multiprocessing

@@ -1,7 +1,5 @@
 """Errors of servers: retries, what stops a run, and messages."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

@@ -1,7 +1,5 @@
 """The judge by a language model: its prompt is that of the paper, and its responses are parsed and repaired."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from pathlib import Path

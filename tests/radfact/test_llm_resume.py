@@ -1,7 +1,5 @@
 """Killed or interrupted and run again: what is on disk is not asked again, and the result is an undisturbed run's."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

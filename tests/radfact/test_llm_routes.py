@@ -1,7 +1,5 @@
 """Backends of the client: equal requests on both routes to a model, schemas, errors of providers, the mock model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The paper's splitter: listing 1 word for word, and answers that lose and invent nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Judges, splitters and chat clients by name: what their loaders refuse (`refused_options.yaml`), and what they set."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

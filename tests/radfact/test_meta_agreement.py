@@ -1,7 +1,5 @@
 """Agreement with experts: correlations compared with scipy on explicit resamples, and the command on plain tables."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FineRadScore compared with radiologists: shares, severities, categories and settings of the paper, by the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

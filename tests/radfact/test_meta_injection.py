@@ -1,7 +1,5 @@
 """Errors by models with the papers' prompts, their detection by scores, and `radfact meta inject` and `detect`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

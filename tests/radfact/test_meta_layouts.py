@@ -4,8 +4,6 @@ Each malformed cell has one of the documented outcomes: an error with file, line
 counted.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Results folders with other reports or other ids than a set are recognized."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Options that the commands of `radfact meta` refuse: the cases of `meta_refusals.yaml`."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Parsers of the responses in `meta_responses.yaml`: preferences, and errors and rewriting by a language model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

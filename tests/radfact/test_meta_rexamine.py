@@ -1,7 +1,5 @@
 """ReXamine-Global: statistics compared with scipy, the steps and how they resume, and readers of reports."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

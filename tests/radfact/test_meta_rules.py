@@ -1,7 +1,5 @@
 """Errors injected by rules: labels match the changed facts, and all other text is unchanged."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Metrics tested against each other, and the reports on which they and the experts disagree."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The offline judge: labeled judgments, invariants of entailment, and its accuracy on the published examples."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import combinations

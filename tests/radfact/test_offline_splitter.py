@@ -1,7 +1,5 @@
 """The offline splitter: what it divides, what it removes, and that no stated finding is lost."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

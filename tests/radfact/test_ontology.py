@@ -1,7 +1,5 @@
 """The ontology file: consistent as packaged, and every fault of an edited one named with its field."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import reduce

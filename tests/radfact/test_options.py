@@ -1,11 +1,9 @@
 """Option models: flags, YAML files, keyword arguments and records from one declaration."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pytest
 import typer
@@ -40,7 +38,7 @@ class ModelOptions(Options):
     folder: Annotated[Path | None, Option("Folder.")] = None
 
     @model_validator(mode="after")
-    def _fit(self) -> ModelOptions:
+    def _fit(self) -> Self:
         if self.mode == "exact" and self.free:
             raise InputError("only with --mode paper", code=ErrorCode.CONFLICTING_OPTIONS, field="free")
         return self

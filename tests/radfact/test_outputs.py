@@ -1,7 +1,5 @@
 """Outputs of commands: locks, origin, inputs, and replacement of complete files."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

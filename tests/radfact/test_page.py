@@ -1,7 +1,5 @@
 """The results page as HTML: scores, studies, safety of texts, images, drafts without a reference, and wrong input."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

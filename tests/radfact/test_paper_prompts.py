@@ -1,7 +1,5 @@
 """Prompts of papers: every line is printed in its paper."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--dry-run` and `--limit`: what a run would send and cost, and random samples of the studies."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

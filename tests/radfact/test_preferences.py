@@ -1,7 +1,5 @@
 """Preferred candidates: by score, by a direct query, and compared with experts."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

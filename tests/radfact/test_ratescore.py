@@ -1,7 +1,5 @@
 """RaTEScore: its formula on values of the package RaTEScore 0.6.0, and its models at a small size."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

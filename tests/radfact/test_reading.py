@@ -1,7 +1,5 @@
 """What the offline judge and splitter read: the cases of `reading.yaml`, and what does not fit its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Repeated queries: the standard deviation over repeats, in addition to the sampling interval."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Sequence

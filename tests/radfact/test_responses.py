@@ -3,8 +3,6 @@
 `responses.yaml` has the responses, and what each parser reads in them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress

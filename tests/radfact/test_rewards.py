@@ -1,7 +1,5 @@
 """Metrics as rewards: TRL's signature, weights, directions, and what has no score."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Mapping, Sequence

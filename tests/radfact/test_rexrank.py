@@ -1,7 +1,5 @@
 """Files of the ReXrank leaderboard, and its published scores among own ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

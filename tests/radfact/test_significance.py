@@ -1,7 +1,5 @@
 """Randomization tests, paired differences, and scores of summed counts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

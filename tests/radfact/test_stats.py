@@ -1,7 +1,5 @@
 """Bootstrap summaries compared with resampling one by one, and agreement of raters with published values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

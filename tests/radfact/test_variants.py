@@ -1,7 +1,5 @@
 """Published variants of metrics: values from other libraries or from the definition, and names that tell them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """VERT: the paper's prompts, the score that a model states, and few-shot examples in the paper's layouts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics that run a model, on small random weights of the true layout."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`radfact weights`: small weights from an HTTP server on this machine, in the layout that metrics read."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

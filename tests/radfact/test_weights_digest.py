@@ -1,7 +1,5 @@
 """Files of weights are told apart by samples of them."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Sequence

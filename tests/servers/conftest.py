@@ -1,7 +1,5 @@
 """Servers of a small language model and the process with vLLM, each of which runs for the whole session."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

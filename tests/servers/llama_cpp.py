@@ -3,8 +3,6 @@
 With `--port` it runs until it is terminated. Other options of `vllm serve` are ignored.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

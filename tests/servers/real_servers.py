@@ -1,7 +1,5 @@
 """Paths, environments and processes that the tests with real servers share."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The chat model SmolLM2-135M-Instruct of a Python package, as a GGUF file and as a model folder."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

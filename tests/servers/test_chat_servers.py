@@ -3,8 +3,6 @@
 The model is no better than chance as a judge, so verdicts are not compared with labels.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

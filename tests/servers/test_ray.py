@@ -1,7 +1,5 @@
 """Judges and splitters on a local Ray cluster with two workers: results, failures and the shared cache."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sqlite3

@@ -1,7 +1,5 @@
 """The Slurm job that serves a judge for one run, and its counterpart in Kubernetes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The vLLM engine compared with the transformers engine: equal greedy responses, and its errors."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A judge trained by `maira judge-train` in vLLM."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from real_servers import VLLM_ENGINE, RunVLLM, judge_arguments

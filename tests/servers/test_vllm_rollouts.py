@@ -1,7 +1,5 @@
 """GRPO with vLLM: it uses the current weights, and responses and metrics equal those of the transformers engine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """A small random MAIRA-2 that vLLM can run, and requests to it."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ the model never calls: timm only imports torchvision. Both are in a separate fol
 vLLM's own processes do not import from. vLLM for GPUs has a matching torchvision.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Runs in the vLLM environment. Arguments: the checkpoint, the manifest, a broken 
 model, the JSON file to write.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import shutil

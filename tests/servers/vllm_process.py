@@ -5,8 +5,6 @@ arguments, the environment variables to add, the folder for its `stdout` and `st
 ended. Writes the exit code of each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

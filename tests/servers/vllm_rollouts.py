@@ -3,8 +3,6 @@
 Runs in the vLLM environment. Arguments: the checkpoints, the manifest, the JSON file to write.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

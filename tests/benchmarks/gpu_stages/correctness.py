@@ -9,8 +9,6 @@ Tolerances, as relative errors ||value - reference|| / ||reference|| unless stat
   gradients; 1e-4 and 1e-3 for the kernel in float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

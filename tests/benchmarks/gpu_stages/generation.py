@@ -9,8 +9,6 @@ The lower bound of the time per report is the arithmetic of encoder, adapter and
 product, plus reading all weights and the cache for every token at the rate of a large copy. Both rates are measured.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

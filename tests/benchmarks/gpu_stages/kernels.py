@@ -3,8 +3,6 @@
 The model has two blocks of the 7B shape. Their names show the implementation that torch and its libraries select.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

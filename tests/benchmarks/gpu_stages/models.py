@@ -1,7 +1,5 @@
 """Stage `machine`, random models with the shape of MAIRA-2, and functions to measure time and memory."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping

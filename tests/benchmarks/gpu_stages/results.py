@@ -1,7 +1,5 @@
 """Measurements of the cases of `tests/benchmarks/gpu.py`, and the file with one JSON object for each."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass, field

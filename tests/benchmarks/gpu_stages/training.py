@@ -7,8 +7,6 @@ do not count. MFU counts the model's operations without recomputation (`maira.tr
 sheet.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
