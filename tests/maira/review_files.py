@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from PIL import Image
 
 from maira.review.changes import Review, change_adapter
@@ -27,6 +28,7 @@ BOX = box(*CORNERS)
 REPORT: list[dict[str, Any]] = [{"text": "The heart size is normal.", "boxes": [BOX]}, {"text": "No pleural effusion."}]
 REFERENCE: list[dict[str, Any]] = [{"text": "The heart is enlarged.", "boxes": [BOX]}]
 SENTENCES = ["The heart size is normal.", "The bony structures are intact.", "No pleural effusion."]
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("review_cases.yaml").read_text("utf-8"))
 
 
 def write_set(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from error_checks import raises
 from review_desk import open_campaign
-from review_files import REPORT, change, finish, write_set
+from review_files import CASES, REPORT, change, finish, write_set
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
@@ -55,22 +55,7 @@ def studies_of(store: Store, reader: str) -> list[tuple[str, str]]:
     return [(draft.sample_id, draft.arm) for draft in drafts]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("readers: []", "readers: expected at least one item"),
-        ("readers: [Ada, ADA]", "readers: duplicate 'Ada'"),
-        ("readers: [Ada]\nassignment: most", "assignment: expected 'all', 'split' or 'overlap', found 'most'"),
-        ("readers: [Ada]\nassignment: overlap", "overlap: expected a share"),
-        ("readers: [Ada]\noverlap: 0.2", "overlap: expected a share"),
-        ("readers: [Ada]\nseeds: 1", "seeds: unknown field"),
-        (
-            "readers: [Ada]\nanalysis: {outcome: active_ratio, margin: 1}",
-            "analysis: margin: expected a ratio above 1",
-        ),
-        ("readers: [Ada]\nanalysis: {baseline: other}", "analysis: expected an arm as baseline, found 'other'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), CASES["campaign files"])
 def test_an_invalid_campaign_file_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     path = write_campaign(tmp_path, text)
     with pytest.raises(InputError, match=f"campaign.yaml: {expected}"):
@@ -341,33 +326,14 @@ def test_disagreements_are_decided_and_exported(tmp_path: Path) -> None:
         assert not desk.coordinator.get("/api/campaign").json()["studies"][0]["is_decided"]
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
-        {"kind": "rename", "reader": "Eve", "name": "Ada"},
-        {"kind": "include"},
-        {"kind": "exclude", "reader": "Ada", "reason": " "},
-        {"kind": "assign", "studies": {}},
-        {"kind": "decide", "study": 99, "severities": {"d0": 1}},
-        {"kind": "unknown"},
-    ],
-)
-def test_impossible_actions_are_refused(desk: Desk, action: dict[str, Any]) -> None:
+def test_impossible_actions_are_refused(desk: Desk) -> None:
     before = len(desk.store.campaign.history)
-    desk.act(status=400, **action)
+    for action in CASES["impossible actions"]:
+        desk.act(status=400, **action)
     assert len(desk.store.campaign.history) == before
 
 
-@pytest.mark.parametrize(
-    ("text", "readers", "expected"),
-    [
-        ("", 2, True),
-        ("", 3, False),
-        ("", 1, False),
-        ("arms_per_reader: all", 2, False),
-        ("assignment: split", 2, False),
-    ],
-)
+@pytest.mark.parametrize(("text", "readers", "expected"), CASES["one reader per report"])
 def test_two_readers_of_two_arms_share_no_report(tmp_path: Path, text: str, readers: int, expected: bool) -> None:
     names = ["Ada", "Bo", "Cy"][:readers]
     path = write_campaign(tmp_path, f"readers: [{', '.join(names)}]\n{text}")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from review_files import CASES
 
 from maira.review.effects import Estimate, Rating, estimate_effects
 from maira.review.reader_study import Margin, check_noninferiority
@@ -83,19 +84,7 @@ def test_equal_or_missing_values_have_no_interval() -> None:
     assert (missing[("two",)].value, missing[("two",)].n, missing[ARMS].value) == (None, 0, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "low", "high", "verdict"),
-    [
-        ("corrections", -0.2, 0.4, "non-inferior"),
-        ("corrections", -0.2, 0.6, "not shown"),
-        ("corrections", 0.6, 0.9, "inferior"),
-        # Higher is better.
-        ("uncorrected", -0.4, 0.2, "non-inferior"),
-        ("uncorrected", -0.6, 0.2, "not shown"),
-        ("uncorrected", -0.9, -0.6, "inferior"),
-        ("uncorrected", None, None, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "low", "high", "verdict"), CASES["non-inferiority"])
 def test_the_interval_is_compared_with_the_margin(
     name: str, low: float | None, high: float | None, verdict: str | None
 ) -> None:

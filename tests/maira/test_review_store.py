@@ -19,7 +19,7 @@ from error_checks import raises
 from httpx import Client, TransportError
 from hypothesis import given
 from hypothesis import strategies as st
-from review_files import CORNERS, REPORT, change, new_store, start_server, write_set
+from review_files import CASES, CORNERS, REPORT, change, new_store, start_server, write_set
 
 from maira.review.changes import Change, Review, UnfinishedError, change_adapter, initial_state
 from maira.review.store import ConflictError, Store
@@ -83,53 +83,24 @@ def test_finishing_requires_all_steps_and_severities(store: Store) -> None:
     assert not first(change(store, "restore", sentence="d0")).deleted
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        ("undo", {}),
-        ("redo", {}),
-        ("reopen", {}),
-        ("edit", {"sentence": "d9", "text": "There is no such sentence."}),
-        ("edit", {"sentence": "d1", "text": "It is deleted."}),
-        ("boxes", {"sentence": "d1", "boxes": []}),
-        ("edit", {"sentence": "d0", "text": " \0"}),
-        ("edit", {"sentence": "d0", "text": "a" * 5001}),
-        ("add", {"text": ""}),
-        ("add", {"text": "a" * 4001}),
-        ("comment", {"text": "a" * 10_001}),
-        ("assess", {"sentence": "d0", "comment": "a" * 10_001}),
-    ],
-)
-def test_an_impossible_change_leaves_no_trace(tmp_path: Path, kind: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", CASES["impossible changes"])
+def test_an_impossible_change_leaves_no_trace(tmp_path: Path, fields: dict[str, Any]) -> None:
     # A sentence of the draft that is too long can be shortened.
     with closing(new_store(tmp_path, {"one": [{"text": "a" * 5000}, *REPORT]})) as store:
         before = store.review("Ada", 1)
         if fields.get("sentence") == "d1":
             before = change(store, "delete", sentence="d1")
         with pytest.raises(InputError) as caught:
-            change(store, kind, **fields)
+            change(store, **{name: "a" * value if isinstance(value, int) else value for name, value in fields.items()})
         assert "\n" not in str(caught.value)
         assert store.review("Ada", 1) == before
         assert len(first(change(store, "edit", sentence="d0", text="a" * 4999)).text) == 4999
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"kind": "edit", "sentence": "d0", "text": None},
-        {"kind": "boxes", "sentence": "d0", "boxes": [[0.5, 0, 0.25, 1]]},
-        {"kind": "boxes", "sentence": "d0", "boxes": [[0, 0, 1.5, 1]]},
-        {"kind": "boxes", "sentence": "d0", "boxes": [[float("nan"), 0, 1, 1]]},
-        {"kind": "add", "text": "many", "boxes": [[0, 0, 1, 1]] * 101},
-        {"kind": "assess", "sentence": "d0", "severity": 3},
-        {"kind": "step", "step": 5},
-        {"kind": "delete", "sentence": "d0", "text": "no such field"},
-        {"kind": "forget"},
-    ],
-)
-def test_invalid_changes_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="validation error"):
-        change_adapter.validate_python(fields)
+def test_invalid_changes_are_refused() -> None:
+    for fields in (*CASES["invalid changes"], {"kind": "add", "text": "many", "boxes": [[0, 0, 1, 1]] * 101}):
+        with pytest.raises(ValueError, match="validation error"):
+            change_adapter.validate_python(fields)
 
 
 @pytest.mark.parametrize("text", ["Nodule\0\x1b.", "Nodule\ud800.", " \x7fNodule. ", "\r\u202eNod\u2069ule.\ufeff\r\n"])
@@ -154,26 +125,10 @@ def test_retyping_a_draft_is_no_correction(tmp_path: Path, drafted_text: str, ty
         assert first(change(store, "edit", sentence="d0", text=f"{typed} Or not.")).is_correction
 
 
-CHANGES: st.SearchStrategy[Change] = st.sampled_from(
-    [
-        {"kind": "edit", "sentence": "d0", "text": "Other."},
-        {"kind": "delete", "sentence": "d0"},
-        {"kind": "restore", "sentence": "d0"},
-        {"kind": "add", "text": "Rib fracture."},
-        {"kind": "boxes", "sentence": "d1", "boxes": [CORNERS]},
-        {"kind": "assess", "sentence": "d1", "severity": 1},
-        {"kind": "comment", "text": "Rotated."},
-        {"kind": "step", "step": 2},
-        {"kind": "step", "step": 3},
-        {"kind": "finish"},
-        {"kind": "reopen"},
-        {"kind": "undo"},
-        {"kind": "redo"},
-    ]
-).map(change_adapter.validate_python)
+CHANGES: list[Change] = [change_adapter.validate_python(fields) for fields in CASES["changes"]]
 
 
-@given(st.lists(CHANGES, max_size=25))
+@given(st.lists(st.sampled_from(CHANGES), max_size=25))
 def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
     draft = initial_state([("One.", ()), ("Two.", ())])
     review = Review((draft,))
@@ -183,7 +138,7 @@ def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
         except InputError:
             continue
         review = review.after(action)
-    undo, redo = (change_adapter.validate_python({"kind": kind}) for kind in ("undo", "redo"))
+    undo, redo = CHANGES[-2:]
     while review.undone:
         review = review.after(redo)
     last, count = review.state, 0
@@ -269,35 +224,11 @@ def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
         assert path.read_bytes() == before
 
 
-OLD_LAYOUT = """
-CREATE TABLE drafts (
-    number INTEGER PRIMARY KEY, sample_id TEXT NOT NULL UNIQUE, digest TEXT NOT NULL, draft TEXT NOT NULL
-) STRICT;
-CREATE TABLE reviewers (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
-CREATE TABLE error_types (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, made TEXT NOT NULL) STRICT;
-CREATE TABLE changes (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    reviewer TEXT NOT NULL REFERENCES reviewers (name),
-    study INTEGER NOT NULL REFERENCES drafts (number),
-    sample_id TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    made TEXT NOT NULL,
-    change TEXT NOT NULL,
-    UNIQUE (reviewer, study, version)
-) STRICT;
-CREATE TRIGGER changes_stay BEFORE UPDATE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
-CREATE TRIGGER changes_remain BEFORE DELETE ON changes BEGIN SELECT RAISE(ABORT, 'changes are for good'); END;
-PRAGMA application_id = 0x6D615276;
-PRAGMA user_version = 1;
-"""
-
-
 def test_an_older_layout_is_read_as_it_is_and_upgraded_for_writing(store: Store, tmp_path: Path) -> None:
     change(store, "delete", sentence="d0")
     path = tmp_path / "old.sqlite"
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(OLD_LAYOUT)
+        connection.executescript(CASES["old layout"])
         connection.execute("ATTACH ? AS new", [str(store.path)])
         connection.execute("INSERT INTO drafts SELECT number, sample_id, digest, draft FROM new.drafts")
         connection.execute("INSERT INTO reviewers SELECT * FROM new.readers")
@@ -399,38 +330,27 @@ def test_a_missing_review_is_not_created_without_drafts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM changes", "UPDATE changes SET change = '{}'"])
-def test_the_database_is_append_only(store: Store, statement: str) -> None:
+def test_the_database_is_append_only(store: Store) -> None:
     change(store, "delete", sentence="d0")
-    with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        connection.execute(statement)
-
-
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        (
-            'DROP TRIGGER changes_stay; UPDATE changes SET change = \'{"kind": "delete", "sentence": "d7"}\'',
-            "review.sqlite: invalid-format",
-        ),
-        ("PRAGMA user_version = 99", "review.sqlite: unsupported-version"),
-    ],
-    ids=["a damaged change", "a newer layout"],
-)
-def test_an_unreadable_review_is_refused(store: Store, script: str, expected: str) -> None:
-    change(store, "delete", sentence="d0")
-    store.close()
     with closing(sqlite3.connect(store.path)) as connection:
-        connection.executescript(script)
-    with raises(expected):
-        Store(store.path)
+        for statement in ("DELETE FROM changes", "UPDATE changes SET change = '{}'"):
+            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                connection.execute(statement)
 
 
-def test_an_early_file_without_events_is_read_as_it_is(store: Store) -> None:
+def test_an_early_file_without_events_is_read_and_a_damaged_or_newer_one_refused(store: Store) -> None:
+    change(store, "delete", sentence="d0")
     store.close()
     with closing(sqlite3.connect(store.path)) as connection:
         connection.executescript("DROP TABLE reading_events; DROP TABLE access")
-    assert Store(store.path).events("Ada") == []
+        assert Store(store.path).events("Ada") == []
+        other = '{"kind": "delete", "sentence": "d7"}'
+        connection.executescript(f"DROP TRIGGER changes_stay; UPDATE changes SET change = '{other}'")
+        with raises("review.sqlite: invalid-format"):
+            Store(store.path)
+        connection.executescript("PRAGMA user_version = 99")
+        with raises("review.sqlite: unsupported-version"):
+            Store(store.path)
 
 
 @contextmanager

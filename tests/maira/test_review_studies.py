@@ -12,7 +12,7 @@ import pydicom
 import pytest
 from error_checks import raises
 from PIL import Image
-from review_files import REFERENCE, REPORT, write_set
+from review_files import CASES, REFERENCE, REPORT, write_set
 
 from maira.data.archive import Radiograph
 from maira.review.counterparts import find_counterparts
@@ -199,27 +199,6 @@ def test_a_thumbnail_has_256_pixels_and_the_first_window(tmp_path: Path) -> None
         assert [image.getpixel(place) for place in ((9, 9), (150, 9), (9, 200), (150, 200))] == [0, 128, 255, 255]
 
 
-STUDY_REFERENCE = [
-    ("The heart is mildly enlarged.", []),
-    ("Small left pleural effusion.", [(0.1, 0.6, 0.4, 0.9)]),
-    ("Right basal consolidation.", [(0.6, 0.6, 0.9, 0.9)]),
-    ("Zyx marker in the corner.", []),
-]
-
-
-@pytest.mark.parametrize(
-    ("text", "boxes", "places"),
-    [
-        # The same finding, whether present, absent or on the other side.
-        ("The heart size is normal.", [], [0]),
-        ("Large right pleural effusion.", [], [1]),
-        ("No effusion, and the heart is not enlarged.", [], [0, 1]),
-        # A more general finding, words, and a region.
-        ("Basal opacity.", [], [2]),
-        ("A zyx marker.", [], [3]),
-        ("Something here.", [(0.6, 0.6, 0.9, 0.8)], [2]),
-        ("Something else.", [(0.6, 0.1, 0.9, 0.2)], []),
-    ],
-)
+@pytest.mark.parametrize(("text", "boxes", "places"), CASES["counterparts"])
 def test_counterparts_are_about_the_same_subject(text: str, boxes: list[object], places: list[int]) -> None:
-    assert find_counterparts([(text, boxes)], STUDY_REFERENCE) == [places]
+    assert find_counterparts([(text, boxes)], CASES["reference"]) == [places]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from error_checks import raises
-from review_files import REPORT, change, finish, new_store
+from review_files import CASES, REPORT, change, finish, new_store
 from typer.testing import CliRunner
 
 from maira.cli.main import app
@@ -20,45 +20,14 @@ from maira.review.summary import summarize
 from maira.review.times import NOT_RECORDED
 from radfact.records import parse_sentences
 
-# MAIRA-2, tables F.1 to F.3: item, error type, clinical implications. The texts do not bear on the figures.
-EDITS = [
-    (333, "MISCLASSIFICATION", 1),
-    (49, "OMISSION", 1),
-    (155, "OMISSION", 1),
-    (411, "OMISSION", 1),
-    (333, "OVERSPECIFIC", 1),
-    (415, "OVERSPECIFIC", 1),
-    (781, "INCORRECT PROGRESSION", 1),
-    (168, "INCORRECT LOCATION", 1),
-    (49, "INCORRECT LOCATION", 1),
-    (240, "OTHER: Anatomically imprecise description", 0),
-    (467, "OTHER: Anatomically imprecise description", 0),
-]
-ADDITIONS = [
-    (155, "OMISSION", 2),
-    (292, "OMISSION", 2),
-    (49, "OMISSION", 1),
-    (49, "OMISSION", 1),
-    (155, "OMISSION", 1),
-    (363, "OMISSION", 1),
-    (363, "OMISSION", 0),
-    (597, "OMISSION: Anatomical Observation", 0),
-    (597, "OMISSION: Anatomical Observation", 0),
-    (921, "OMISSION: Anatomical Observation", 0),
-    (1033, "OMISSION: Normal Finding", 0),
-    (921, "OMISSION: Normal Finding", 0),
-]
-DELETIONS = [
-    (49, "MISCLASSIFICATION: Inconsistency (internal logic)", 1),
-    (597, "MISCLASSIFICATION: Inconsistency (internal logic)", 1),
-]
+CORRECTIONS: dict[str, list[tuple[int, str, int]]] = CASES["corrections of the paper"]
 SENTENCES = 135
 
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Twenty reports of 135 sentences in all, corrected as in the paper."""
-    items = list(dict.fromkeys(item for item, _, _ in (*EDITS, *ADDITIONS, *DELETIONS)))
+    items = list(dict.fromkeys(item for kind in ("edit", "add", "delete") for item, _, _ in CORRECTIONS[kind]))
     names = [*map(str, items), *(f"fine-{number}" for number in range(20 - len(items)))]
     reports = {
         name: [{"text": f"Sentence {number}."} for number in range(7 if place < SENTENCES - 6 * 20 else 6)]
@@ -66,7 +35,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     }
     with closing(new_store(tmp_path_factory.mktemp("paper"), reports)) as store:
         touched: dict[int, int] = {}
-        for kind, rows in (("edit", EDITS), ("delete", DELETIONS), ("add", ADDITIONS)):
+        for kind, rows in CORRECTIONS.items():
             for item, error_type, severity in rows:
                 number = names.index(str(item)) + 1
                 sentence = f"d{touched.get(item, 0)}"
@@ -131,8 +100,7 @@ def test_unfinished_studies_are_excluded(tmp_path: Path) -> None:
         assert summarize(store, store.readers())["readers"]["Ada"]["sentences"] == 2
 
 
-@pytest.fixture
-def two_readers(tmp_path: Path) -> Iterator[Store]:
+def test_agreement_covers_studies_finished_by_both(tmp_path: Path) -> None:
     """Three studies that two readers have finished, and one that only one of them has."""
     reports = {name: [{"text": f"Sentence {number}."} for number in range(2)] for name in ("one", "two", "six", "ten")}
     with closing(new_store(tmp_path, reports, ["Ada", "Ben"])) as store:
@@ -144,11 +112,7 @@ def two_readers(tmp_path: Path) -> Iterator[Store]:
             for number in range(1, 4):
                 finish(store, number=number, reader=reader)
         finish(store, number=4, reader="Ben")
-        yield store
-
-
-def test_agreement_covers_studies_finished_by_both(two_readers: Store) -> None:
-    (summary,) = summarize(two_readers, two_readers.readers())["agreement"]
+        (summary,) = summarize(store, store.readers())["agreement"]
     assert (summary["readers"], summary["studies"]) == (["Ada", "Ben"], 3)
     assert summary["needs_correction"] == {"kappa": 1.0, "low": 1.0, "high": 1.0, "n": 6}
     # Of (0, 1) and (2, 2): 1 apart in all, where chance would be 1 + 2 + 1 + 0 in four pairs.
@@ -216,14 +180,7 @@ def test_the_tables_have_outcomes_by_arm_without_training_cases(tmp_path: Path) 
     assert "5 of 6" in result.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--margin", "edits=1"], "--margin: invalid-option"),
-        (["--margin", "corrections=-1"], "--margin: invalid-option"),
-        (["--baseline", "none"], "--baseline: unknown-name"),
-    ],
-)
-def test_invalid_margins_are_refused(paper: Store, tmp_path: Path, arguments: list[str], expected: str) -> None:
-    with raises(expected):
-        run_summary(paper.path, tmp_path / "out", *arguments)
+def test_invalid_margins_are_refused(paper: Store, tmp_path: Path) -> None:
+    for options, expected in CASES["refused margins"]:
+        with raises(expected):
+            run_summary(paper.path, tmp_path / "out", *options.split())
