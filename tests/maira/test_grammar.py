@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from test_parse import decoded_boxes
+from test_parse import CASES, decoded_boxes
 from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -24,8 +24,6 @@ from maira.train.components import train_tokenizer
 from radfact.records import Box, Sentence
 
 BOX_A, BOX_B = "<box><x10><y20><x30><y40></box>", "<box><x11><y20><x30><y40></box>"
-
-
 PIECES = ["▁Clear", "▁x", "</", "obj", "box>", "obj>", "><", "▁▁", "a<x1>b"]
 
 
@@ -69,6 +67,15 @@ def _accepts(grammar: Grammar, ids: Sequence[int]) -> bool:
             return False
         state.advance(token)
     return state.ended
+
+
+def _advance(grammar: Grammar, ids: Sequence[int]) -> ReportState:
+    """The state after tokens, all of which are allowed."""
+    state = ReportState(grammar)
+    for token in ids:
+        assert token in _allowed(grammar, state)
+        state.advance(token)
+    return state
 
 
 def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -152,8 +159,6 @@ def test_nan_logits_give_a_well_formed_report(built: tuple[Any, Grammar], bad: f
 
 words = st.text(st.sampled_from("abcx Cl59.,<>/é-ü"), min_size=1, max_size=30).map(str.strip)
 texts = words.filter(lambda text: bool(re.search(r"\w", text)) and not re.search(r"<[^ ]*>", text))
-
-
 LAST_BIN = Box(x_min=0.995, y_min=0.995, x_max=0.995, y_max=0.995)
 box_lists = st.none() | st.lists(decoded_boxes(), min_size=1, max_size=16, unique=True).map(tuple)
 reports = st.lists(st.builds(Sentence, text=texts, boxes=box_lists), max_size=4, unique_by=lambda s: s.text)
@@ -187,34 +192,10 @@ def test_the_grammar_accepts_what_the_parser_finds_well_formed(built: tuple[Any,
     assert _accepts(grammar, ids) == regular
 
 
-@pytest.mark.parametrize(
-    ("written", "allowed", "forbidden"),
-    [
-        ("", "<obj> </s>", "a <box>"),
-        ("<obj>", "a", "</obj> <box> </s>"),
-        ("<obj>.", "a", "</obj>"),
-        ("<obj>a", "<box>", "<obj> </s> <x1>"),
-        ("<obj>a<box>", "<x99>", "<y1> </box>"),
-        ("<obj>a<box><x5>", "<y0>", "<x6>"),
-        ("<obj>a<box><x5><y6>", "<x5>", "<x4>"),
-        ("<obj>a<box><x5><y6><x7>", "<y6>", "<y5>"),
-        ("<obj>a<box><x5><y6><x7><y8>", "</box>", "</obj>"),
-        (f"<obj>a{BOX_A}", "<box>", "b"),
-        (f"<obj>a{BOX_A}</obj>", "<obj>", "b"),
-        (f"<obj>a{BOX_A}<box><x10><y20><x30>", "<y41>", "<y40>"),
-        (f"<obj>a{BOX_A}<box><x10><y20><x31>", "<y40>", ""),
-        (f"<obj>a{BOX_A}</obj><obj>b<box><x10><y20><x30>", "<y40>", ""),
-        ("<obj>a<box><x99><y99><x99><y99></box><box><x99>", "<y98>", "<y99>"),
-        ("<obj>a<box><x99><y98><x99><y99></box><box><x99><y98>", "<x99>", ""),
-    ],
-)
+@pytest.mark.parametrize(("written", "allowed", "forbidden"), CASES["next tokens"])
 def test_allowed_next_tokens(written: str, allowed: str, forbidden: str) -> None:
     tokenizer, grammar = MADE[1]
-    state = ReportState(grammar)
-    for token in _ids(tokenizer, written):
-        assert token in _allowed(grammar, state)
-        state.advance(token)
-    following = _allowed(grammar, state)
+    following = _allowed(grammar, _advance(grammar, _ids(tokenizer, written.replace("BOX", BOX_A))))
     assert set(tokenizer.convert_tokens_to_ids(allowed.split())) <= following
     assert following.isdisjoint(tokenizer.convert_tokens_to_ids(forbidden.split()))
 
@@ -223,18 +204,13 @@ def test_allowed_next_tokens(written: str, allowed: str, forbidden: str) -> None
 def test_text_cannot_spell_format_tokens(pieces: str) -> None:
     tokenizer, grammar = MADE[0]
     *start, last = tokenizer.convert_tokens_to_ids(pieces.split())
-    state = ReportState(grammar)
-    for token in [grammar.ids[OBJECT], *start]:
-        assert token in _allowed(grammar, state)
-        state.advance(token)
+    state = _advance(grammar, [grammar.ids[OBJECT], *start])
     assert (last in _allowed(grammar, state)) is pieces.endswith("<0x3E>")  # "<>" is none
 
 
 def test_a_partial_word_is_completed_at_the_token_limit() -> None:
     tokenizer, grammar = MADE[0]
-    state = ReportState(grammar)
-    for token in _ids(tokenizer, "<obj>ü"):
-        state.advance(token)
+    state = _advance(grammar, _ids(tokenizer, "<obj>ü"))
     undoing = tokenizer.convert_tokens_to_ids("<0xC3>")
     assert undoing in _allowed(grammar, state, 3)
     assert _allowed(grammar, state, 2) == {grammar.ids[OBJECT_END]}
@@ -242,10 +218,7 @@ def test_a_partial_word_is_completed_at_the_token_limit() -> None:
 
 def test_a_third_repetition_ends_the_report() -> None:
     tokenizer, grammar = MADE[1]
-    state = ReportState(grammar)
-    for token in _ids(tokenizer, f"<obj>Clear.</obj><obj>Clear.{BOX_A}</obj><obj>Clear.</obj>"):
-        assert token in _allowed(grammar, state)
-        state.advance(token)
+    state = _advance(grammar, _ids(tokenizer, f"<obj>Clear.</obj><obj>Clear.{BOX_A}</obj><obj>Clear.</obj>"))
     assert state.looped
     assert _allowed(grammar, state) == {tokenizer.eos_token_id}
 

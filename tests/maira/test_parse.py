@@ -1,22 +1,28 @@
+"""Responses are read whatever they say; a loop is ended while it is written, cut from the report, and marked."""
+
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from error_checks import raises_code
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from maira.model.parser import ParsedReport, cut_repetitions, parse_report, render_report
+from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
+from maira.model.grammar import Grammar
+from maira.model.parser import ParsedReport, cut_repetitions, is_loop, parse_report, render_report
+from maira.model.tokens import IMAGE
+from maira.train.components import train_tokenizer
 from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
 
 TOKENS = ["<obj>", "</obj>", "<box>", "</box>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<x0>", "<y99>", "<x100>"]
 BOX = "<box><x10><y20><x30><y40></box>"
 MORE = "<box><x11><y20><x31><y40></box>"
-RESPONSES: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("model_responses.yaml").read_text("utf-8"))
-MIDDLE = (0.105, 0.205, 0.305, 0.405)
+CASES: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("model_responses.yaml").read_text("utf-8"))
 
 words = st.text(st.characters(categories=("L", "N"), include_characters=" .,<>-"), min_size=1, max_size=30)
 texts = words.map(str.strip).filter(lambda t: bool(re.search(r"\w", t)) and not re.search(r"<[^ ]*>", t))
@@ -78,26 +84,18 @@ def test_no_word_is_lost(stretches: list[str]) -> None:
     assert re.sub(r"\W", "", parsed.text) == "".join(plain)
 
 
-def test_grounded_report() -> None:
-    parsed = parse_report(
-        f"<s> <obj>Left nodule.{BOX}<box><x0><y0><x99><y99></box></obj><obj>Clear right lung.</obj></s>"
-    )
-    assert bare(parsed) == [("Left nodule.", 2), ("Clear right lung.", 0)]
-    assert parsed.sentences[1].boxes is None
-    assert parsed.irregularities == []
-    assert not parsed.is_narrative
+KINDS = ("irregular", "truncated", "cut")
 
 
-@pytest.mark.parametrize(
-    ("kind", "case"), [(kind, case) for kind, cases in RESPONSES.items() for case in cases], ids=str
-)
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind in KINDS for case in CASES[kind]], ids=str)
 def test_faults_of_a_response_are_noted(kind: str, case: list[Any]) -> None:
-    """Those of `model_responses.yaml`."""
     text, sentences, notes = case
     parsed = parse_report(text.replace("BOX", BOX).replace("MORE", MORE), cut_off=kind == "truncated")
     if kind == "cut":
         parsed = cut_repetitions(parsed)
+        assert parsed.text == " ".join(sentence for sentence, _ in sentences)
     assert bare(parsed) == [*map(tuple, sentences)]
+    assert all(sentence.boxes is None or sentence.boxes for sentence in parsed.sentences)
     assert kinds(parsed) == [*map(tuple, notes)]
 
 
@@ -105,27 +103,16 @@ def test_faults_of_a_response_are_noted(kind: str, case: list[Any]) -> None:
 def test_swapped_corners_are_reordered(corners: str) -> None:
     parsed = parse_report(f"<obj>Nodule.<box>{corners}</box></obj>")
     [box] = parsed.sentences[0].boxes or ()
-    assert box.as_tuple() == pytest.approx(MIDDLE)
+    assert box.as_tuple() == pytest.approx((0.105, 0.205, 0.305, 0.405))
     assert kinds(parsed) == [(0, "swapped_corners")]
 
 
-def test_narrative_is_split_at_sentence_ends() -> None:
-    parsed = parse_report(
-        "<s> The lungs are clear. Nodule of 1.5 cm, approx. 3 cm below the clavicle! No effusion.</s>"
-    )
-    assert [s.text for s in parsed.sentences] == [
-        "The lungs are clear.",
-        "Nodule of 1.5 cm, approx. 3 cm below the clavicle!",
-        "No effusion.",
-    ]
-    assert parsed.is_narrative
-    assert parsed.irregularities == []
-    assert parsed.text == "The lungs are clear. Nodule of 1.5 cm, approx. 3 cm below the clavicle! No effusion."
-
-
-@pytest.mark.parametrize("text", ["", "  ", "</s>", "<pad><pad>"])
-def test_empty_text_is_an_empty_narrative(text: str) -> None:
-    assert parse_report(text) == ParsedReport([], [], "", True)
+@pytest.mark.parametrize(("text", "sentences", "is_narrative"), CASES["regular"])
+def test_responses_without_faults(text: str, sentences: list[Any], is_narrative: bool) -> None:
+    parsed = parse_report(text.replace("BOX", BOX))
+    assert bare(parsed) == [*map(tuple, sentences)]
+    assert (parsed.irregularities, parsed.is_narrative) == ([], is_narrative)
+    assert parsed.text == " ".join(sentence for sentence, _ in sentences)
 
 
 # encode: bin = min(99, floor(100 c))
@@ -147,3 +134,43 @@ def test_boxes_in_equal_bins_are_rendered_once() -> None:
 def test_text_that_cannot_be_parsed_back_is_refused(text: str) -> None:
     with raises_code(ErrorCode.INVALID_VALUE, field="text"):
         render_report([Sentence(text=text)])
+
+
+def test_copies_in_other_words_are_kept() -> None:
+    parsed = parse_report("<obj>Clear.</obj><obj>clear.</obj><obj>Clear</obj><obj>CLEAR.</obj>")
+    assert cut_repetitions(parsed) == parsed
+
+
+@given(st.lists(st.sampled_from(["Clear.", "Mass.", f"Mass.{BOX}", "<x1>"])))
+def test_notes_keep_pointing_to_their_sentences(texts: list[str]) -> None:
+    parsed = parse_report("".join(f"<obj>{text}</obj>" for text in texts))
+    cut = cut_repetitions(parsed)
+    assert cut_repetitions(cut).sentences == cut.sentences
+    for note in cut.irregularities:
+        if note.kind == "repetition_cut":
+            assert note.index is not None
+            text = cut.sentences[note.index].text
+            assert [s.text for s in parsed.sentences].count(text) > 2 == [s.text for s in cut.sentences].count(text)
+
+
+@pytest.mark.parametrize(("written", "following", "loop"), CASES["loops"])
+def test_loop_of_a_narrative(written: str, following: str, loop: bool) -> None:
+    assert is_loop(written, written + following) is loop
+
+
+TOKENIZER = train_tokenizer(["Clear lungs. No mass. 1.5 cm, 1.2 cm."] * 3, 300)
+
+
+@pytest.mark.parametrize(("written", "target", "ended"), CASES["ended loops"])
+def test_only_a_looping_narrative_is_ended(written: str, target: str, ended: bool) -> None:
+    grammar = Grammar(TOKENIZER)
+    responses = [OpenResponse(grammar, "narrative", 999) for _ in range(2)]
+    guard = BatchConstraints(Constraints(grammar, TOKENIZER.convert_tokens_to_ids(IMAGE)), responses)
+    ids_written, (following, *_) = TOKENIZER([written, target], add_special_tokens=False)["input_ids"]
+    # The prompt says the same sentences, which do not count; the other row says nothing.
+    ids = torch.tensor([ids_written * 2, [TOKENIZER.pad_token_id] * (2 * len(ids_written))])
+    scores = torch.zeros(2, len(TOKENIZER))
+    scores[:, following] = 1
+    for end in range(len(ids_written), 2 * len(ids_written) + 1):
+        guarded = guard(ids[:, :end], scores)
+    assert guarded.argmax(1).tolist() == [TOKENIZER.eos_token_id if ended else following, following]
