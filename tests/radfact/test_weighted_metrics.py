@@ -1,27 +1,31 @@
-"""Metrics that run a model, on small random weights of the true layout."""
+"""Metrics that run a model, on small random weights of the true layout, and RaTEScore's formula."""
 
-import re
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
-from error_checks import raises, raises_code
-from metric_files import write_chexbert, write_distilroberta, write_radgraph
+import yaml
+from error_checks import raises
+from metric_files import write_chexbert, write_distilroberta, write_radgraph, write_ratescore
 
 from radfact.api import evaluate
-from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_jsonl
 from radfact.metrics.classical.bertscore import LAYER, BertScore
 from radfact.metrics.classical.chexbert import CLASSES, LABELS, CheXbert, Labeler
 from radfact.metrics.classical.radgraph import RadGraph, load_radgraph
+from radfact.metrics.classical.ratescore import TYPES, Entities, RaTEScore, decode_spans, harmonic_mean, match_entities
 from radfact.metrics.protocol import Metric
-from radfact.records import TextPair
+from radfact.records import Pair, TextPair
 
 torch = pytest.importorskip("torch")
+safetensors = pytest.importorskip("safetensors.torch")
 
+VALUES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))
 PAIRS = [
     TextPair("1", "The heart is large.", "The heart is big. No pleural effusion."),
     TextPair("2", "The lungs are clear.", "The lungs are clear."),
@@ -35,6 +39,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_chexbert(folder / "chexbert")
     write_distilroberta(folder / "bertscore")
     write_radgraph(folder / "radgraph")
+    write_ratescore(folder / "ratescore")
     return folder
 
 
@@ -116,51 +121,6 @@ def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, caps
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("linear_heads.13.bias", None),
-        ("bert.encoder.layer.0.intermediate.dense.bias", None),
-        *(("bert.embeddings.word_embeddings.weight", value) for value in ([[0.0]], torch.zeros(3))),
-    ],
-)
-def test_a_checkpoint_of_another_model_is_refused(name: str, value: object, weights: Path, tmp_path: Path) -> None:
-    checkpoint = torch.load(weights / "chexbert" / "chexbert.pth", weights_only=True)
-    checkpoint["model_state_dict"][f"module.{name}"] = value
-    if value is None:
-        del checkpoint["model_state_dict"][f"module.{name}"]
-    torch.save(checkpoint, tmp_path / "chexbert.pth")
-    with raises("chexbert.pth: model_state_dict: invalid-format"):
-        CheXbert(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("load", "files", "code", "file"),
-    [
-        (CheXbert, {"chexbert.pth": b""}, ErrorCode.FILE_UNREADABLE, "chexbert.pth"),
-        (CheXbert, {"chexbert.pth": b"no checkpoint"}, ErrorCode.FILE_UNREADABLE, "chexbert.pth"),
-        (load_radgraph, {"config.json": b"{}"}, ErrorCode.INVALID_FORMAT, "config.json"),
-        (BertScore, {"config.json": b"{}"}, ErrorCode.INVALID_FORMAT, ""),
-    ],
-)
-def test_a_folder_without_the_model_is_refused(
-    load: Callable[[Path], object], files: dict[str, bytes], code: ErrorCode, file: str, tmp_path: Path
-) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    with raises_code(code, file=tmp_path / file):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["vocabulary/non_padded_namespaces.txt", "vocabulary", "weights.th", "encoder"])
-def test_an_incomplete_radgraph_is_refused(weights: Path, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "radgraph"
-    shutil.copytree(weights / "radgraph", folder)
-    (folder / name).rename(tmp_path / "elsewhere")
-    with raises_code(ErrorCode.INVALID_FORMAT, match=re.escape(str(folder)), file=folder):
-        load_radgraph(folder)
-
-
 def test_radcliq_shares_the_results_of_its_parts(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,3 +134,133 @@ def test_radcliq_shares_the_results_of_its_parts(
     parts = [row["details"] for _, row in read_jsonl(tmp_path / "metrics" / "radcliq.jsonl")]
     for name in ("radgraph_f1", "chexbert_similarity"):
         assert [row[name] for row in parts] == list(result.values[name])
+
+
+ENTITY_PAIRS = [
+    TextPair("1", "there is a small right effusion. the heart is large.", "large effusion, no pneumothorax."),
+    TextPair("2", "the lungs are clear.", "the lungs are clear."),
+    TextPair("3", "", "the heart is large. no edema."),
+    TextPair("4", "", "."),
+]
+
+
+def entities_of(*items: tuple[str, Sequence[float]]) -> Entities:
+    types = np.array([TYPES.index(kind) for kind, _ in items])
+    return Entities(tuple(kind.lower() for kind, _ in items), types, np.array([vector for _, vector in items], float))
+
+
+def test_score_is_the_mean_of_the_best_cosines_weighted_by_type_in_both_directions() -> None:
+    """Nearest entities at cosines 0.8 (opposite findings) and 1.0; values of the package for these vectors.
+
+    By hand: (0.8 x 0.8717 x 0.5431 + 1 x 0.2856) / (0.5431 + 0.2856) = 0.8016, and with the weight 0.1655 of the other
+    direction 0.8890.
+    """
+    candidate = entities_of(("ABNORMALITY", (1, 0)), ("ANATOMY", (0, 1)))
+    reference = entities_of(("NON-ABNORMALITY", (0.8, 0.6)), ("ANATOMY", (0, 1)))
+    forward, backward = match_entities(candidate, reference), match_entities(reference, candidate)
+    assert forward.score == pytest.approx(0.8016399167)
+    assert backward.score == pytest.approx(0.8889711239)
+    assert forward.is_opposite.tolist() == [True, False]
+    assert forward.indices.tolist() == [0, 1]
+    assert harmonic_mean(forward.score, backward.score) == pytest.approx(0.8430499040)
+    assert harmonic_mean(0.0, 0.0) == 0.0
+    assert match_entities(candidate, reference, penalty=0).similarities.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("kind", "other", "is_opposite"), VALUES["opposites"])
+def test_opposite_findings_are_an_affirmed_and_a_denied_one(kind: str, other: str, is_opposite: bool) -> None:
+    matches = match_entities(entities_of((kind, (1, 0))), entities_of((other, (1, 0))))
+    assert matches.is_opposite.tolist() == [is_opposite]
+
+
+@pytest.mark.parametrize(("labels", "spans"), VALUES["spans"])
+def test_entities_begin_with_a_label_b(labels: str, spans: list[list[Any]]) -> None:
+    assert list(map(list, decode_spans(labels.split()))) == spans
+
+
+def test_entities_and_embeddings_are_those_of_the_models(weights: Path) -> None:
+    """Read them again with transformers, one sentence and one entity at a time."""
+    from transformers import AutoModel, AutoModelForTokenClassification, AutoTokenizer
+
+    folder = weights / "ratescore"
+    tokenizer = AutoTokenizer.from_pretrained(str(folder / "ner"))
+    model = AutoModelForTokenClassification.from_pretrained(str(folder / "ner")).eval()
+    expected = []
+    for sentence in ("there is a small right effusion.", "the heart is large."):
+        with torch.no_grad():
+            best = model(**tokenizer(sentence, return_tensors="pt")).logits[0].argmax(dim=1).tolist()[1:-1]
+        tokens = tokenizer.tokenize(sentence)
+        for start, stop, kind in decode_spans([model.config.id2label[label] for label in best]):
+            expected.append((tokenizer.convert_tokens_to_string(tokens[start:stop]).strip(), TYPES.index(kind)))
+    # The full text is read among others, in a batch with padding.
+    entities = RaTEScore(weights / "ratescore").read(
+        [pair.reference for pair in ENTITY_PAIRS] + [ENTITY_PAIRS[0].candidate]
+    )[-1]
+    assert len(expected) > 1
+    assert list(zip(entities.texts, entities.types.tolist(), strict=True)) == expected
+    encode, encoder = (loader.from_pretrained(str(folder / "encoder")) for loader in (AutoTokenizer, AutoModel))
+    with torch.no_grad():
+        hidden = encoder.eval()(**encode(entities.texts[0], return_tensors="pt")).last_hidden_state[0, 0].numpy()
+    np.testing.assert_allclose(entities.embeddings[0], hidden / np.linalg.norm(hidden), rtol=1e-4, atol=1e-5)
+
+
+def test_scores_have_the_matched_entities_as_details(weights: Path) -> None:
+    metric = RaTEScore(weights / "ratescore")
+    scored = metric.score(ENTITY_PAIRS)
+    candidate, reference = metric.read([ENTITY_PAIRS[0].candidate, ENTITY_PAIRS[0].reference])
+    expected = harmonic_mean(match_entities(candidate, reference).score, match_entities(reference, candidate).score)
+    values = scored.values["ratescore"]
+    assert values[:3] == [pytest.approx(expected), pytest.approx(1.0), 0.0]
+    assert np.isnan(values[3])
+    assert scored.failures == {3: "neither report has a medical entity"}
+    assert scored.counts == {"ratescore_without_entities": 2}
+    assert [line.split(" (")[0] for line in scored.details[0]["candidate"]] == list(candidate.texts)
+    assert scored.details[2]["candidate"] == []
+    assert scored.details[2]["reference"]
+    pairs = [Pair(pair.sample_id, pair.candidate, pair.reference) for pair in ENTITY_PAIRS]
+    options = {"weights": [weights], "bootstrap": 0}
+    published = evaluate(pairs, ["ratescore"], compat=["rexrank"], **options)
+    assert list(published.scores) == ["ratescore.rexrank"]
+    assert list(published.values["ratescore.rexrank"]) == [*values[:2], 0.5, 0.5]
+    assert published.failures == [{}] * 4
+    with raises("metric_args.ratescore.penalty: invalid-option"):
+        evaluate(pairs, ["ratescore"], metric_args={"ratescore": {"penalty": 2}}, **options)
+
+
+LOADERS = {"chexbert": CheXbert, "bertscore": BertScore, "radgraph": load_radgraph, "ratescore": RaTEScore}
+
+
+def change_file(path: Path, name: str, value: Any) -> None:
+    """Change a tensor or label in a file; a number of zeros stands for a tensor, and null removes it."""
+    if path.suffix == ".json":
+        content = json.loads(path.read_text())
+        content["id2label"][name] = value
+        path.write_text(json.dumps(content))
+        return
+    is_checkpoint = path.suffix == ".pth"
+    content = torch.load(path, weights_only=True) if is_checkpoint else safetensors.load_file(path)
+    tensors = content["model_state_dict"] if is_checkpoint else content
+    tensors[name] = torch.zeros(value) if isinstance(value, int) else value
+    if value is None:
+        del tensors[name]
+    if is_checkpoint:
+        torch.save(content, path)
+    else:
+        safetensors.save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(("metric", "file", "change", "error"), VALUES["damages"])
+def test_a_folder_with_a_damaged_or_another_model_is_refused(
+    weights: Path, tmp_path: Path, metric: str, file: str, change: str | dict[str, Any] | None, error: str
+) -> None:
+    shutil.copytree(weights / metric, tmp_path / metric)
+    path = tmp_path / metric / file
+    if change is None:
+        path.rename(tmp_path / "elsewhere")
+    elif isinstance(change, str):
+        path.write_text(change)
+    else:
+        change_file(path, *next(iter(change.items())))
+    with raises(error) as caught:
+        LOADERS[metric](tmp_path / metric)
+    assert str(tmp_path / metric) in str(caught.value)
