@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from file_server import FileServer
 from metric_files import write_wordnet
 
@@ -22,6 +23,7 @@ from radfact.metrics.weights import catalog
 from radfact.records import Pair
 
 Run = Callable[..., tuple[int, str, str]]
+CASES = yaml.safe_load(Path(__file__).with_name("downloads.yaml").read_text("utf-8"))["commands"]
 PAIRS = [Pair("1", "The chest is clear.", "The bosom is clear.")]
 
 
@@ -162,18 +164,9 @@ def test_a_broken_fetch_is_resumed_and_a_wrong_checksum_ends_it(
     assert ranges == [("vocab.txt", None), ("vocab.txt", "bytes=3-"), *[("chexbert.pth", None)] * 2]
 
 
-@pytest.mark.parametrize(
-    ("words", "hint", "code"),
-    [
-        (("fetch", "wordnt"), "did you mean 'wordnet'?", "unknown-name"),
-        (("fetch", "rouge_l"), "rouge_l", "unknown-name"),
-        (("verify",), "radfact weights fetch", "file-not-found"),
-        (("verify", "wordnet"), "radfact weights fetch", "file-not-found"),
-        (("verify", "wordnt"), "did you mean 'wordnet'?", "unknown-name"),
-    ],
-)
+@pytest.mark.parametrize(("words", "hint", "code"), CASES)
 def test_names_without_weights_are_refused_with_a_hint(
-    run_radfact: Run, root: Path, words: tuple[str, ...], hint: str, code: str
+    run_radfact: Run, root: Path, words: list[str], hint: str, code: str
 ) -> None:
     exit_code, _, err = run_radfact("weights", *words)
     assert (exit_code, hint in err, f"[{code}]" in err, root.exists()) == (2, True, True, False)
