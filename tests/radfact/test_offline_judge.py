@@ -1,23 +1,34 @@
-"""The offline judge: labeled judgments, invariants of entailment, and its accuracy on the published examples."""
+"""The offline judge: labeled judgments, invariants of entailment, its accuracy, what it reads, and its ontology.
 
+`reading.yaml` has what judge and splitter read.
+"""
+
+import copy
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
 from radfact.io.jsonl import read_json
-from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge
+from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge, split_narrative
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.offline import MEASURED, OfflineJudge
+from radfact.judges.offline_splitter import explain_split
+from radfact.judges.protocol import RemovedText, locate_removed
+from radfact.reader import tokens
 from radfact.reader.entailment_rules import EntailmentChecker
 from radfact.reader.facts import Fact, parse_sentence, parse_text
-from radfact.reader.ontology_file import DEFAULT_PATH, default_ontology
+from radfact.reader.ontology import lemma
+from radfact.reader.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
 from radfact.reader.reasons import describe_fact
 
 PUBLISHED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "radfact" / "nli_few_shot_examples.json"
@@ -179,3 +190,142 @@ def test_reports_in_another_language_get_a_warning(run_radfact: Callable[..., tu
     assert scores["counts"]["unread_sentences"] == 8
     output, _ = run("The heart is large. No pleural effusion. Kein Erguss.")
     assert "name no known finding" not in output
+
+
+CASES: dict[str, dict[str, list[Any]]] = yaml.safe_load(Path(__file__).with_name("reading.yaml").read_text("utf-8"))
+
+
+def cases(table: str) -> list[Any]:
+    return [
+        pytest.param(*case, id=f"{group}: {i}") for group, rows in CASES[table].items() for i, case in enumerate(rows)
+    ]
+
+
+def facts(sentence: str) -> dict[str, Fact]:
+    return {fact.concept: fact for fact in parse_sentence(sentence).facts}
+
+
+READERS: dict[str, Callable[..., Any]] = {
+    "splits": split_narrative,
+    "facts": lambda sentence: {concept: fact.present for concept, fact in facts(sentence).items()},
+    "places": lambda sentence, concept: sorted(map(list, facts(sentence)[concept].places), key=str),
+    "details": lambda sentence, concept, field: sorted(getattr(facts(sentence)[concept], field)),
+    "positions": lambda narrative: [
+        narrative[text.start : text.end] for text in locate_removed(narrative, explain_split(narrative))
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "case"),
+    [pytest.param(table, case.values, id=f"{table}-{case.id}") for table in READERS for case in cases(table)],
+)
+def test_texts_are_read(table: str, case: Sequence[Any]) -> None:
+    *arguments, expected = case
+    assert READERS[table](*arguments) == expected
+
+
+@pytest.mark.parametrize(("premise", "entailed", "not_entailed"), cases("entailment"))
+def test_entailment(premise: str, entailed: list[str], not_entailed: list[str]) -> None:
+    status = {hypothesis: judge([premise], hypothesis).status for hypothesis in [*entailed, *not_entailed]}
+    assert status == {**dict.fromkeys(entailed, "entailment"), **dict.fromkeys(not_entailed, "not_entailment")}
+
+
+@pytest.mark.parametrize(("premises", "hypothesis", "relation", "evidence"), cases("relations"))
+def test_relations(premises: list[str], hypothesis: str, relation: str | None, evidence: list[int]) -> None:
+    verdict = judge(premises, hypothesis)
+    assert (verdict.status == "entailment") == (relation == "entailment")
+    assert relation is None or verdict.relation == relation
+    assert list(verdict.evidence) == evidence
+    assert ("which contradicts" in (verdict.why or "")) == (relation == "contradiction")
+
+
+@pytest.mark.parametrize(("sentence", "concept", "doubt"), cases("doubts"))
+def test_doubts(sentence: str, concept: str, doubt: str) -> None:
+    assert facts(sentence)[concept].doubt == getattr(tokens, doubt)
+
+
+def test_an_unchanged_structure_keeps_its_change() -> None:
+    changes = {concept: "unchanged" in fact.change for concept, fact in facts("Stable heart size, new mass.").items()}
+    assert changes == {"heart": True, "mass": False}
+    assert "unchanged" in facts("As compared to the previous radiograph, there is no relevant change.")["chest"].change
+
+
+def test_each_side_has_its_own_degree() -> None:
+    found = parse_sentence("Large right and small left pleural effusions.").facts
+    assert {(fact.places, max(fact.severity)) for fact in found} == {((("right", None),), 4), ((("left", None),), 2)}
+
+
+def test_alternatives_form_one_group_unless_each_is_possible() -> None:
+    assert len(parse_sentence("Scarring or atelectasis.").groups) == 1
+    assert len(parse_sentence("This may represent scarring or atelectasis.").groups) == 2
+
+
+def test_unparsed_words_are_named() -> None:
+    parsed = parse_sentence("Wotsits in the gubbins of the left lung, 6th rib nodule.")
+    assert parsed.unread_words == {"wotsit"}
+    assert parsed.required_words == {"gubbin", "6"}
+
+
+@pytest.mark.parametrize(("premise", "hypothesis", "why"), cases("reasons"))
+def test_reasons(premise: str, hypothesis: str, why: str) -> None:
+    assert (judge([premise], hypothesis).why or "").endswith(why)
+
+
+@pytest.mark.parametrize(("narrative", "kept", "removed", "reason"), cases("removed"))
+def test_removed_text(narrative: str, kept: str, removed: str, reason: str) -> None:
+    split = explain_split(narrative)
+    assert " ".join(single for sentence in split for single in sentence.new) == kept
+    assert [text for sentence in split for text in sentence.removed] == [RemovedText(removed, reason)]
+    assert ". ".join(sentence.orig for sentence in split) == narrative.rstrip(".")
+
+
+INVALID: list[list[Any]] = yaml.safe_load(Path(__file__).with_name("invalid_ontology.yaml").read_text("utf-8"))
+
+
+def test_every_name_means_its_finding() -> None:
+    ontology = default_ontology()
+    wrong = [
+        (finding, name)
+        for finding, node in DATA["findings"].items()
+        for name in node.get("names", [])
+        if not any(ontology.is_a(fact.concept, finding) for fact in parse_sentence(f"There is {name}.").facts)
+    ]
+    assert wrong == []
+
+
+def test_special_is_general_but_not_the_other_way_round() -> None:
+    pairs = "consolidation opacity, nodule opacity, picc central_venous_catheter, interstitial_edema edema"
+    for special, general in map(str.split, pairs.split(",")):
+        assert default_ontology().is_a(special, general)
+        assert not default_ontology().is_a(general, special)
+
+
+def test_lemmas() -> None:
+    words = "oedema haemothorax opacities masses pneumothoraces atelectasis apices is"
+    lemmas = "edema hemothorax opacity mass pneumothorax atelectasis apex is"
+    assert " ".join(map(lemma, words.split())) == lemmas
+
+
+@pytest.mark.parametrize(("edited", "error", "value"), [(edited, error, value) for edited, error, *value in INVALID])
+def test_a_wrong_field_is_named(tmp_path: Path, edited: list[Any], error: str, value: list[Any]) -> None:
+    data = copy.deepcopy(DATA)
+    *path, key = edited
+    node = reduce(lambda node, key: node[key], path, data)
+    if value:
+        [node[key]] = value
+    else:
+        del node[key]
+    file = tmp_path / "ontology.yaml"
+    file.write_text(json.dumps(data))  # Written faster than as YAML, of which it is a part.
+    with raises(f"ontology.yaml: {error}"):
+        load_ontology(file)
+
+
+def test_a_file_that_is_missing_or_no_yaml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ontology.yaml"
+    with raises("ontology.yaml: file-not-found"):
+        load_ontology(path)
+    path.write_text("findings:\n  a: [\n")
+    with raises("ontology.yaml:3: invalid-format"):
+        load_ontology(path)
