@@ -1,10 +1,13 @@
-"""A real HTTP server with the OpenAI chat-completions route, for the tests of everything that asks a chat model."""
+"""A real HTTP server with the OpenAI chat-completions route, and clients of it, for the tests of chat models."""
 
 import json
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from radfact.llm import ChatClient, ChatRequest
+from radfact.llm.http import HttpBackend
 
 Reply = tuple[int, dict[str, str], str] | dict[str, Any] | bytes
 """HTTP status, headers, and the model's text (or the error's); or the whole JSON body of a reply with status 200; or
@@ -18,7 +21,35 @@ class _QuietServer(ThreadingHTTPServer):
         """A client that stops a run hangs up in the middle of a reply: no reason to print a traceback."""
 
 
-class ChatServer:
+class QuietHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # Head and body in one packet, or each reply waits for an acknowledgement.
+
+    def send_head(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class LocalServer:
+    """Serves on a port of this machine until it is closed."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], port: int = 0) -> None:
+        self._server = _QuietServer(("127.0.0.1", port), handler)
+        self.root_url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop; no connection is accepted after this."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class ChatServer(LocalServer):
     """An OpenAI chat-completions route whose replies a function of the request decides."""
 
     def __init__(self, reply: Callable[[dict[str, Any], int], Reply], port: int = 0) -> None:
@@ -28,10 +59,7 @@ class ChatServer:
         self._lock = threading.Lock()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # Head and body in one packet, or each reply waits for an acknowledgement.
-
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with outer._lock:
@@ -54,23 +82,12 @@ class ChatServer:
 
             def _send(self, status: int, headers: dict[str, str], body: dict[str, Any]) -> None:
                 payload = json.dumps(body).encode()
-                self.send_response(status)
-                for name, value in {"Content-Type": "application/json", **headers}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
+                fixed = {"Content-Type": "application/json", "Content-Length": str(len(payload))}
+                self.send_head(status, fixed | headers)
                 self.wfile.write(payload)
 
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = _QuietServer(("127.0.0.1", port), Handler)
-        self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(Handler, port)
+        self.base_url = f"{self.root_url}/v1"
 
 
 def completion(text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
@@ -89,3 +106,27 @@ def completion(text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
 def last(body: dict[str, Any]) -> str:
     """The content of the last message of a request."""
     return str(body["messages"][-1]["content"])
+
+
+ROUTES = ("aiohttp", "LangChain")
+"""Ways to a server with the OpenAI protocol: by its address, or as a provider."""
+SECRET = "sk-do-not-show-this-one"
+
+
+class Waits(list[float]):
+    """Stands in for sleeping and notes how long it would have been."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def http_client(base_url: str, **options: Any) -> ChatClient:
+    """A client of a server that speaks the OpenAI protocol, which does not really wait between attempts."""
+    options.setdefault("sleep", Waits())
+    backend = HttpBackend("m", base_url, {"temperature": 0, "max_tokens": 1024}, timeout=5)
+    return ChatClient(backend, {"model": "openai:m", "base_url": base_url}, **options)
+
+
+def numeric(text: str) -> ChatRequest[int]:
+    """Return a request whose response must be a whole number."""
+    return ChatRequest((("system", "Count."), ("user", text)), int)

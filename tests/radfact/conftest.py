@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chat_server import ChatServer, Reply
-from llm_client import SECRET, Waits
+from chat_server import SECRET, ChatServer, Reply, Waits
 from results_folder import await_script
 
 from radfact.llm import ChatClient, load_chat_client

@@ -2,19 +2,13 @@
 
 import hashlib
 import re
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
-
-class _QuietServer(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that refuses a file hangs up in the middle of it: no reason to print a traceback."""
+from chat_server import LocalServer, QuietHandler
 
 
 @dataclass
-class FileServer:
+class FileServer(LocalServer):
     """Serves files; its attributes change how."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -28,31 +22,20 @@ class FileServer:
     """Path and range of every request, and the number of bytes of the reply."""
 
     def __post_init__(self) -> None:
-        self._server = _QuietServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        super().__init__(self._handler())
 
     def url(self, path: str) -> str:
         """Return the address of a file."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{path}"
+        return f"{self.root_url}/{path}"
 
-    def close(self) -> None:
-        """Stop; no connection is accepted after this."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[QuietHandler]:
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:  # noqa: N802 - the name that `http.server` calls
                 name, asked = self.path.lstrip("/"), self.headers.get("Range")
                 if name in outer.redirects:
-                    self.send_response(302)
-                    self.send_header("Location", f"/{outer.redirects[name]}")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
+                    self.send_head(302, {"Location": f"/{outer.redirects[name]}", "Content-Length": "0"})
                     return
                 content = outer.files.get(name)
                 if outer.status or content is None:
@@ -71,19 +54,13 @@ class FileServer:
                     self._send(200, content, headers, asked)
 
             def _send(self, status: int, body: bytes, headers: dict[str, str], asked: str | None) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", outer.content_type)
-                self.send_header("Content-Length", str(len(body)))
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
+                self.send_head(
+                    status, {"Content-Type": outer.content_type, "Content-Length": str(len(body)), **headers}
+                )
                 sent = body if outer.cut is None else body[: outer.cut]
                 outer.cut = None
                 outer.requests.append((self.path.lstrip("/"), asked, len(sent)))
                 self.wfile.write(sent)
                 self.close_connection = len(sent) < len(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
 
         return Handler

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from radfact.metrics.llm.responses.finding_errors import ATTRIBUTES, FindingErro
 from radfact.records import NO_CONTEXT, Pair, PatientContext, TextPair
 
 LEVELS = dict(zip(("urgent", "actionable", "minor", "benign"), SIGNIFICANCE_WEIGHTS, strict=True))
-EXAMPLES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("crimson.yaml").read_text("utf-8"))
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("crimson.yaml").read_text("utf-8"))
 
 
 def response(
@@ -48,9 +47,9 @@ def response(
     }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", CASES["scores"])
 def test_scores_follow_the_published_formula(name: str) -> None:
-    example = dict(EXAMPLES[name])
+    example = dict(CASES["scores"][name])
     score = example.pop("score")
     assert crimson_score(FindingErrors.model_validate(response(**example))) == pytest.approx(score, abs=1e-6)
 
@@ -102,35 +101,22 @@ def test_scores_are_between_minus_1_and_1_and_errors_never_raise_them(body: dict
     assert crimson_score(FindingErrors.model_validate(body)) <= score
 
 
-# SHA-256 of `build_prompt` of crimson-score 0.2.0 for the same texts, with and without guidelines and context.
-PROMPTS = {
-    (True, False): "d5b5e212dc4684bb4655fad67280c54023195cf75514c3e2cd369b932b3be7c8",
-    (True, True): "3bd340f3fb57aaad077bd83acc9f265368e6e1912638d035ec2b7177f0d681d5",
-    (False, False): "cf74a64d57713d781f9007a9f8736600a72e127f627c1e6adc5af42208993624",
-    (False, True): "7a7991196f77861a6c7cbe2ed764ec4c5dfcbe711e628d0de5bb05c4a7bfb325",
-}
-
-
-@pytest.mark.parametrize(("guidelines", "has_context"), PROMPTS)
-def test_the_prompt_is_the_published_one(guidelines: bool, has_context: bool) -> None:
+@pytest.mark.parametrize(("guidelines", "has_context", "digest"), CASES["prompts"])
+def test_the_prompt_is_the_published_one(guidelines: bool, has_context: bool, digest: str) -> None:
     context = PatientContext(82, "Known heart failure.") if has_context else NO_CONTEXT
     prompt = crimson_prompt("A candidate.", "A {context}\nreference.", context, guidelines=guidelines)
-    assert hashlib.sha256(prompt.encode()).hexdigest() == PROMPTS[guidelines, has_context]
+    assert hashlib.sha256(prompt.encode()).hexdigest() == digest
 
 
 RIGHT = json.dumps(response(["urgent", "minor"], ["urgent", "minor"], {"R1 P1": ["significant"]}))
 
 
-def test_an_invalid_response_is_sent_back_and_has_no_score_if_it_stays_invalid() -> None:
+def test_an_invalid_response_is_sent_back() -> None:
     invalid = RIGHT.replace('"false_findings": ["P2"]', '"false_findings": []')
     model = MockChatModel([invalid, RIGHT])
     repaired = Crimson(ChatClient(model, {})).score([TextPair("1", "A candidate.", "A reference.")])
     assert repaired.usage["repairs"] == 1
     assert "expected P2 either in matched_findings or once in false_findings" in model.calls[1][-1][1]
-    failed = Crimson(mock_client("{}")).score([TextPair("1", "A candidate.", "A reference.")])
-    assert all(math.isnan(values[0]) for values in failed.values.values())
-    assert "reference_findings" in failed.failures[0]
-    assert failed.usage["failures"] == 1
 
 
 def test_servers_are_asked_for_the_format_and_may_refuse_schemas(serve: Callable[..., ChatServer]) -> None:
@@ -168,17 +154,9 @@ def sent_context(context: PatientContext, /, **arguments: bool) -> str:
     return lines
 
 
-@pytest.mark.parametrize(
-    ("context", "lines"),
-    [
-        (PatientContext(82, "Known heart failure."), "Age: 82\n    Indication: Known heart failure."),
-        (PatientContext(0.5), "Age: 6 months"),
-        (PatientContext(indication="Cough.", comparison="Yesterday."), "Indication: Cough."),
-        (PatientContext(comparison="Yesterday."), ""),
-        (NO_CONTEXT, ""),
-    ],
-)
-def test_age_and_indication_of_the_patient_are_part_of_the_prompt(context: PatientContext, lines: str) -> None:
+@pytest.mark.parametrize(("patient", "lines"), CASES["contexts"])
+def test_age_and_indication_of_the_patient_are_part_of_the_prompt(patient: dict[str, Any], lines: str) -> None:
+    context = PatientContext(**patient)
     assert sent_context(context) == lines
     assert sent_context(context, guidelines=False) == lines
     assert sent_context(context, context=False) == ""

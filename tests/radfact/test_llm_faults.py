@@ -17,11 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from chat_server import Reply, completion, last
+from chat_server import ROUTES, SECRET, Reply, Waits, completion, http_client, last, numeric
 from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from llm_client import ROUTES, SECRET, Waits, http_client, numeric
 
 from radfact import progress
 from radfact.errors import ErrorCode, Failure, RunError

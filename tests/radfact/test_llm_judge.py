@@ -1,4 +1,4 @@
-"""The judge by a language model: its prompt is that of the paper, and its responses are parsed and repaired."""
+"""Judge and splitter by a language model: prompts of the paper, and responses that are parsed and repaired."""
 
 import json
 from collections.abc import Collection
@@ -9,31 +9,23 @@ import pytest
 import yaml
 from call_counts import count_calls
 from chat_server import ChatServer, Reply, last
-from error_checks import raises_code
+from error_checks import raises, raises_code
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from radfact.errors import ErrorCode
-from radfact.judges import EntailmentQuery, Failure, Judge, Verdict, load_judge
+from radfact.api import RadFact, evaluate
+from radfact.errors import ErrorCode, Failure
+from radfact.judges import EntailmentQuery, Judge, Splitter, Verdict, llm_splitter, load_judge, load_splitter, prompt
 from radfact.judges.llm_judge import REPORT_MAX_HYPOTHESES
-from radfact.judges.prompt import (
-    MAX_CHOICES,
-    SYSTEM_MESSAGE,
-    AnswerFormat,
-    Example,
-    few_shot_messages,
-    load_few_shots,
-    query_message,
-    report_message,
-    report_schema,
-    verdict_schema,
-)
+from radfact.judges.protocol import flatten_split
 from radfact.judges.response import parse_report_response, parse_response
-from radfact.llm.response_text import strip_reasoning
-from radfact.records import normalize_text
+from radfact.llm.response_text import dump_yaml, strip_reasoning
+from radfact.records import Pair, normalize_text
+from radfact.rewards import make_reward
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
-PUBLISHED = SHARED / "data" / "radfact" / "nli_few_shot_examples.json"
+PUBLISHED = SHARED / "data" / "radfact"
+has_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published examples are not here")
 PAPER = SHARED / "seeds" / "004_a3f772f833f07e27.txt"
 PREMISES = ("The heart is enlarged.", "Small left pleural effusion.", "No pneumothorax.")
 HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
@@ -50,8 +42,10 @@ def yes(body: dict[str, Any], _: int) -> Reply:
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
-def test_system_message_is_listing_3_word_for_word() -> None:
-    assert f"System: {SYSTEM_MESSAGE}\n" in PAPER.read_text(encoding="utf-8")
+def test_system_messages_are_listings_1_and_3_word_for_word() -> None:
+    paper = PAPER.read_text(encoding="utf-8")
+    assert f"System: {prompt.SYSTEM_MESSAGE}\n" in paper
+    assert f"System: {' '.join(llm_splitter.SYSTEM_MESSAGE.split())} ```" in " ".join(paper.split())
 
 
 def judge_of(server: ChatServer, **options: Any) -> Judge:
@@ -68,7 +62,7 @@ def test_the_query_is_that_of_the_paper(serve: Any) -> None:
     json.dumps(judge.describe(), allow_nan=False)
     (body,) = server.requests
     messages = body["messages"]
-    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * len(load_few_shots()), "user"]
+    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * len(prompt.load_few_shots()), "user"]
     assert list(yaml.safe_load(messages[1]["content"])) == ["reference", "hypothesis"]
     assert list(yaml.safe_load(messages[2]["content"])) == ["phrase", "evidence", "status"]
     assert messages[-1]["content"] == (
@@ -90,12 +84,12 @@ def test_an_empty_report_needs_no_request(serve: Any, batch: str) -> None:
     assert not server.requests
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="the published few-shot file is not here")
+@has_published
 def test_the_published_file_gives_67_shots_19_entailed() -> None:
-    shots = load_few_shots(PUBLISHED)
+    shots = prompt.load_few_shots(PUBLISHED / "nli_few_shot_examples.json")
     assert (len(shots), sum(shot.status == "entailment" for shot in shots)) == (67, 19)
-    assert len(few_shot_messages(shots, SYSTEM_MESSAGE, "yaml", "sentence")) == 135
-    assert {shot.query for shot in shots}.isdisjoint(shot.query for shot in load_few_shots())
+    assert len(prompt.few_shot_messages(shots, prompt.SYSTEM_MESSAGE, "yaml", "sentence")) == 135
+    assert {shot.query for shot in shots}.isdisjoint(shot.query for shot in prompt.load_few_shots())
 
 
 def test_custom_prompts_are_sent_and_named(serve: Any, tmp_path: Path) -> None:
@@ -134,17 +128,17 @@ def is_bounded(schema: Any) -> bool:
     return (not bound or any(name in schema for name in bound)) and all(map(is_bounded, schema.values()))
 
 
-@pytest.mark.parametrize("premises", [1, MAX_CHOICES, MAX_CHOICES + 1])
+@pytest.mark.parametrize("premises", [1, prompt.MAX_CHOICES, prompt.MAX_CHOICES + 1])
 def test_every_part_of_a_schema_is_bounded(premises: int) -> None:
     texts = [f"Finding {i}." for i in range(premises)]
-    assert is_bounded(verdict_schema(texts, "A finding."))
-    assert is_bounded(report_schema(texts, ["A finding.", "Another."]))
+    assert is_bounded(prompt.verdict_schema(texts, "A finding."))
+    assert is_bounded(prompt.report_schema(texts, ["A finding.", "Another."]))
 
 
 def test_example_responses_are_json_if_a_schema_is_used() -> None:
-    shots = load_few_shots()
-    yaml_messages = few_shot_messages(shots, "s", "yaml", "sentence")
-    json_messages = few_shot_messages(shots, "s", "schema", "sentence")
+    shots = prompt.load_few_shots()
+    yaml_messages = prompt.few_shot_messages(shots, "s", "yaml", "sentence")
+    json_messages = prompt.few_shot_messages(shots, "s", "schema", "sentence")
     assert [content for role, content in json_messages if role != "assistant"] == [
         content for role, content in yaml_messages if role != "assistant"
     ]
@@ -174,9 +168,9 @@ def all_entailed(body: dict[str, Any], _: int) -> Reply:
 
 
 def test_examples_are_regrouped_by_report() -> None:
-    messages = few_shot_messages(load_few_shots(), SYSTEM_MESSAGE, "yaml", "report")
+    messages = prompt.few_shot_messages(prompt.load_few_shots(), prompt.SYSTEM_MESSAGE, "yaml", "report")
     assert len(messages) == 1 + 2 * 20  # ten examples, each in both directions
-    assert messages[0][1].startswith(SYSTEM_MESSAGE)
+    assert messages[0][1].startswith(prompt.SYSTEM_MESSAGE)
     query, response = (yaml.safe_load(content) for _, content in messages[1:3])
     assert list(query["hypotheses"].values()) == [row["phrase"] for row in response["answers"]]
     assert list(response["answers"][0]) == ["number", "phrase", "evidence", "status"]
@@ -241,7 +235,7 @@ def test_unmatched_quotations_are_counted(serve: Any, batch: str) -> None:
     assert judge.usage()["evidence_dropped"] == 1
 
 
-# Words such as "none" mean that there is no evidence, so a sentence needs other words, too.
+# Words such as "none" mean that there is nothing, so a sentence needs other words, too.
 sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
     "Finding {} seen".format
 )
@@ -255,8 +249,8 @@ sentences = sentences.filter(lambda text: strip_reasoning(text) == text)
 @given(premises=st.lists(sentences, min_size=1, max_size=4, unique=True), index=st.integers(0, 3))
 def test_formatted_responses_for_a_sentence_are_parsed(premises: list[str], index: int) -> None:
     index %= len(premises)
-    shot = Example(tuple(premises), "x", (premises[index],), "entailment")
-    _, _, (_, written) = few_shot_messages([shot], "", "yaml", "sentence")
+    shot = prompt.Example(tuple(premises), "x", (premises[index],), "entailment")
+    _, _, (_, written) = prompt.few_shot_messages([shot], "", "yaml", "sentence")
     assert parse_response(written, premises) == (Verdict("entailment", (index,)), 0)
 
 
@@ -266,11 +260,11 @@ def test_formatted_responses_for_a_report_are_parsed(premises: list[str], data: 
     phrases = data.draw(st.lists(sentences, min_size=1, max_size=5, unique_by=normalize_text))
     named = [data.draw(st.sets(st.sampled_from(premises))) for _ in phrases]
     examples = [
-        Example(tuple(premises), phrase, tuple(sorted(texts)), "entailment" if texts else "neutral")
+        prompt.Example(tuple(premises), phrase, tuple(sorted(texts)), "entailment" if texts else "neutral")
         for phrase, texts in zip(phrases, named, strict=True)
     ]
-    answer_format: AnswerFormat = data.draw(st.sampled_from(get_args(AnswerFormat)))
-    _, _, (_, written) = few_shot_messages(examples, "", answer_format, "report")
+    answer_format: prompt.AnswerFormat = data.draw(st.sampled_from(get_args(prompt.AnswerFormat)))
+    _, _, (_, written) = prompt.few_shot_messages(examples, "", answer_format, "report")
     read = parse_report_response(written, premises, phrases)
     assert read.problems == []
     assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
@@ -286,11 +280,138 @@ texts = st.text(max_size=120) | st.lists(
 def test_queries_equal_the_output_of_the_safe_dumper(reference: list[str], hypotheses: list[str]) -> None:
     single = {"reference": reference, "hypothesis": hypotheses[0]}
     several = {"reference": reference, "hypotheses": dict(enumerate(hypotheses, start=1))}
-    assert query_message(reference, hypotheses[0]) == yaml.safe_dump(single, sort_keys=False)
-    assert report_message(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
+    assert prompt.query_message(reference, hypotheses[0]) == yaml.safe_dump(single, sort_keys=False)
+    assert prompt.report_message(reference, hypotheses) == yaml.safe_dump(several, sort_keys=False)
 
 
 def test_formatting_a_query_makes_few_calls() -> None:
     """Formatting by PyYAML in Python makes hundreds of calls per sentence."""
     premises = [f"The lungs are clear apart from atelectasis in zone {number}." for number in range(10)]
-    assert count_calls(lambda: query_message(premises, "A nodule.")) < 60 * len(premises)
+    assert count_calls(lambda: prompt.query_message(premises, "A nodule.")) < 60 * len(premises)
+
+
+NARRATIVE = "Two views. Heart and hila are normal. Opacity at the left base, likely pneumonia."
+ANSWER = [
+    {"orig": "Two views.", "new": [""]},
+    {"orig": "Heart and hila are normal.", "new": ["Heart is normal.", "Hila are normal."]},
+    {"orig": "Opacity at the left base, likely pneumonia.", "new": ["Opacity at the left base."]},
+]
+SENTENCES = ["Heart is normal.", "Hila are normal.", "Opacity at the left base."]
+
+
+def sentences_read(text: str, narrative: str) -> list[str]:
+    return flatten_split(llm_splitter.parse_split(text, narrative))
+
+
+def splitter_of(server: Any, **options: Any) -> Splitter:
+    return load_splitter("openai:m", base_url=server.base_url, **options)
+
+
+def test_the_query_of_the_splitter_is_that_of_the_paper(serve: Any) -> None:
+    server = serve(lambda *_: (200, {}, dump_yaml(ANSWER)))
+    splitter = splitter_of(server)
+    assert isinstance(splitter, Splitter)
+    [explained] = splitter.explain([NARRATIVE])
+    assert not isinstance(explained, Failure)
+    assert [(division.orig, list(division.new)) for division in explained] == [
+        (str(item["orig"]), [text for text in item["new"] if text]) for item in ANSWER
+    ]
+    assert splitter.usage() | {"calls": 1, "tokens_in": 10, "tokens_out": 3} == splitter.usage()
+    json.dumps(splitter.describe(), allow_nan=False)
+    body = server.requests[0]
+    messages = body["messages"]
+    assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 9, "user"]
+    assert [list(item) for item in yaml.safe_load(messages[2]["content"])] == [["orig", "new"]] * 4
+    assert messages[-1]["content"] == NARRATIVE
+    assert body["temperature"] == 0
+
+
+def test_a_missing_sentence_is_requested_again_equal_narratives_once_and_empty_ones_never(serve: Any) -> None:
+    server = serve(lambda _, number: (200, {}, dump_yaml(ANSWER[:2] if number == 1 else ANSWER)))
+    splitter = splitter_of(server)
+    assert splitter.split([NARRATIVE, "", NARRATIVE, " \n"]) == [SENTENCES, [], SENTENCES, []]
+    assert (len(server.requests), splitter.usage()["repairs"]) == (2, 1)
+    assert "'Opacity at the left base, likely pneumonia.' is missing" in last(server.requests[1])
+
+
+phrases = sentences.map("{}.".format)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(phrases, st.lists(phrases, max_size=3)), min_size=1, max_size=4))
+def test_formatted_responses_are_parsed(made: list[tuple[str, list[str]]]) -> None:
+    divisions = [{"orig": orig, "new": new} for orig, new in made]
+    text = {"findings_text": " ".join(orig for orig, _ in made), "parsed_report": {"sentence_list": divisions}}
+    split = llm_splitter.SplitExample.model_validate(text)
+    *_, (_, written) = llm_splitter.few_shot_messages([split])
+    assert sentences_read(written, split.findings_text) == [text for _, new in made for text in new]
+
+
+def test_default_examples_are_nine_and_cover_every_sentence() -> None:
+    examples = llm_splitter.load_split_examples()
+    assert len(examples) == 9
+    for split, (_, written) in zip(examples, llm_splitter.few_shot_messages(examples)[2::2], strict=True):
+        singles = [text for item in split.parsed_report.sentence_list for text in item.new if text]
+        assert sentences_read(written, split.findings_text) == singles
+
+
+@has_published
+def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve: Any) -> None:
+    path = PUBLISHED / "report_to_phrases_few_shot_examples.json"
+    published, defaults = (
+        [sentence.orig for example in examples for sentence in example.parsed_report.sentence_list]
+        for examples in (llm_splitter.load_split_examples(path), llm_splitter.load_split_examples())
+    )
+    assert len(published) == 46
+    assert set(published).isdisjoint(defaults)
+    splitter = splitter_of(serve(lambda *_: (200, {}, "")), few_shots=path)
+    assert splitter.describe()["few_shots_from"] == path.name
+
+
+@pytest.fixture
+def judging(serve: Any) -> Any:
+    """A server that splits a narrative into itself and entails nothing."""
+
+    def reply(body: dict[str, Any], _: int) -> Reply:
+        message = last(body)
+        if body["messages"][0]["content"] == llm_splitter.SYSTEM_MESSAGE:
+            return 200, {}, dump_yaml([{"orig": message, "new": [message]}])
+        hypothesis = message.rpartition("hypothesis:")[2].strip()
+        return 200, {}, dump_yaml({"phrase": hypothesis, "evidence": [], "status": "not_entailment"})
+
+    return serve(reply)
+
+
+def splits(server: Any) -> list[dict[str, Any]]:
+    return [body for body in server.requests if body["messages"][0]["content"] == llm_splitter.SYSTEM_MESSAGE]
+
+
+NARRATIVES = Pair("1", "Heart is large.", "Left effusion.")
+
+
+def test_the_judge_is_the_default_splitter(judging: Any) -> None:
+    options: dict[str, Any] = {"base_url": judging.base_url, "judge_args": {"seed": 3, "temperature": None}}
+    by_object = RadFact(load_judge("openai:m", **options), bootstrap=0).score([NARRATIVES])
+    evaluate([NARRATIVES], ["radfact"], judge=load_judge("openai:m", **options), bootstrap=0)
+    evaluate([NARRATIVES], ["radfact"], judge="openai:m", bootstrap=0, **options)
+    make_reward("logical_precision", judge="openai:m", splitter="openai:m", **options)(["No."], ground_truth=["Yes."])
+    assert by_object.splitter is not None
+    assert by_object.splitter["name"] == "openai:m"
+    assert by_object.usage["splitter"]["calls"] == by_object.usage["judge"]["calls"] == 2
+    assert len(splits(judging)) == 8
+    assert all(body["seed"] == 3 and "temperature" not in body for body in splits(judging))
+    assert {body["max_tokens"] for body in splits(judging)} == {2048}
+
+
+@pytest.mark.parametrize("splitter", ["offline", load_splitter("offline"), lambda text: [text]])
+def test_a_given_splitter_replaces_that_of_the_judge(judging: Any, splitter: Any) -> None:
+    options: dict[str, Any] = {"judge": "openai:m", "base_url": judging.base_url, "splitter": splitter}
+    assert evaluate([NARRATIVES], ["radfact"], bootstrap=0, **options).scores["logical_precision"] == 0
+    reward = make_reward("logical_precision", **options)
+    assert reward([str(NARRATIVES.candidate)], ground_truth=[NARRATIVES.reference]) == [0.0]
+    assert not splits(judging)
+
+
+def test_an_object_that_is_no_splitter_is_refused() -> None:
+    with raises("splitter: invalid-plugin"):
+        make_reward("logical_f1", judge="offline", splitter=3)

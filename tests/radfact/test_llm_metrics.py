@@ -1,0 +1,349 @@
+"""GREEN, VERT, CheXprompt and FineRadScore: prompts and examples of the papers, and all scores from one response.
+
+`llm_metrics.yaml` has responses and the values of all scores.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chat_server import ChatServer, last
+from error_checks import raises, raises_code
+from green_responses import GreenResponse, responses
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radfact.errors import ErrorCode
+from radfact.io.jsonl import write_json
+from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
+from radfact.metrics.llm.chexprompt import CheXprompt
+from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
+from radfact.metrics.llm.green import Green, green_score
+from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
+from radfact.metrics.llm.responses.assessment import parse_assessment
+from radfact.metrics.llm.responses.corrections import Correction, parse_corrections
+from radfact.metrics.llm.responses.error_lists import parse_error_lists
+from radfact.metrics.llm.vert import Vert, VertFormula, VertRubric
+from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section
+from radfact.metrics.protocol import score_pairs
+from radfact.metrics.registry import entries
+from radfact.records import Pair, Sentence, TextPair
+
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("llm_metrics.yaml").read_text("utf-8"))
+LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
+CANDIDATE = TextPair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
+
+
+@pytest.mark.parametrize(("metric", "response", "values", "details"), CASES["scores"])
+def test_all_scores_come_from_one_response(
+    metric: str, response: str, values: dict[str, float], details: dict[str, Any]
+) -> None:
+    scorer = entries()[metric].load()(mock_client(response))
+    result = scorer.score([CANDIDATE])
+    assert {name: value for name, (value,) in result.values.items() if value} == values
+    assert list(result.values) == list(scorer.scores)
+    assert (result.usage["calls"], dict(result.failures)) == (1, {})
+    [detail] = result.details
+    assert json.loads(json.dumps(detail, allow_nan=False)) == detail | details
+
+
+@pytest.mark.parametrize(("metric", "calls"), CASES["calls"].items())
+def test_without_a_valid_response_there_is_no_score(metric: str, calls: int) -> None:
+    result = entries()[metric].load()(mock_client("I cannot.")).score([TextPair("1", "A candidate.", "A reference.")])
+    assert all(math.isnan(value) for values in result.values.values() for value in values)
+    assert (list(result.failures), result.usage["calls"], result.usage["failures"]) == ([0], calls, 1)
+
+
+def test_the_prompt_is_the_one_that_the_published_models_know() -> None:
+    prompt = load_prompt("green")
+    assert len(prompt) == 1866
+    digest = "62ff3675597dd0994584f5b08cd33076bc5d74c72de27cf0124b0a9dac8aad0f"
+    assert hashlib.sha256(prompt.encode()).hexdigest() == digest
+
+
+def test_the_prompt_is_the_only_message_and_holds_whole_reports(serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda *_: (200, {}, ""))
+    long = " ".join(f"Finding {number}." for number in range(1000))
+    grounded = [Sentence(text="Small effusion."), Sentence(text="No {reference}.")]
+    metric = Green(load_chat_client("openai:m", base_url=server.base_url, parameters=Green.parameters))
+    score_pairs(metric, [Pair("one", grounded, long)])
+    body = server.requests[0]
+    assert (body["temperature"], body["max_tokens"]) == (0, 2048)
+    assert [message["role"] for message in body["messages"]] == ["user"]
+    before, after = load_prompt("green").split("{reference}")
+    middle, after = after.split("{candidate}")
+    assert last(body) == f"{before}{long}{middle}Small effusion. No {{reference}}.{after}"
+
+
+@pytest.mark.parametrize(("matched", "significant", "score"), [(0, 0, 0.0), (0, 3, 0.0), (4, 0, 1.0), (1, 1, 0.5)])
+def test_the_score_is_0_if_nothing_matches(matched: int, significant: int, score: float) -> None:
+    assert green_score(matched, significant) == score
+
+
+@given(responses)
+def test_scores_are_shares_and_f1_is_never_below_green(response: GreenResponse) -> None:
+    scores = Green.compute_scores(Green.__new__(Green), parse_assessment(response.text()))
+    assert 0 <= scores["green_weighted"] <= scores["green"] <= scores["green_f1"] <= 1
+    by_category = [value for name, value in scores.items() if name[-2:-1] == "_"]
+    assert sum(by_category) == scores["green_ec"] == scores["green_significant"] + scores["green_insignificant"]
+
+
+PAIR = TextPair("one", "Small effusion.", "No effusion.")
+SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
+SECTIONS: dict[Style, str] = yaml.safe_load(Path(__file__).with_name("vert_shots.yaml").read_text("utf-8"))
+
+
+def test_the_prompt_adds_the_score_to_that_of_green() -> None:
+    vert, green = load_prompt("vert").splitlines(), load_prompt("green").splitlines()
+    added = [line for line in vert if line not in green]
+    assert [line for line in vert if line in green and line.strip()] == [line for line in green if line.strip()]
+    assert [line.strip()[:20] for line in added] == [
+        "The overall accuracy",
+        "[Overall Accuracy Sc",
+        "<Overall accuracy sc",
+    ]
+
+
+@pytest.mark.parametrize("metric", [Vert, VertFormula, VertRubric])
+def test_every_variant_has_its_prompt(metric: type[Vert]) -> None:
+    model = MockChatModel("")
+    metric(ChatClient(model, {})).score([PAIR])
+    prompt = fill_prompt(load_prompt(metric.name), reference=PAIR.reference, candidate=PAIR.candidate)
+    assert model.calls[0] == (("user", prompt),)
+
+
+def test_examples_follow_the_filled_prompt(tmp_path: Path) -> None:
+    model, path = MockChatModel(""), tmp_path / "shots.json"
+    shot = SHOT.model_copy(update={"reference": "A {candidate} text.", "score": 0.4})
+    write_json(path, [shot.model_dump()])
+    Vert(ChatClient(model, {}), shots=path).score([PAIR])
+    base = fill_prompt(load_prompt("vert"), reference=PAIR.reference, candidate=PAIR.candidate)
+    assert model.calls[0] == (("user", f"{base}\n{few_shot_section('random', [shot])}"),)
+
+
+@pytest.mark.parametrize(("errors", "score"), [(0, "1.00"), (1, "0.85"), (6, "0.10"), (7, "0.00")])
+def test_a_score_follows_from_expert_counts(errors: int, score: str) -> None:
+    assert few_shot_section("random", [SHOT.model_copy(update={"significant": {"a": errors}})]).endswith(f"\n{score}\n")
+
+
+def test_the_seed_determines_the_drawn_examples() -> None:
+    pool = [SHOT.model_copy(update={"reference": f"Report {number}."}) for number in range(50)]
+    assert draw_shots(pool, 10) == draw_shots(pool, 10) != draw_shots(pool, 10, seed=7)
+    assert len({shot.reference for shot in draw_shots(pool, 50)}) == 50
+    with raises_code(ErrorCode.INVALID_OPTION):
+        draw_shots(pool, 51)
+
+
+@pytest.mark.parametrize("style", SECTIONS)
+def test_examples_have_the_layout_of_the_paper(style: Style) -> None:
+    shot = SHOT.model_copy(update={"explanation": "The heart is missed.", "matched": "1. Clear lungs."})
+    section = few_shot_section(style, [shot, SHOT] if style == "random" else [shot])
+    head, mark, examples = section.partition("6. Full Assessment Examples:\n\n")
+    assert (examples if mark else head) == SECTIONS[style]
+    if mark:
+        assert head.startswith("5. Error Type Illustrations:\n\n--- Error type (a): False report of a finding")
+        assert re.findall(r"--- Error type \((.)\)", head) == list("abcdef")
+
+
+def test_an_error_type_example_needs_its_category() -> None:
+    with raises("shots[0].category: missing-field"):
+        few_shot_section("rad-err", [SHOT.model_copy(update={"category": None})])
+
+
+def test_the_prompt_is_the_published_one() -> None:
+    model = MockChatModel("")
+    CheXprompt(ChatClient(model, {})).score([TextPair("1", "A {reference} Candidate.", "The\nReference.")])
+    system, (role, text) = model.calls[0]
+    assert system[0] == "system"
+    assert system[1].startswith("Instructions: You are an expert radiologist. Judge the diagnostic accuracy of")
+    assert system[1].endswith("provide the error counts in the list format exactly as it is given to you.")
+    assert role == "user"
+    assert text.startswith("A clinically significant error is one that likely affects treatment, management, or")
+    # The reports are inserted as they are; the two marks before and after the examples are printed so.
+    reports = 'Reference Findings: """The\nReference."""\n\nCandidate Findings: """A {reference} Candidate."""'
+    assert text.endswith(f"\n##\n##\n{reports}\n\nErrors:")
+    assert text.count("\n##\n##\n") == 2
+    assert CheXprompt.parameters == {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
+
+
+def test_the_published_examples_of_chexprompt_can_be_read() -> None:
+    examples = re.findall(r"^Errors: (Number .*?)\n##", load_prompt("chexprompt"), re.DOTALL | re.MULTILINE)
+    counts = [
+        {kind: "".join(f"{letter}{n}" for letter, n in numbers.items() if n) for kind, numbers in lists.items()}
+        for lists in map(parse_error_lists, examples)
+    ]
+    assert counts == [
+        {"significant": "a1b1f1", "insignificant": ""},
+        {"significant": "b1d1", "insignificant": "b1"},
+        {"significant": "a1b1", "insignificant": "a1"},
+        {"significant": "d1", "insignificant": ""},
+        {"significant": "", "insignificant": "a1"},
+    ]
+
+
+@given(
+    st.permutations("ABCDEF").flatmap(
+        lambda letters: st.tuples(*(st.tuples(st.just(letter), st.integers(-1, 100)) for letter in letters))
+    )
+    | st.lists(st.tuples(st.sampled_from("ABCDEFG"), st.integers(0, 9)), max_size=8),
+    st.sampled_from(["({}, {})", "{}: {}", '["{}", {}]']),
+)
+def test_a_list_is_read_as_it_is_or_refused(pairs: Sequence[tuple[str, int]], pair: str) -> None:
+    lists = ", ".join(pair.format(*item) for item in pairs), ", ".join(f"({letter}, 0)" for letter in "ABCDEF")
+    kinds = ("significant", "insignificant")
+    text = "\n".join(f"Number of clinically {kind} errors by type: [{lists[i]}]" for i, kind in enumerate(kinds))
+    is_complete = sorted(letter for letter, _ in pairs) == list("ABCDEF") and all(0 <= n <= 99 for _, n in pairs)
+    with nullcontext() if is_complete else pytest.raises(ValueError, match=r"\w"):
+        assert parse_error_lists(text)["significant"] == {letter.lower(): n for letter, n in pairs}
+
+
+SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
+# By file with the text of a paper: prompts of metrics, and of the injection of errors.
+PAPERS = {
+    "000_e6b0ddc06faf3acd.txt": (("preference",), ("modify", "rephrase")),
+    "001_eb2a3074c3378f2b.txt": (("fineradscore", "fineradscore_zero_shot", "fineradscore_few_shot"), ()),
+    "002_99692e40ec0969ef.txt": ((), ("standardize", "perturb")),
+    "003_abf792c1c1f4ab9d.txt": (("vert", "vert_formula", "vert_rubric"), ("inject_a", "inject_b", "plausible")),
+}
+
+
+def letters(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z*+/=]", "", re.sub(r"<[^<>]*>", "", text))
+
+
+@pytest.mark.skipif(not SEEDS.exists(), reason="the papers' texts are not available")
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_line_is_the_papers(paper: str) -> None:
+    text = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", (SEEDS / paper).read_text(encoding="utf-8"))
+    # Numbers of code lines and marks of the scan stand between the lines of a listing.
+    text = re.sub(r"(?m)^\d+\t|<tt>|</?pre>|\$\{\\tt X\}\$|\{\\tt X\}", lambda m: "X" if "X" in m[0] else "", text)
+    printed = letters(text)
+    for package, names in zip(("radfact.metrics.llm", "radfact.meta.injection"), PAPERS[paper], strict=True):
+        for name in names:
+            lines = [re.sub(r"\{\w+\}", "", line) for line in load_prompt(name, package).splitlines()]
+            missing = [line for line in lines if letters(line) not in printed]
+            # The authors put the names of the categories into this line.
+            assert [line for line in missing if not line.startswith("Introduce errors related to . The errors")] == []
+
+
+def entry(correction: str, severity: str, categories: Sequence[str] = ()) -> dict[str, Any]:
+    fields = {"corrections": correction, "clinical severity": severity, "comments": "why"}
+    return {**fields, "error category": [*categories]}
+
+
+DELETE = entry("[delete]", "Urgent error", ["False prediction of finding"])
+INSERT = entry("Left basilar opacity.", "Not actionable", ["Omission of finding"])
+
+
+def test_a_line_ends_with_a_sentence_or_a_line_of_the_report_and_not_after_a_digit() -> None:
+    lines = ("Tube 2.2 cm above the carina.", "Mild edema.No effusion.", "Compared with 2019. Heart normal.")
+    assert split_lines(f"{' '.join(lines)}\nLungs are clear..\n") == (*lines, "Lungs are clear.")
+
+
+@given(st.text("ab1. ", max_size=40))
+def test_lines_are_those_of_the_published_expression(report: str) -> None:
+    # The expression and the cleaning of the authors' code; a line of full stops alone is no line here.
+    pieces = [f"{piece.strip()}.".replace("..", ".") for piece in re.split(r"(?<!\d)\.(?!\d|$) ", report.strip())]
+    expected = [piece.rstrip(" .") for piece in pieces if piece.strip(" .")]
+    assert [line.rstrip(" .") for line in split_lines(report)] == expected
+
+
+def test_the_published_examples_of_fineradscore_can_be_read() -> None:
+    examples = re.findall(
+        r"Generated Text: (.*?)\n\nGround Truth Text: .*?\n\nCorrections:\n(.*?)\n(?=\nExample|\Z)",
+        load_prompt("fineradscore_few_shot"),
+        re.DOTALL,
+    )
+    parsed = [parse_corrections(response, re.sub(r"\[\d\] ", "", lines).split("\n")) for lines, response in examples]
+    assert [response.severities for response in parsed] == [[2, 2, 1], [2, 3, 1], [1, 1, 3], [2, 2], []]
+    # Example 2 is printed with correction and severity swapped.
+    assert parsed[1].items[2] == Correction(1, None, 1, "Repetitive", ())
+    ending = "Moderate cardiomegaly. The presence of a minimal left pleural effusion cannot be excluded."
+    assert parsed[2].corrected_report().endswith(ending)
+
+
+LAST_TURN = (
+    "Generated Text: [0] Three left lung nodules. [1] Multiple lung nodules. [2] Pulmonary edema. \n \n "
+    "Ground Truth Text: Two left lung nodules. Left basilar opacity."
+)
+
+
+def test_examples_are_turns_of_the_conversation() -> None:
+    model = MockChatModel("{}")
+    FineRadScore(ChatClient(model, {})).score([CANDIDATE])
+    (system, *turns, last) = model.calls[0]
+    assert (system, last) == (("system", load_prompt("fineradscore")), ("user", LAST_TURN))
+    assert [role for role, _ in turns] == ["user", "assistant"] * 5
+    assert turns[2][1] == (
+        "Generated Text: [0] Three left lung nodules concerning for metastatic disease. [1] Multiple lung nodules. "
+        "\n \n Ground Truth Text: Two left lung nodules concerning for metastatic disease. Left basilar opacity could "
+        "represent atelectasis or consolidation."
+    )
+    assert turns[3][1].startswith('{"0": {"corrections": "Two left lung nodules concerning for metastatic disease.", ')
+    assert turns[-1] == ("assistant", "{}")
+
+
+def test_examples_are_one_prompt_with_the_instructions_or_left_out() -> None:
+    instructions = load_prompt("fineradscore")
+    prompt = (
+        "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
+        "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
+    )
+    model = MockChatModel("Corrections: {}")
+    FineRadScore(ChatClient(model, {}), examples="prompt").score([CANDIDATE])
+    assert model.calls == [(("system", instructions + load_prompt("fineradscore_few_shot")), ("user", prompt))]
+    FineRadScore(ChatClient(model, {}), examples="none").score([CANDIDATE])
+    assert model.calls[1:] == [(("user", instructions + load_prompt("fineradscore_zero_shot") + LAST_TURN),)]
+
+
+def test_a_malformed_response_is_repaired_up_to_five_times() -> None:
+    invalid = ["There are three errors."] * 5
+    result = FineRadScore(mock_client([*invalid, json.dumps({"2": DELETE})])).score([CANDIDATE])
+    assert result.values["fineradscore"] == [3]
+
+
+changes = st.builds(
+    entry,
+    st.sampled_from(["[delete]", "Another line.", "Multiple lung nodules.", ""]),
+    st.sampled_from(["Urgent error", "No error", "Not actionable", "x"]),
+)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80) | st.dictionaries(st.sampled_from(["0", "1", "2", "None", "9"]), changes).map(json.dumps))
+def test_any_text_has_valid_corrections_or_is_refused(text: str) -> None:
+    with suppress(ValueError):
+        parsed = parse_corrections(text, LINES)
+        assert all(1 <= severity <= 4 for severity in parsed.severities)
+        assert len(parsed.by_line()) + len(parsed.insertions) == len(parsed.items)
+
+
+keyed = st.dictionaries(st.sampled_from(["0", "1", "2", "None"]), st.just(INSERT), min_size=1)
+
+
+@settings(deadline=None)
+@given(keyed, st.sampled_from(["I give {} if it fits. ", "", "Corrections:\n"]), st.booleans())
+def test_all_objects_of_a_response_count(data: dict[str, Any], before: str, apart: bool) -> None:
+    text = "\n".join(json.dumps({key: value}) for key, value in data.items()) if apart else json.dumps(data)
+    assert len(parse_corrections(before + text, LINES).items) == len(data)
+    with pytest.raises(ValueError, match="cut off"):
+        parse_corrections((before + text)[:-1], LINES)
+
+
+def test_corrections_of_other_candidates() -> None:
+    # A dash between digits is a change.
+    response = json.dumps({"0": entry("A 1-2 mm nodule.", "Urgent error")})
+    expected = (Correction(0, "A 1-2 mm nodule.", 3, "why", ()),)
+    assert parse_corrections(response, ("A 12 mm nodule.",)).items == expected
+    # An empty candidate has insertions alone.
+    parsed = parse_corrections(json.dumps({"None": INSERT}), split_lines(""))
+    assert parsed.corrected_report() == "Left basilar opacity."
+    with pytest.raises(ValueError, match="is no line"):
+        parse_corrections(json.dumps({"0": DELETE}), split_lines(""))
