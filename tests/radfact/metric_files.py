@@ -12,6 +12,7 @@ from radfact.records import Pair
 _TEXT = "the heart is large big lungs are clear there a small left right pleural effusion no pneumothorax mild edema"
 WORDS = [*_TEXT.split(), ".", ","]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CHEXBERT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 96}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 
 
@@ -52,15 +53,8 @@ def write_chexbert(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        intermediate_size=96,
-        max_position_embeddings=512,
-        initializer_range=0.5,  # so that texts differ
-    )
+    # A wide range, so that texts differ.
+    config = BertConfig(vocab_size=len(VOCABULARY), **CHEXBERT, initializer_range=0.5)
     weights = {f"module.bert.{name}": value for name, value in BertModel(config).state_dict().items()}
     weights["module.bert.embeddings.position_ids"] = torch.arange(512)[None]
     for head in range(14):
@@ -83,14 +77,9 @@ def write_distilroberta(folder: Path) -> Path:
     trained.save_model(str(folder))
     RobertaTokenizer.from_pretrained(str(folder)).save_pretrained(str(folder))
     torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=len(json.loads((folder / "vocab.json").read_text(encoding="utf-8"))),
-        **SMALL | {"num_hidden_layers": 6},
-        max_position_embeddings=514,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    sizes = SMALL | {"vocab_size": len(vocabulary), "num_hidden_layers": 6, "max_position_embeddings": 514}
+    config = RobertaConfig(**sizes, pad_token_id=1, bos_token_id=0, eos_token_id=2)
     RobertaModel(config).save_pretrained(folder)
     return folder
 
@@ -136,14 +125,7 @@ def write_radgraph(folder: Path) -> Path:
 def write_ratescore(folder: Path) -> Path:
     """`ner`, a DeBERTa that labels tokens, and `encoder`, an MPNet, as transformers writes them, but small."""
     import torch
-    from transformers import (
-        DebertaV2Config,
-        DebertaV2ForTokenClassification,
-        DebertaV2Tokenizer,
-        MPNetConfig,
-        MPNetModel,
-        MPNetTokenizer,
-    )
+    import transformers as library
 
     kinds = ("ABNORMALITY", "NON-ABNORMALITY", "DISEASE", "NON-DISEASE", "ANATOMY")
     labels = [*(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"), "O"]
@@ -151,31 +133,21 @@ def write_ratescore(folder: Path) -> Path:
     letters = sorted(set("".join(WORDS)))
     pieces = [*special, ("▁", -4.0), *((f"▁{word}", -2.0) for word in WORDS), *((letter, -6.0) for letter in letters)]
     ner = folder / "ner"
-    DebertaV2Tokenizer(vocab=list(dict(pieces).items()), unk_id=3).save_pretrained(ner)
+    library.DebertaV2Tokenizer(vocab=list(dict(pieces).items()), unk_id=3).save_pretrained(ner)
     torch.manual_seed(6)
-    classifier = DebertaV2ForTokenClassification(
-        DebertaV2Config(
-            vocab_size=len(pieces),
-            **SMALL,
-            relative_attention=True,
-            position_buckets=16,
-            pos_att_type=["p2c", "c2p"],
-            share_att_key=True,
-            norm_rel_ebd="layer_norm",
-            position_biased_input=False,
-            type_vocab_size=0,
-            initializer_range=0.5,
-            id2label=dict(enumerate(labels)),
-            label2id={label: index for index, label in enumerate(labels)},
-        )
-    )
+    attention = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"]}
+    embedding = {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0}
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    options = {**SMALL, **attention, **embedding, **names, "share_att_key": True, "initializer_range": 0.5}
+    config = library.DebertaV2Config(vocab_size=len(pieces), **options)
+    classifier = library.DebertaV2ForTokenClassification(config)
     # Smaller logits of "I-" and "O", so that several entities begin in a sentence.
     classifier.classifier.weight.data[1::2] /= 4
     classifier.classifier.weight.data[-1] /= 4
     classifier.save_pretrained(ner)
     encoder = folder / "encoder"
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>", *WORDS]
-    MPNetTokenizer(vocab={token: index for index, token in enumerate(tokens)}).save_pretrained(encoder)
-    config = MPNetConfig(vocab_size=len(tokens), **SMALL, max_position_embeddings=64, initializer_range=0.5)
-    MPNetModel(config).save_pretrained(encoder)
+    library.MPNetTokenizer(vocab={token: index for index, token in enumerate(tokens)}).save_pretrained(encoder)
+    sizes = library.MPNetConfig(vocab_size=len(tokens), **SMALL, max_position_embeddings=64, initializer_range=0.5)
+    library.MPNetModel(sizes).save_pretrained(encoder)
     return folder

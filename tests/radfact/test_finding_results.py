@@ -81,14 +81,7 @@ def test_an_empty_report_is_not_sent() -> None:
     assert model.calls == []
 
 
-@pytest.mark.parametrize(
-    ("report", "reason"),
-    [
-        ("Something else.", "expected a JSON object"),
-        ("Wrong sentence.", "expected 0 to 0, found 3"),
-        ("Nothing.", "expected at least one finding"),
-    ],
-)
+@pytest.mark.parametrize(("report", "reason"), CASES["invalid"])
 def test_an_invalid_response_is_a_failure_with_a_reason(report: str, reason: str) -> None:
     (extraction,) = extract(report)
     assert isinstance(extraction, Failure)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from error_checks import raises
-from metric_files import write_chexbert, write_distilroberta, write_radgraph, write_ratescore
+from metric_files import CHEXBERT, write_chexbert, write_distilroberta, write_radgraph, write_ratescore
 
 from radfact.api import evaluate
 from radfact.io.jsonl import read_jsonl
@@ -50,10 +50,8 @@ def test_labels_and_embeddings_are_those_of_the_checkpoint(weights: Path) -> Non
     tensors = torch.load(weights / "chexbert" / "chexbert.pth", weights_only=True)["model_state_dict"]
     bert = {name.removeprefix("module.bert."): tensor for name, tensor in tensors.items() if ".bert." in name}
     del bert["embeddings.position_ids"]
-    words, width = bert["embeddings.word_embeddings.weight"].shape
-    config = BertConfig(
-        vocab_size=words, hidden_size=width, num_hidden_layers=2, num_attention_heads=1, intermediate_size=96
-    )
+    words = len(bert["embeddings.word_embeddings.weight"])
+    config = BertConfig(vocab_size=words, **CHEXBERT)
     model = BertModel(config).eval()
     model.load_state_dict(bert)
     tokenizer = BertTokenizer.from_pretrained(str(weights / "chexbert"))
