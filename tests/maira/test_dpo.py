@@ -19,7 +19,7 @@ from PIL import Image
 from post_runs import answer_scores, encode_prompt, post_values, start
 from review_files import CORNERS, change, finish, new_store
 from test_train import Interrupted, interrupt_at, is_same, weights
-from tiny_runs import Command, metrics, write_damaged
+from tiny_runs import CASES, Command, metrics, write_damaged
 from typer.testing import CliRunner
 
 from maira.cli.main import app
@@ -276,28 +276,15 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     assert sample.input_ids[: sample.prompt_tokens] == processor.encode_example(example)
 
 
-@pytest.mark.parametrize(
-    ("lines", "error"),
-    [
-        (None, "preferences.jsonl: file-not-found"),
-        ([], "preferences.jsonl: empty-input"),
-        ([{"sample_id": "nobody"}], "preferences.jsonl:2: sample_id: mismatch"),
-        ([{"rejected": None}], "preferences.jsonl:2: rejected: invalid-value"),
-        ([{"rejected": VALID}], "preferences.jsonl:2: rejected: invalid-value"),
-        ([{"chosen": " "}], "preferences.jsonl:2: chosen: invalid-value"),
-        ([{"chosen": "No pleural effusion."}], "preferences.jsonl:2: chosen: invalid-format"),
-        ([{"rejected": "<obj>A mass.<box><x9><y9></box></obj>"}], "preferences.jsonl:2: rejected: invalid-format"),
-        # Longer than the context window.
-        ([{"rejected": f"<obj>{'effusion ' * 899}effusion</obj>"}], "preferences.jsonl:2: rejected: invalid-value"),
-    ],
-)
+@pytest.mark.parametrize(("line", "error"), CASES["preferences"])
 def test_unusable_pairs_are_refused_before_the_first_step(
-    lines: list[dict[str, Any]] | None, error: str, recipe: Recipe, preferences: Path, tmp_path: Path
+    line: dict[str, Any] | list[Any] | None, error: str, recipe: Recipe, preferences: Path, tmp_path: Path
 ) -> None:
     first, second, *_ = read_rows(preferences)
     file = tmp_path / "preferences.jsonl"
-    if lines is not None:
-        write_jsonl(file, [first, *({**second, "chosen": VALID, **line} for line in lines)] if lines else [])
+    if line is not None:
+        write_jsonl(file, [first, {**second, "chosen": VALID, **line}] if isinstance(line, dict) else [])
+        file.write_text(file.read_text().replace("LONG", ("effusion " * 900).strip()))
     with raises(error):
         start(recipe(tmp_path / "out", file=file))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()

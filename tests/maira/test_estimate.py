@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from error_checks import raises
-from tiny_runs import TEXT, VISION, minimal_config
+from tiny_runs import CASES, TEXT, VISION, minimal_config
 from typer.testing import CliRunner
 
 import maira.train.cost.estimate as cost_estimate
@@ -41,19 +41,7 @@ def test_estimates_for_the_paper_config() -> None:
     assert "paper" in result["workload"]
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "gpus", "memory", "hours"),
-    [
-        ("maira2_7b", "a100-80g", 16, 32.37, 12.50),
-        ("maira2_7b", "a100-80g", 1, 140.28, 200.0),
-        ("maira2_7b_8bit", "h100", 1, 42.31, 63.10),
-        ("maira2_7b_adapter", "a100-80g", 1, 17.36, 45.35),
-        ("maira2_7b_lora", "a100-80g", 16, 6.70, 8.940),
-        ("maira2_7b_qlora", "a100-80g", 1, 9.52, 143.0),
-        ("maira2_7b_dpo", "h100", 1, 19.56, 0.322),
-        ("maira2_7b_grpo", "h100", 1, 70.73, 3.573),
-    ],
-)
+@pytest.mark.parametrize(("name", "gpu", "gpus", "memory", "hours"), CASES["estimates"])
 def test_shipped_configs_keep_their_estimates(
     name: str, gpu: str, gpus: int, memory: float, hours: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,10 +71,7 @@ def test_answers_are_counted_from_available_data(phantoms: Path) -> None:
     assert f"{phantoms}, 4 characters assumed" in workload.basis
 
 
-@pytest.mark.parametrize(
-    ("name", "samples"),
-    [("maira2_7b", 248_153), ("ablations/no_findings", 4_000), ("ablations/no_grounding", 244_153)],
-)
+@pytest.mark.parametrize(("name", "samples"), CASES["samples of absent data"])
 def test_absent_data_are_estimated_from_table_1_by_folder_name(
     name: str, samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,16 +106,7 @@ def test_eight_bit_state_size_matches_torchao() -> None:
     assert made["states"] == size
 
 
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("NVIDIA A100-SXM4-80GB", "a100-80g"),
-        ("NVIDIA A100-SXM4-40GB", "a100-40g"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA A10G", None),
-    ],
-)
+@pytest.mark.parametrize(("device", "name"), CASES["accelerators"])
 def test_driver_names_map_to_accelerators(device: str, name: str | None) -> None:
     assert find_accelerator(device) == (ACCELERATORS[name] if name else None)
 

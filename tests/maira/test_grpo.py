@@ -15,7 +15,7 @@ from packed_rows import gradients
 from PIL import Image
 from post_runs import answer_scores, encode_prompt, post_values, start
 from test_train import Interrupted, interrupt_at, is_same, weights
-from tiny_runs import Command, metrics
+from tiny_runs import CASES, Command, metrics
 
 from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
 from maira.generate.engine import EngineOptions, Sampling, report_request
@@ -33,12 +33,9 @@ from maira.train.validation import MONITORED, monitor_drafts
 from radfact.errors import RunError
 from radfact.records import Box, Pair, Sentence
 
-PAIRS = {"manifest": "none.jsonl", "preferences": "none.jsonl"}
 TIMES = ("generation_seconds", "reward_seconds")
 LIMIT = 24
 TEMPERATURE = 0.7
-
-
 Recipe = Callable[..., dict[str, Any]]
 
 
@@ -265,15 +262,7 @@ def test_a_step_without_rewards_follows_the_fault_policy(recipe: Recipe, checkpo
     assert is_same(weights(tmp_path / "skip"), MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
 
 
-@pytest.mark.parametrize(
-    ("scores", "options", "error"),
-    [
-        ({"no_such_score": 1.0}, {"judge": "offline"}, "scores: unknown-name"),
-        ({"green": 1.0}, {"judge": "offline"}, "scores: missing-requirement"),
-        ({"logical_f1": 1.0}, {}, "scores: missing-requirement"),
-        ({"logical_f1": 1.0}, {"no_such_option": 1}, "options.no_such_option: invalid-option"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "options", "error"), CASES["rewards"])
 def test_an_unusable_reward_is_refused_before_the_first_step(
     scores: dict[str, float], options: dict[str, Any], error: str, recipe: Recipe, tmp_path: Path
 ) -> None:
@@ -304,25 +293,7 @@ def test_a_validation_logs_what_is_not_rewarded(recipe: Recipe, phantoms: Path, 
         assert plot.getcolors(1 << 20) is not None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"grpo": {"num_generations": 3}}, "global_batch: expected a multiple of grpo.num_generations"),
-        ({"grpo": {"num_iterations": 3}}, "save_every: expected a multiple of grpo.num_iterations"),
-        ({"grpo": {"engine_args": {"seed": 1}}}, "engine_args: only available with engine=vllm"),
-        ({"grpo": {"reward": {"scores": {"findings": math.nan}}}}, "finite"),
-        ({"grpo": {"engine": "vllm"}, "lora": {"quantize": "nf4"}}, "lora.quantize: not available with grpo.engine"),
-        ({"grpo": {}, "tasks": {"grounded": 1, "phrase": 1}}, "tasks: phrase grounding is not available with grpo"),
-        ({"grpo": {}, "patch_loss": 1.0, "trained": ["encoder"]}, "patch_loss: not available with grpo"),
-        ({"grpo": {}, "lora": {"dropout": 0.1}}, "lora.dropout: expected 0"),
-        ({"grpo": {}, "model": {"vision_config": {}, "text_config": {}}}, "model: expected the folder"),
-        ({"grpo": {}, "dpo": {}, "train": [PAIRS]}, "dpo: expected either grpo or dpo"),
-        ({"dpo": {"beta": 0}, "train": [PAIRS]}, "greater than 0"),
-        ({"dpo": {}}, "train: expected `preferences` in each source"),
-        ({"train": [PAIRS]}, "dpo: expected options, since a source"),
-        ({"dpo": {}, "train": [PAIRS], "validation": {"sources": [PAIRS]}}, "validation.sources: preferences are only"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), CASES["post-training"])
 def test_an_inconsistent_config_is_refused(changes: dict[str, Any], message: str, checkpoint: Path) -> None:
     changes = {"global_batch": 8, **changes}
     with pytest.raises(ValueError, match=message):

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import yaml
 from error_checks import raises, summary
+from tiny_runs import CASES
 
 from maira.judge.run_config import read_judge_config
 from maira.train.config.run_config import AnomalyConfig, FromScratch, read_train_config
@@ -17,10 +18,6 @@ def write(folder: Path, **changes: object) -> Path:
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(SMALLEST | changes), encoding="utf-8")
     return path
-
-
-def fresh(**changes: object) -> dict[str, object]:
-    return {"vision_config": {}, "text_config": {}} | changes
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
@@ -66,33 +63,8 @@ def test_overrides_reach_into_nested_keys_and_lists(tmp_path: Path) -> None:
     assert (train_config.passes, train_config.precision, train_config.learning_rate) == (300, "no", 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        ({"pases": 3}, ": pases: unknown-field"),
-        ({"passes": 0}, ": passes: invalid-value"),
-        ({"learning_rate": float("inf")}, ": learning_rate: invalid-value"),
-        ({"betas": [0.9, 1.0]}, ": betas[1]: invalid-value"),
-        ({"tasks": {"phrases": 1}}, ": tasks.phrases: invalid-value"),
-        ({"drop": ["history"]}, ": drop[0]: invalid-value"),
-        ({"lora": {"rank": 0}}, ": lora.rank: invalid-value"),
-        ({"train": [{"manifest": "m", "tasks": {"phrases": 1}}]}, ": train[0].tasks.phrases: invalid-value"),
-        ({"model": 3}, ": model: invalid-value"),
-        ({"model": {"vision_config": {}}}, ": model.text_config: missing-field"),
-        ({"model": fresh(vision_config={"patch_sise": 16})}, ": model.vision_config.patch_sise: unknown-field"),
-        ({"model": fresh(vision_config={"stem": "mlp"})}, ": model.vision_config.stem: invalid-value"),
-        ({"base": "recipe.yaml"}, ": base: invalid-value"),
-        ({"base": "none.yaml"}, ": base: file-not-found"),
-        ({"base": 3}, ": base: invalid-value"),
-        ("a: [1\nb: 2", ":2: invalid-format"),
-        ("- a", ": invalid-format"),
-        ("", ": invalid-format"),
-        ("seed: 1\nfaults:\n  spike: 2\n  spike: 3\n", ":4: duplicate"),
-    ],
-)
-def test_invalid_content_names_file_line_and_field(
-    tmp_path: Path, content: dict[str, object] | str, error: str
-) -> None:
+@pytest.mark.parametrize(("content", "error"), CASES["invalid content"])
+def test_invalid_content_names_file_line_and_field(tmp_path: Path, content: dict[str, Any] | str, error: str) -> None:
     path = write(tmp_path, **(content if isinstance(content, dict) else {}))
     if isinstance(content, str):
         path.write_text(content, encoding="utf-8")
@@ -100,47 +72,14 @@ def test_invalid_content_names_file_line_and_field(
         read_train_config(path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tasks": {}}, "tasks: .* share above 0"),
-        ({"tasks": {"grounded": 1}, "train": [{"shards": "b", "tasks": {"phrase": 1}}]}, "tasks: .* share above 0"),
-        ({"train": []}, "train: "),
-        ({"train": [{"split": "train"}]}, r"train\[0\]: "),
-        ({"train": [{"manifest": "m.jsonl", "shards": "s3://b"}]}, r"train\[0\]: "),
-        ({"passes": 127}, "passes: .* 128, found 127"),
-        ({"passes": None}, "epochs: "),
-        ({"weights": "bfloat16"}, "weights: .* adamw_8bit"),
-        ({"patch_loss": 1.0}, "patch_loss: "),
-        ({"trained": ["encoder"], "lora": {}}, "lora: "),
-        ({"model": fresh(vision_config={"image_size": 60, "patch_size": 16})}, "image_size: .* 48 or 64, found 60"),
-        ({"model": fresh(vision_config={"num_attention_heads": 7})}, "hidden_size: .* num_attention_heads"),
-        ({"model": fresh(text_config={"hidden_size": "big"})}, "hidden_size: .* found 'big'"),
-        ({"model": fresh(text_config={"hidden_size": 32, "num_attention_heads": 7})}, "28 or 35"),
-        ({"model": fresh(image_merge=5)}, "image_merge, which is 5, such as 35 or 40"),
-        ({"out": None}, "out: "),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), CASES["contradictions"])
 def test_contradictory_values_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=rf"recipe\.yaml: .*{message}") as caught:
         read_train_config(write(tmp_path, **changes))
     assert caught.value.code is ErrorCode.INVALID_VALUE
 
 
-@pytest.mark.parametrize(
-    ("override", "error"),
-    [
-        ("passes", "invalid-option"),
-        ("validaton.every=3", "validaton: unknown-field"),
-        ("faults.spik.x=5", "faults.spik: unknown-field"),
-        ("passes.more=3", "passes.more: unknown-field"),
-        ("tasks=[", "tasks: invalid-value"),
-        ("passes=0", "passes: invalid-value"),
-        ("faults.spiek=3", "faults.spiek: unknown-field"),
-        ("train.0.splitt=a", "train[0].splitt: unknown-field"),
-        ("betas.2=0.9", "betas.2: unknown-field"),
-    ],
-)
+@pytest.mark.parametrize(("override", "error"), CASES["overrides"])
 def test_a_wrong_override_is_refused(tmp_path: Path, override: str, error: str) -> None:
     with raises(f"the command line: {error}"):
         read_train_config(write(tmp_path, betas=[0.9, 0.95], train=[{"shards": "a"}]), [override])
@@ -163,17 +102,7 @@ def test_an_error_names_the_file_that_contains_it(tmp_path: Path) -> None:
     assert error("train: m", "faults.spike=3") == "recipe.yaml: pases: unknown-field"
 
 
-@pytest.mark.parametrize(
-    ("changes", "keys"),
-    [
-        ({"train": "none.jsonl"}, "set train=FILE"),
-        ({"train": [{"manifest": "none.jsonl", "split": "train"}]}, "set train.0.manifest=FILE"),
-        (
-            {"validation": {"sources": [{"manifest": "none.jsonl"}]}},
-            "set validation.sources.0.manifest=FILE, or validation.sources=[] to disable validation",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "keys"), CASES["missing manifests"])
 def test_a_missing_manifest_is_named_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], keys: str
 ) -> None:

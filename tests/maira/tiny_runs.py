@@ -38,6 +38,7 @@ TEXT: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
 }
+CASES: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("run_configs.yaml").read_text("utf-8"))
 TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
 servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
