@@ -13,6 +13,8 @@ XDIST := --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-re
 # Every process of the tests would compile the packages again without a cache of bytecode.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 export PYTHONDONTWRITEBYTECODE :=
+# Beside other processes, Ray's workers would wait with their default niceness of 15.
+export RAY_worker_niceness := 0
 OUT := demo
 CHECKPOINT := checkpoints/phantom
 IMAGE := ghcr.io/maira-radfact/maira-radfact

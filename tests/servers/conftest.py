@@ -13,6 +13,7 @@ from real_servers import (
     HERE,
     MODEL_FOLDER,
     START_SECONDS,
+    VLLM,
     VLLM_ENGINE,
     VLLM_ENVIRONMENT,
     VLLM_PYTHON,
@@ -38,7 +39,7 @@ def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with process_group(command, log, {}, read_stdout=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        wait_until_healthy(process, address, log)
+        wait_until_healthy(address, log, lambda: process.poll() is not None)
         yield Server(f"{address}/v1", "smollm2")
 
 
@@ -51,22 +52,6 @@ def model_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def vllm_server(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """vLLM's OpenAI server with SmolLM2-135M-Instruct, on the CPU."""
-    require_vllm()
-    port = free_port()
-    log = tmp_path_factory.mktemp("vllm") / "log"
-    command = [str(VLLM_PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_folder)]
-    command += ["--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
-    command += ["--dtype", VLLM_ENGINE["dtype"], "--max-model-len", VLLM_ENGINE["max_model_len"]]
-    command += ["--max-num-seqs", VLLM_ENGINE["max_num_seqs"]]
-    with process_group(command, log, VLLM_ENVIRONMENT) as process:
-        address = f"http://127.0.0.1:{port}"
-        wait_until_healthy(process, address, log)
-        yield Server(f"{address}/v1", "smollm2")
-
-
-@pytest.fixture(scope="session")
 def run_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunVLLM]:
     """Run `radfact` or a script with vLLM, in a fork of a process that imports vLLM once."""
     require_vllm()
@@ -76,14 +61,16 @@ def run_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunVLLM]:
         assert process.stdin is not None
         assert process.stdout is not None
 
-        def run(program: object, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-            out = tmp_path_factory.mktemp("run")
+        def run(
+            program: object, *arguments: object, background: Path | None = None, **environment: str
+        ) -> subprocess.CompletedProcess[str]:
+            out = background or tmp_path_factory.mktemp("run")
             order = {
                 "program": str(program),
                 "arguments": [str(argument) for argument in arguments],
                 "environment": environment,
                 "out": str(out),
-                "seconds": START_SECONDS,
+                "seconds": None if background else START_SECONDS,
             }
             print(json.dumps(order), file=process.stdin, flush=True)
             code = process.stdout.readline()
@@ -92,3 +79,18 @@ def run_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunVLLM]:
             return subprocess.CompletedProcess(order["arguments"], int(code), *printed)
 
         yield run
+
+
+@pytest.fixture(scope="session")
+def vllm_server(model_folder: Path, run_vllm: RunVLLM, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """vLLM's OpenAI server with SmolLM2-135M-Instruct, on the CPU."""
+    port = free_port()
+    (program,) = VLLM.glob("lib/*/site-packages/vllm/entrypoints/openai/api_server.py")
+    arguments = ["--model", model_folder, "--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", port]
+    arguments += ["--enforce-eager", "--dtype", VLLM_ENGINE["dtype"], "--max-model-len", VLLM_ENGINE["max_model_len"]]
+    arguments += ["--max-num-seqs", VLLM_ENGINE["max_num_seqs"]]
+    folder = tmp_path_factory.mktemp("vllm")
+    command_line = Path(f"/proc/{run_vllm(program, *arguments, background=folder).returncode}/cmdline")
+    # The command line of an ended process is empty.
+    wait_until_healthy(f"http://127.0.0.1:{port}", folder / "stderr", lambda: not command_line.read_bytes())
+    return Server(f"http://127.0.0.1:{port}/v1", "smollm2")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -43,7 +44,10 @@ VLLM_ENGINE = {"dtype": "float32", "enforce_eager": "true", "max_model_len": "40
 
 
 RunVLLM = Callable[..., subprocess.CompletedProcess[str]]
-"""A program (`radfact`, or the path of a script), its arguments, and environment variables."""
+"""A program (`radfact`, or the path of a script), its arguments, and environment variables.
+
+With `background`, the folder for its output, it runs until the session ends, and the exit code is its process ID.
+"""
 
 
 @dataclass(frozen=True)
@@ -130,11 +134,11 @@ def process_group(
                 process.wait()
 
 
-def wait_until_healthy(process: subprocess.Popen[str], address: str, log: Path) -> None:
-    for _ in range(START_SECONDS * 2):
+def wait_until_healthy(address: str, log: Path, has_ended: Callable[[], bool]) -> None:
+    def is_healthy() -> bool:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5):
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-            break
-    pytest.fail(f"the server did not start: {log.read_text()[-2000:]}")
+            return True
+        assert not has_ended(), log.read_text()[-2000:]
+        return False
+
+    wait_until(is_healthy, log.read_text)

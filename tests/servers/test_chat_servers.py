@@ -16,13 +16,9 @@ from real_servers import (
     PAIRS,
     SPLITTER_FEW_SHOTS,
     VLLM_ENGINE,
-    VLLM_ENVIRONMENT,
-    VLLM_PYTHON,
     RunVLLM,
     Server,
     judge_arguments,
-    require_vllm,
-    run,
     run_radfact,
 )
 
@@ -36,6 +32,8 @@ from radfact.llm.vllm import fingerprint
 
 OPTIONS = ["--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--format", "schema"]
 SCORE = ["score", PAIRS, "--judge", f"vllm:{MODEL_FOLDER}", *judge_arguments(VLLM_ENGINE), *OPTIONS]
+NARRATIVE = "Heart size is normal and the lungs are clear."
+"""The narrative of the worked example, which a small model can split by repeating it."""
 SHORT = {"max_tokens": "48"}  # Most responses of the model reach the token limit.
 QUERIES = [
     EntailmentQuery(premises, hypothesis)
@@ -54,14 +52,14 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 def _complete_in_sequence(backend: ChatBackend) -> list[CachedResponse]:
-    """Return the responses to four requests, sent one after the other."""
+    """Return the responses to two requests, sent one after the other."""
 
     async def complete() -> list[CachedResponse]:
         system = PromptPrefix([("system", "You name organs.")])
         try:
             return [
                 await backend.complete(system, [("user", f"Name {number} organs of the chest.")], None)
-                for number in range(1, 5)
+                for number in (2, 3)
             ]
         finally:
             await backend.close()
@@ -116,9 +114,7 @@ def test_a_query_beyond_the_context_window_fails_alone(server: Server) -> None:
 
 def test_the_command_splits_and_judges(server: Server, tmp_path: Path) -> None:
     pairs, out = tmp_path / "pairs.csv", tmp_path / "results"
-    # The narrative of the worked example, which a small model can split by repeating it.
-    narrative = "Heart size is normal and the lungs are clear."
-    pairs.write_text(f"example_id,prediction,target\none,{narrative},{narrative}\n")
+    pairs.write_text(f"example_id,prediction,target\none,{NARRATIVE},{NARRATIVE}\n")
     arguments = ["score", pairs, "--judge", server.judge, "--base-url", server.base_url, "--format", "schema"]
     arguments += ["--judge-arg", "max_tokens=200", "--few-shots", FEW_SHOTS, "--splitter-few-shots", SPLITTER_FEW_SHOTS]
     process = run_radfact(*arguments, "--out", out)
@@ -155,8 +151,8 @@ def test_verdicts_in_process_equal_those_of_the_server(in_process: Path, vllm_se
     assert tokens[0] == tokens[1]
 
 
-def test_two_ray_workers_judge_as_one_process(in_process: Path, run_vllm: RunVLLM, tmp_path: Path) -> None:
-    process = run_vllm("radfact", *SCORE, "--engine", "ray", "--workers", "2", "--out", tmp_path)
+def test_a_ray_worker_judges_as_one_process(in_process: Path, run_vllm: RunVLLM, tmp_path: Path) -> None:
+    process = run_vllm("radfact", *SCORE, "--engine", "ray", "--workers", "1", "--out", tmp_path)
     assert process.returncode == ExitCode.SUCCESS, process.stderr
     assert _sentences(tmp_path) == _sentences(in_process)
     assert _run(tmp_path)["calls"] == _run(in_process)["calls"]
@@ -188,19 +184,16 @@ def test_options_that_vllm_refuses_are_input_errors(
 
 
 @pytest.mark.usefixtures("model_folder")
-def test_judge_and_splitter_share_an_engine_and_a_second_run_starts_none(tmp_path: Path) -> None:
-    require_vllm()
+def test_judge_and_splitter_share_an_engine_and_a_second_run_starts_none(run_vllm: RunVLLM, tmp_path: Path) -> None:
     pairs, out = tmp_path / "pairs.csv", tmp_path / "results"
-    narrative = "Heart size is normal and the lungs are clear."
-    pairs.write_text(f"example_id,prediction,target\none,{narrative},{narrative}\n")
-    command = [VLLM_PYTHON.with_name("radfact"), "score", pairs, *SCORE[2:]]
-    command += ["--splitter-few-shots", SPLITTER_FEW_SHOTS, "--out", out]
-    process = run(command, VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "INFO"})
+    pairs.write_text(f"example_id,prediction,target\none,{NARRATIVE},{NARRATIVE}\n")
+    command = ["radfact", "score", pairs, *SCORE[2:], "--splitter-few-shots", SPLITTER_FEW_SHOTS, "--out", out]
+    process = run_vllm(*command)
     assert process.returncode == ExitCode.SUCCESS, process.stderr
-    assert process.stderr.count("Initializing a V1 LLM engine") == 1
+    assert process.stderr.count("checkpoint shards:   0%") == 1  # Each engine loads the weights once.
     sentences = _sentences(out)
     # With this cache size, an engine cannot start.
-    second = run(command, VLLM_ENVIRONMENT | {"VLLM_CPU_KVCACHE_SPACE": "100000"})
+    second = run_vllm(*command, VLLM_CPU_KVCACHE_SPACE="100000")
     assert second.returncode == ExitCode.SUCCESS, second.stderr
     assert _sentences(out) == sentences
 

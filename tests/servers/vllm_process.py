@@ -2,10 +2,11 @@
 
 Reads orders from standard input, one JSON object in a line: the program (`radfact`, or the path of a script), its
 arguments, the environment variables to add, the folder for its `stdout` and `stderr`, and the seconds after which it is
-ended. Writes the exit code of each.
+ended. Writes the exit code of each; without seconds, the program runs on, and its process ID is written.
 """
 
 import json
+import multiprocessing
 import os
 import runpy
 import signal
@@ -13,9 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import vllm.entrypoints.openai.api_server
 import vllm.v1.engine.async_llm
 import vllm.v1.engine.core
 import vllm.v1.worker.cpu_worker  # noqa: F401
+
+_FORK = multiprocessing.get_context("fork")
 
 
 def run(order: dict[str, Any]) -> None:
@@ -23,8 +27,10 @@ def run(order: dict[str, Any]) -> None:
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(Path(order["out"], name), os.O_WRONLY | os.O_CREAT), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.alarm(order["seconds"])
+    signal.alarm(order["seconds"] or 0)
     os.environ |= order["environment"]
+    # vLLM for the CPU asks for spawn, by which each of its processes would import vLLM again; for GPUs it forks.
+    multiprocessing.get_context = lambda *_: _FORK
     sys.argv = [order["program"], *order["arguments"]]
     if order["program"] == "radfact":
         from radfact.cli.main import main
@@ -40,4 +46,5 @@ if __name__ == "__main__":
         if child == 0:
             run(json.loads(line))
             sys.exit()
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        waits = json.loads(line)["seconds"]
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if waits else child, flush=True)
