@@ -93,7 +93,7 @@ $(VENV)/lowest/installed: $(VENV)/installed
 $(VENV)/vllm/installed: $(VENV)/installed constraints-gpu.txt $(wildcard $(SERVERS)/vllm-*.txt)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/vllm
 	wheels="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)"; \
-	$(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --compile-bytecode $${wheels:+--find-links "$$wheels"} \
+	$(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python $${wheels:+--find-links "$$wheels"} \
 		--constraint constraints-gpu.txt --override $(SERVERS)/vllm-overrides.txt \
 		--requirements $(SERVERS)/vllm-requirements.txt --editable ".[ray]" \
 		&& $(BIN)/uv pip install --quiet --python $(VENV)/vllm/bin/python --no-deps --target $(VENV)/vllm/vision \
