@@ -1,11 +1,18 @@
+"""Defaults and tokens of the release."""
+
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from maira.model.config import RAD_DINO, MairaConfig, context_window
 from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.tokens import IMAGE, SPARE_IMAGE_TOKENS, add_tokens
+from maira.train.components import train_tokenizer
 
 
 def test_the_default_model_has_the_parameter_count_of_the_release() -> None:
@@ -50,3 +57,32 @@ def test_a_patch_merge_that_does_not_divide_the_grid_is_refused() -> None:
 def test_only_position_scaling_extends_the_context_window(rope: dict[str, Any], room: int) -> None:
     config = LlamaConfig(max_position_embeddings=100, rope_parameters={"rope_theta": 10000.0, **rope})
     assert context_window(config) == room
+
+
+def test_ids_are_those_of_the_release() -> None:
+    words = {f"w{i}": i for i in range(32000)}
+    llama_sized = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
+    assert add_tokens(llama_sized) == 207
+    # The ids of the release for the 32,000 tokens of Llama (specification, "Architecture").
+    tokens = ["<obj>", "</obj>", "<x0>", "<x99>", "<y0>", "<y99>", "<box>", "</box>", "<image>", *SPARE_IMAGE_TOKENS]
+    ids = [32000, 32001, 32002, 32101, 32102, 32201, 32202, 32203, 32204, 32205, 32206]
+    assert llama_sized.convert_tokens_to_ids(tokens) == ids
+    assert len(llama_sized) == 32207
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(["The lungs are clear. A nodule."], 300)
+
+
+def test_only_image_tokens_are_special(tokenizer: PreTrainedTokenizerFast) -> None:
+    special = set(tokenizer.all_special_tokens) | {
+        token.content for token in tokenizer.added_tokens_decoder.values() if token.special
+    }
+    assert special == {"<unk>", "<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_encode_and_decode_round_trip(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == text

@@ -131,7 +131,7 @@ def test_a_step_reads_its_losses_and_norm_only(
     pinned: list[Tensor] = []
     # Pinning needs a GPU as well.
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    # As does torch's kernel, whose signature test_attention.py checks.
+    # As does torch's kernel, whose signature test_loss.py checks.
     monkeypatch.setattr(attention, "varlen_attn", lambda query, key, value, *_, **__: query + key + value)
     if device == GPU:
         monkeypatch.setattr(ParallelModel, "backward", without_backward)

@@ -1,19 +1,26 @@
-"""Losses of packed rows: those of the samples by themselves."""
+"""Losses of packed rows, and attention within their samples: those of the samples by themselves."""
 
+import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_rows import KINDS, alone, gradients, make_sample, pack, trainable
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.masking_utils import create_causal_mask
 
 from maira.model.config import MairaConfig
+from maira.train import attention
 from maira.train.data.packing import EncodedSample, StepTotals
 from maira.train.data.schedule import EncodedRow, collate_row
 from maira.train.loss import MairaLossModel
+from radfact.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +85,118 @@ def test_an_empty_row_has_zero_loss_and_gradients(training: MairaLossModel, conf
     assert loss.item() == 0
     assert computed
     assert all(not gradient.any() for gradient in computed.values())
+
+
+WITHOUT_SHARED_HEADS = frozenset({"scale", "window_size"})
+"""Keyword arguments of the kernel of torch 2.11."""
+
+
+def by_definition(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What torch documents of `varlen_attn`, one sequence after the other: (tokens, heads, width)."""
+    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+    assert (cu_seq_q[0], cu_seq_q[-1]) == (0, len(query))
+    assert max_q == max_k == int(cu_seq_q.diff().max())
+    assert query.dtype == key.dtype == value.dtype
+    assert enable_gqa or query.shape[1] == key.shape[1]
+    outs = []
+    for start, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist(), strict=True):
+        q, k, v = (states[start:end].transpose(0, 1)[None] for states in (query, key, value))
+        causal = window_size == (-1, 0)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=enable_gqa)
+        outs.append(out[0].transpose(0, 1))
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize("options", [attention._VARLEN_OPTIONS, WITHOUT_SHARED_HEADS], ids=["here", "torch 2.11"])
+@pytest.mark.parametrize("padding", [0, 40])
+def test_kernels_give_equal_losses(
+    config: MairaConfig, monkeypatch: pytest.MonkeyPatch, options: frozenset[str], padding: int
+) -> None:
+    """With the kernel that needs a GPU played by its definition; heads of keys are shared."""
+    monkeypatch.setattr(attention, "varlen_attn", by_definition)
+    monkeypatch.setattr(attention, "_VARLEN_OPTIONS", options)
+    model = trainable(config, num_attention_heads=4, num_key_value_heads=2)
+    row = pack([make_sample(config, n, 5, 3 * n, seed=n) for n in (2, 1, 3)], padding)
+    losses = [
+        MairaLossModel(model, KINDS, 0.0, kernel)(row).per_sample.tolist()
+        for kernel in (attention.SAMPLES, attention.VARLEN)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.skipif("window_size" not in attention._VARLEN_OPTIONS, reason="torch has no such kernel")
+def test_the_variable_length_kernel_matches_the_torch_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own checks and shapes, forward and backward, without a GPU: tensors of no memory."""
+    signature = inspect.signature(attention.varlen_attn)
+    called: dict[str, Any] = {}
+    kernel = attention.varlen_attn
+
+    def spy(*args: Any, **options: Any) -> Any:
+        called.update(signature.bind(*args, **options).arguments)
+        return kernel(*args, **options)
+
+    monkeypatch.setattr(attention, "varlen_attn", spy)
+    query, key, value = (
+        torch.empty(1, heads, 100, 64, device="meta", dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2, 2)
+    )
+    starts = torch.empty(4, dtype=torch.int32, device="meta")
+    row = attention.PackedRow(starts, 60, starts.new_empty(0), starts.new_empty(0))
+    out, _ = attention._attend(attention._varlen, torch.nn.Identity(), query, key, value, None, scaling=0.125, row=row)
+    out.sum().backward()
+    assert out.shape == (1, 100, 4, 64)
+    assert key.grad is not None
+    assert called["window_size"] == (-1, 0)
+    assert (called["max_q"], called["max_k"], called["scale"]) == (60, 60, 0.125)
+
+
+def test_packed_rows_need_no_mask(config: MairaConfig) -> None:
+    """It would have the square of the row's length."""
+    attention.register_kernels()
+    model = trainable(config)
+    attention.set_kernel(model, attention.SAMPLES)
+    row = torch.zeros(1, 64, 32)
+    mask = create_causal_mask(
+        config=model.model.language_model.config,
+        inputs_embeds=row,
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=torch.cat([torch.arange(40), torch.arange(24)])[None],
+    )
+    assert mask is None
+
+
+def test_generation_matches_the_attention_of_transformers(config: MairaConfig) -> None:
+    """Two prompts of different length, padded on the left, continued by a model in training."""
+    model = trainable(config).eval()
+    prompts = [make_sample(config, 1, words, 2, seed=words).input_ids for words in (3, 9)]
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    pixels = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32))
+    inputs: dict[str, Any] = {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(longest) >= torch.tensor([[longest - len(p)] for p in prompts])).long(),
+        "pixel_values": pixels,
+        "max_new_tokens": 8,
+        "do_sample": False,
+    }
+    before = model.generate(**inputs).tolist()
+    attention.set_kernel(model, attention.SAMPLES)
+    assert model.generate(**inputs).tolist() == before
+
+
+def test_a_cpu_has_the_kernel_that_needs_no_gpu() -> None:
+    assert attention.select_kernel("auto", torch.device("cpu"), torch.bfloat16) == attention.SAMPLES
+    with pytest.raises(InputError, match="needs a GPU"):
+        attention.select_kernel("varlen", torch.device("cpu"), torch.bfloat16)

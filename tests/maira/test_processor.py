@@ -1,3 +1,5 @@
+"""Prompts word for word, and the processor that makes a model's inputs of prompts, answers and images."""
+
 import json
 from itertools import product
 from pathlib import Path
@@ -6,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from error_checks import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_prompts import build_prompt
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
 
@@ -18,11 +20,65 @@ from maira.data.images import Gray
 from maira.model.image_processor import DEVIATION, MEAN, MairaImageProcessor
 from maira.model.parser import render_report
 from maira.model.processor import MairaProcessor, UnusedInputWarning
-from maira.model.prompts import TEMPLATE, build_messages, build_target
+from maira.model.prompts import NEW_TOKENS, TEMPLATE, Preset, Task, build_messages, build_target, render
 from maira.model.tokens import add_tokens
 from maira.train.components import train_tokenizer
 from radfact.errors import ErrorCode
 from radfact.records import Box, Sentence
+
+WORDING: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text("utf-8"))
+BOTH = (False, True)
+SECTIONS = {
+    "prior_report": "Lungs were clear.",
+    "indication": "Cough.\n  Fever?",
+    "technique": "PA view.",
+    "comparison": "None.",
+}
+each_preset = pytest.mark.parametrize("preset", ["release", "paper"])
+
+
+def build_prompt(task: Task, preset: Preset = "release", **context: Any) -> str:
+    """The prompt as text, by our chat template."""
+    return render(build_messages(task, preset, **context))
+
+
+@each_preset
+def test_phrase_prompts_show_the_frontal_without_the_word_only(preset: Preset) -> None:
+    expected = WORDING["head"] + WORDING[preset]["phrase"] + WORDING["tail"]
+    for lateral, prior in product(BOTH, repeat=2):
+        context = {"has_lateral": lateral, "has_prior": prior, **SECTIONS}
+        assert build_prompt("phrase", preset, **context, phrase="Left nodule.") == expected
+
+
+@pytest.mark.parametrize("missing", [None, "", " \n"])
+@each_preset
+@pytest.mark.parametrize("task", ["findings", "grounded"])
+def test_every_combination_of_images_and_sections(preset: Preset, task: Task, missing: str | None) -> None:
+    for lateral, prior, *present in product(BOTH, repeat=6):
+        given = dict(zip(SECTIONS, present, strict=True))
+        sections = {name: text if given[name] else missing for name, text in SECTIONS.items()}
+        shown = {name: text if given[name] else "N/A" for name, text in SECTIONS.items()}
+        images = " and ".join(["lateral"] * lateral + ["prior"] * prior) or "frontal"
+        expected = (
+            WORDING["head"]
+            + WORDING[preset][images].replace("GIVEN REPORT", shown["prior_report"])
+            + WORDING[preset]["instruction"]
+            + WORDING["grounded"] * (task == "grounded")
+            + " INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}".format(**shown)
+            + WORDING["tail"]
+        )
+        assert build_prompt(task, preset, has_lateral=lateral, has_prior=prior, **sections) == expected
+
+
+@pytest.mark.parametrize("phrase", [None, "", "  "])
+def test_phrase_grounding_needs_a_phrase(phrase: str | None) -> None:
+    with pytest.raises(ValueError, match="needs a phrase"):
+        build_prompt("phrase", phrase=phrase)
+
+
+def test_answers_are_as_long_as_those_of_the_release() -> None:
+    assert NEW_TOKENS == {"findings": 300, "grounded": 450, "phrase": 150}
+
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=30)
 REPORT = render_report(
@@ -56,8 +112,7 @@ def built(request: pytest.FixtureRequest) -> MairaProcessor:
     return MairaProcessor(MairaImageProcessor(size=32), llama_tokenizer(legacy=request.param == "legacy_llama"), 4)
 
 
-KINDS = ["byte_level", "llama", "legacy_llama"]
-every_kind = pytest.mark.parametrize("built", KINDS, indirect=True)
+every_kind = pytest.mark.parametrize("built", ["byte_level", "llama", "legacy_llama"], indirect=True)
 
 
 @every_kind
@@ -121,12 +176,7 @@ def test_an_image_has_1369_tokens_by_default() -> None:
     ],
 )
 def test_unfit_images_and_unknown_arguments_are_refused(
-    processor: MairaProcessor,
-    radiographs: list[Gray],
-    text: Any,
-    images: list[int],
-    options: dict[str, Any],
-    message: str,
+    processor: MairaProcessor, radiographs: list[Gray], text: Any, images: list[int], options: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         processor([radiographs[:count] for count in images] or None, text, **options)
@@ -241,15 +291,9 @@ def released(tmp_path: Path) -> Path:
     """A folder that names the released code's classes and a standard image processor, as inferred, not seen."""
     llama_tokenizer(legacy=False).save_pretrained(tmp_path)
     code = {"auto_map": {"AutoProcessor": "processing_maira2.Maira2Processor"}, "processor_class": "Maira2Processor"}
-    image_processor = {
-        "image_processor_type": "BitImageProcessor",
-        "size": {"shortest_edge": 518},
-        "crop_size": {"height": 518, "width": 518},
-        "do_normalize": True,
-        "image_mean": [0.5307] * 3,
-        "image_std": [0.2583] * 3,
-        "resample": 3,
-    }
+    sizes = {"size": {"shortest_edge": 518}, "crop_size": {"height": 518, "width": 518}, "resample": 3}
+    levels = {"do_normalize": True, "image_mean": [0.5307] * 3, "image_std": [0.2583] * 3}
+    image_processor = {"image_processor_type": "BitImageProcessor", **sizes, **levels}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(code | image_processor))
     (tmp_path / "processor_config.json").write_text(json.dumps(code | {"image_token": "<image>", "patch_size": 14}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "maira2"}))
@@ -339,21 +383,15 @@ def test_a_template_that_loses_parts_of_a_prompt_is_an_error(with_template: Path
         MairaProcessor.from_pretrained(with_template)
 
 
-@pytest.mark.parametrize(("prior", "grounded"), list(product((False, True), repeat=2)))
+@pytest.mark.parametrize(("prior", "grounded"), list(product(BOTH, repeat=2)))
 def test_a_study_is_prepared_as_by_the_released_processor(
     processor: MairaProcessor, radiographs: list[Gray], prior: bool, grounded: bool
 ) -> None:
     frontal, lateral, prior_frontal = radiographs
     sections = {"indication": "Cough.", "technique": "PA view.", "prior_report": "Clear." if prior else None}
-    result = processor.format_and_preprocess_reporting_input(
-        current_frontal=frontal,
-        current_lateral=lateral,
-        prior_frontal=prior_frontal if prior else None,
-        comparison=None,
-        return_tensors="pt",
-        get_grounding=grounded,
-        **sections,
-    )
+    options: dict[str, Any] = {"comparison": None, "return_tensors": "pt", "get_grounding": grounded}
+    images = {"current_lateral": lateral, "prior_frontal": prior_frontal if prior else None}
+    result = processor.format_and_preprocess_reporting_input(current_frontal=frontal, **images, **options, **sections)
     prompt = build_prompt("grounded" if grounded else "findings", has_lateral=True, has_prior=prior, **sections)
     expected = processor([radiographs[: 2 + prior]], [prompt])
     assert all(torch.equal(result[name], expected[name]) for name in expected)
@@ -365,12 +403,10 @@ def test_phrases_and_responses_are_prepared_as_by_the_released_processor(
     phrase = processor.format_and_preprocess_phrase_grounding_input(radiographs[0], "Nodule.", return_tensors="pt")
     expected = processor([radiographs[:1]], [build_prompt("phrase", phrase="Nodule.")])
     assert torch.equal(phrase["input_ids"], expected["input_ids"])
+    texts = {"prior_report": "Clear.", "assistant_text": "Clear."}
     with pytest.warns(UnusedInputWarning):  # a prior report without a prior image
-        result = processor.format_and_preprocess_reporting_input(
-            radiographs[0], prior_report="Clear.", assistant_text="Clear."
-        )
-    expected_ids = processor.encode_prompt(f"{build_prompt('findings')} Clear.", 1)
-    assert result["input_ids"][0].tolist() == expected_ids
+        result = processor.format_and_preprocess_reporting_input(radiographs[0], **texts)
+    assert result["input_ids"][0].tolist() == processor.encode_prompt(f"{build_prompt('findings')} Clear.", 1)
 
 
 def test_responses_are_converted_as_by_the_released_processor(processor: MairaProcessor) -> None:

@@ -1,9 +1,14 @@
-"""The two halves that vLLM's engine makes of a checkpoint: the plain Llama, and everything in front of it."""
+"""The two halves that vLLM's engine makes of a checkpoint: the plain Llama, and everything in front of it.
 
+Also how vLLM has to run; tests/servers/test_vllm_generate.py runs it.
+"""
+
+import asyncio
 import json
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,21 +19,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from maira.data.manifest import read_manifest
 from maira.data.study import Study
+from maira.generate import vllm_engine
 from maira.generate import vllm_parts as module
 from maira.generate.engine import FailedRequest, report_request
+from maira.generate.vllm_engine import VLLMEngine
 from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import fingerprint
 from maira.model.task_examples import make_example
 from maira.model.tokens import OBJECT
-from radfact.errors import ErrorCode
+from radfact.errors import ErrorCode, RunError
 
 
 @pytest.fixture
 def study(phantoms: Path) -> Study:
     """A study that has a lateral and a prior, too."""
-    studies = read_manifest(phantoms)
-    first_study = studies[0]
-    return first_study.model_copy(update={"lateral": studies[1].frontal, "prior_frontal": studies[2].frontal})
+    first, second, third, *_ = read_manifest(phantoms)
+    return first.model_copy(update={"lateral": second.frontal, "prior_frontal": third.frontal})
 
 
 def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -129,10 +135,8 @@ def test_concurrent_processes_write_the_folder_once(
     built = []
     export = module._export
     monkeypatch.setattr(module, "_export", lambda *arguments: (built.append(1), export(*arguments)))
-    together = [
-        threading.Thread(target=export_plain_llama, args=(checkpoint, torch.float32, tmp_path / "llama"))
-        for _ in range(3)
-    ]
+    arguments = (checkpoint, torch.float32, tmp_path / "llama")
+    together = [threading.Thread(target=export_plain_llama, args=arguments) for _ in range(3)]
     for thread in together:
         thread.start()
     for thread in together:
@@ -152,3 +156,39 @@ def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, 
     assert "broken.png: " in unread.reason
     assert isinstance(embedded, tuple)
     assert (embedded[0].max_new_tokens, embedded[1].shape) == (1, (length, 32))
+
+
+def test_an_engine_without_grammar_support_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM has one of two model runners."""
+    ended: list[bool] = []
+    config = SimpleNamespace(use_v2_model_runner=True)
+    engine = SimpleNamespace(vllm_config=config, shutdown=lambda: ended.append(True))
+    monkeypatch.setattr(vllm_engine, "start_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(vllm_engine, "version", lambda _: "9.9")
+    with pytest.raises(RunError, match=r"vLLM 9\.9 .* model runner"):
+        asyncio.run(vllm_engine._start("folder", {}, "engine_args"))
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("failing", ["weights", "reload_weights", "kv_cache", "prefix_cache"])
+def test_an_engine_that_cannot_load_weights_ends_with_an_explanation(failing: str) -> None:
+    async def call(name: str) -> None:
+        if name == failing:
+            raise ValueError("CUDA out of memory")
+
+    sleeping = SimpleNamespace(
+        wake_up=lambda tags: call(*tags),
+        collective_rpc=call,
+        reset_prefix_cache=lambda: call("prefix_cache"),
+    )
+    engine = VLLMEngine.__new__(VLLMEngine)
+    engine._engine, engine._has_sleep_mode, engine._loop = sleeping, True, asyncio.new_event_loop()
+    thread = threading.Thread(target=engine._loop.run_forever)
+    thread.start()
+    try:
+        with pytest.raises(RunError, match=r"cannot load the weights \(CUDA out of memory\)"):
+            engine.load_weights()
+    finally:
+        engine._loop.call_soon_threadsafe(engine._loop.stop)
+        thread.join()
+        engine._loop.close()
