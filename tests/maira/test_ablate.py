@@ -24,17 +24,8 @@ from radfact.io.jsonl import write_json
 
 Ablate = Callable[..., Result]
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-ROWS = {
-    "no_prior": {"drop": ["prior"]},
-    "no_comparison": {"drop": ["comparison"]},
-    "no_prior_no_comparison": {"drop": ["prior", "comparison"]},
-    "no_lateral": {"drop": ["lateral"]},
-    "no_technique": {"drop": ["technique"]},
-    "no_lateral_no_technique": {"drop": ["lateral", "technique"]},
-    "no_findings": {"tasks.findings": 0.0},
-    "no_grounding": {"tasks.grounded": 0.0, "tasks.phrase": 0.0},
-}
-"""What sets each row of the paper's tables D.7 to D.10 apart from MAIRA-2."""
+CASES = yaml.safe_load(Path(__file__).with_name("experiments.yaml").read_text("utf-8"))
+ROWS = CASES["ablations"]
 
 
 @pytest.mark.parametrize(("folder", "base"), [("ablations", "maira2_7b"), ("ablations/phantom", "phantom")])
@@ -154,15 +145,7 @@ def test_a_config_stays_trained_if_its_origin_cannot_be_checked(
     assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        ("print('maira: no such file\\nTraceback', file=sys.stderr); sys.exit(2)", "train: no such file"),
-        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
-        ("assert sys.argv[1:] == ['-m', 'maira', 'train', 'recipe.yaml']; sys.exit(3)", None),
-    ],
-    ids=["error", "crash", "skipped samples"],
-)
+@pytest.mark.parametrize(("program", "message"), CASES["launchers"])
 def test_a_command_fails_with_its_error_line_or_its_status(program: str, message: str | None, tmp_path: Path) -> None:
     (tmp_path / "launcher.py").write_text(f"import sys\n{program}\n")
     launcher = [sys.executable, str(tmp_path / "launcher.py")]
@@ -217,26 +200,23 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Ablate:
     return run
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (("--device", "nope"), "--device: invalid-option"),
-        (("--launch", "no-such-launcher --num_processes 8"), "--launch: invalid-option"),
-        (("--split", "test"), "set.jsonl: split: empty-input"),
-    ],
-)
-def test_a_wrong_option_is_refused_before_any_training(
-    options: tuple[str, str], error: str, ablate: Ablate, commands: Commands
-) -> None:
-    with raises(error):
-        ablate(*options)
+def test_a_wrong_option_is_refused_before_any_training(ablate: Ablate, commands: Commands) -> None:
+    for options, error in CASES["refused ablations"]:
+        with raises(error):
+            ablate(*options)
     assert commands.trained == []
 
 
-@pytest.mark.usefixtures("commands")
-def test_the_table_has_a_row_per_model_and_input_set(ablate: Ablate, tmp_path: Path) -> None:
+def test_the_table_has_a_row_per_model_and_input_set(
+    ablate: Ablate, commands: Commands, recipes: list[Path], tmp_path: Path
+) -> None:
+    base = read_train_config(recipes[0])
+    shutil.copytree(commands.checkpoint, base.out / "checkpoint")
+    write_json(base.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
     result = ablate("--infer", "--task", "grounded", "--subset", "prior")
     assert result.exit_code == 0, result.output
+    assert result.output.count("is used as it is") == 1
+    assert commands.trained == ["blind", "mute"]
     assert "2 studies; skipped: 1 without an input of the subset." in result.output
     record = json.loads((tmp_path / "out" / "ablation.json").read_text())
     rows = record["experiments"]
@@ -252,16 +232,6 @@ def test_the_table_has_a_row_per_model_and_input_set(ablate: Ablate, tmp_path: P
     assert 'blind: trained as base, except drop = ["prior", "comparison"].' in page
     assert "mute: trained as base, except" in page
     assert "mute: the model was not trained on this task." not in page
-
-
-def test_messages_about_a_checkpoint_are_printed_once(ablate: Ablate, commands: Commands, recipes: list[Path]) -> None:
-    recipe = read_train_config(recipes[0])
-    shutil.copytree(commands.checkpoint, recipe.out / "checkpoint")
-    write_json(recipe.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
-    result = ablate("--infer")
-    assert result.exit_code == 0, result.output
-    assert result.output.count("is used as it is") == 1
-    assert commands.trained == ["blind", "mute"]
 
 
 def test_only_a_failed_config_is_trained_again(

@@ -9,13 +9,7 @@ import sentencepiece
 import torch
 from error_checks import raises_code
 from torch import Tensor
-from transformers import (
-    Dinov2Config,
-    Dinov2Model,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LlamaTokenizer,
-)
+from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
 from typer.testing import CliRunner
 
 from maira.cli.main import app
@@ -26,11 +20,7 @@ from maira.model.processor import MairaProcessor
 from maira.model.tokens import IMAGE
 from radfact.errors import ErrorCode
 
-SENTENCES = (
-    "The lungs are clear.",
-    "There is a small left pleural effusion.",
-    "No pneumothorax. Heart size is normal.",
-)
+TEXTS = ["The lungs are clear.", "There is a small left pleural effusion.", "No pneumothorax. Heart size is normal."]
 ROWS = 400
 """Rows of the language model's embeddings, more than its tokenizer needs, as is common."""
 
@@ -38,7 +28,7 @@ ROWS = 400
 def sentencepiece_tokenizer(folder: Path) -> None:
     """`tokenizer.model` alone, as Vicuna's folder has it."""
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 20),
+        sentence_iterator=iter(TEXTS * 20),
         model_prefix=str(folder / "tokenizer"),
         vocab_size=340,
         model_type="bpe",
@@ -50,12 +40,7 @@ def sentencepiece_tokenizer(folder: Path) -> None:
 
 
 def language_model(folder: Path, **options: Any) -> LlamaForCausalLM:
-    sizes: dict[str, Any] = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(1)
     built = LlamaForCausalLM(LlamaConfig(**{"vocab_size": ROWS} | sizes | options))
     built.save_pretrained(folder)
@@ -141,35 +126,25 @@ def test_a_tied_head_is_untied(parts: tuple[Path, Path], tmp_path: Path) -> None
     assert head.data_ptr() != embeddings.data_ptr()
 
 
-@pytest.mark.parametrize(
-    ("encoder", "language", "code", "match"),
-    [
-        ("empty", "language", ErrorCode.FILE_UNREADABLE, None),
-        ("encoder", "empty", ErrorCode.FILE_NOT_FOUND, None),
-        ("language", "language", ErrorCode.FILE_UNREADABLE, None),
-        ("encoder", "assembled", ErrorCode.MISMATCH, "<image>"),
-        ("encoder", "small", ErrorCode.MISMATCH, "340 .* 339"),
-    ],
-)
 def test_folders_of_other_content_are_refused_and_nothing_is_written(
-    encoder: str,
-    language: str,
-    code: ErrorCode,
-    match: str | None,
-    parts: tuple[Path, Path],
-    assembled: Path,
-    tmp_path: Path,
+    parts: tuple[Path, Path], assembled: Path, tmp_path: Path
 ) -> None:
-    folders = {"encoder": parts[0], "language": parts[1], "assembled": assembled}
-    folders |= {name: tmp_path / name for name in ("empty", "small")}
-    folders["empty"].mkdir()
-    if language == "small":  # by one row than its tokenizer
-        language_model(folders["small"], vocab_size=len(LlamaTokenizer.from_pretrained(parts[1])) - 1)
-        shutil.copy(parts[1] / "tokenizer.model", folders["small"])
+    empty, small = tmp_path / "empty", tmp_path / "small"
+    empty.mkdir()
+    # By one row than its tokenizer.
+    language_model(small, vocab_size=len(LlamaTokenizer.from_pretrained(parts[1])) - 1)
+    shutil.copy(parts[1] / "tokenizer.model", small)
     before = {*tmp_path.iterdir()}
-    with raises_code(code, match=match):
-        assemble(folders[encoder], folders[language], tmp_path / "out")
-    assert {*tmp_path.iterdir()} == before
+    for encoder, language, code, match in (
+        (empty, parts[1], ErrorCode.FILE_UNREADABLE, None),
+        (parts[0], empty, ErrorCode.FILE_NOT_FOUND, None),
+        (parts[1], parts[1], ErrorCode.FILE_UNREADABLE, None),
+        (parts[0], assembled, ErrorCode.MISMATCH, "<image>"),
+        (parts[0], small, ErrorCode.MISMATCH, "340 .* 339"),
+    ):
+        with raises_code(code, match=match):
+            assemble(encoder, language, tmp_path / "out")
+        assert {*tmp_path.iterdir()} == before
 
 
 def test_the_command_assembles(parts: tuple[Path, Path], tmp_path: Path) -> None:

@@ -80,10 +80,7 @@ def test_boxes_outside_the_crop_and_masks_are_dropped_and_noted(
 def test_boxes_partly_outside_the_crop_are_clipped_and_noted(make_study: Any, task: Task) -> None:
     cut = Sentence(text="Left lung.", boxes=(box(0.5, 0.2, 0.9, 0.4),))
     example = make_example(make_study(grounded_findings=[cut]), task, phrase=cut)
-    assert (example.notes, example.target) == (
-        (BOX_CLIPPED,),
-        " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>",
-    )
+    assert (example.notes, example.target) == ((BOX_CLIPPED,), " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>")
 
 
 @pytest.mark.parametrize(

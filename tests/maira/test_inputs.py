@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from draft_files import read_rows
 from error_checks import raises, raises_code
 from hypothesis import given
@@ -34,25 +35,8 @@ from radfact.llm import ChatClient, mock_client
 from radfact.records import Pair, Sentence
 from radfact.results.compare import Comparison
 
-FULL = Study(
-    sample_id="a",
-    frontal=Path("f.png"),
-    lateral=Path("l.png"),
-    prior_frontal=Path("p.png"),
-    prior_report="PRIOR-TEXT",
-    technique="TECHNIQUE-TEXT",
-    comparison="COMPARISON-TEXT",
-    indication="INDICATION-TEXT",
-    findings="Clear.",
-    grounded_findings=[Sentence(text="Clear.")],
-)
-SHOWN: dict[Input, tuple[str, ...]] = {
-    "prior": ("PRIOR-TEXT", "the prior frontal image<image>"),
-    "lateral": ("the current lateral image<image>",),
-    "technique": ("TECHNIQUE-TEXT",),
-    "comparison": ("COMPARISON-TEXT",),
-    "indication": ("INDICATION-TEXT",),
-}
+CASES = yaml.safe_load(Path(__file__).with_name("experiments.yaml").read_text("utf-8"))
+FULL = Study.model_validate(CASES["study"])
 
 some_inputs = st.lists(st.sampled_from(INPUTS), unique=True)
 
@@ -65,7 +49,7 @@ def test_a_prompt_shows_exactly_the_inputs_not_dropped(dropped: list[Input]) -> 
     prompt = render(example.messages)
     images = {"f.png": True, "l.png": "lateral" not in dropped, "p.png": "prior" not in dropped}
     assert sorted(map(str, example.images)) == [name for name, is_shown in images.items() if is_shown]
-    for name, texts in SHOWN.items():
+    for name, texts in CASES["shown"].items():
         for text in texts:
             assert (text in prompt) == (name not in dropped)
 
@@ -251,7 +235,7 @@ def _command(arguments: Sequence[str]) -> str:
     return result.output
 
 
-def test_the_command_drafts_scores_and_compares(
+def test_the_command_drafts_scores_and_compares_and_scores_existing_drafts_again(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -270,6 +254,15 @@ def test_the_command_drafts_scores_and_compares(
         assert output.count(f"Not in the table: {name} (needs weights: ") == 1
     assert max(len(line) for line in output.splitlines() if "│" in line) <= 80
     assert len(re.findall(r"logical_f1\b", output)) == 3
+    (tmp_path / "strict.py").write_text("def judge(premises, hypothesis):\n    return hypothesis in premises\n")
+    (tmp_path / "judge.yaml").write_text("judge: python:strict:judge\nbootstrap: 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delattr("maira.generate.drafts.start_engine")
+    _command([*arguments, "--score-config", str(tmp_path / "judge.yaml")])
+    assert "Judge: python:strict:judge." in (tmp_path / "out" / "table.md").read_text()
+    scores = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
+    assert scores[LATERAL_MENTIONS]["difference"]["low"] is None
+    assert scores[LATERAL_MENTIONS]["difference"]["point"] is not None
 
 
 def test_only_named_metrics_are_computed_and_required(arguments: list[str], tmp_path: Path) -> None:
@@ -281,39 +274,16 @@ def test_only_named_metrics_are_computed_and_required(arguments: list[str], tmp_
     assert [name for name in scores if not re.search("_(precision|recall|f1)", name)] == [LATERAL_MENTIONS, "rouge_l"]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ("", "--judge: missing-option"),
-        ("--judge offline --metrics rouge", "--metrics: unknown-name"),
-        ("--judge offline --weights rouge", "rouge: file-not-found"),
-        ("--score-config judge.yaml", "--compat: unknown-name"),
-    ],
-)
 def test_options_of_scoring_are_checked_before_drafting(
-    arguments: list[str], tmp_path: Path, options: str, error: str, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RADFACT_JUDGE", raising=False)
     monkeypatch.chdir(tmp_path)
     Path("judge.yaml").write_text("judge: offline\nmetrics: bleu\ncompat: cocoa\n")
-    with raises(error):
-        CliRunner().invoke(app, [*arguments, *options.split()], catch_exceptions=False)
-    assert not (tmp_path / "out" / "all-inputs").exists()
-
-
-def test_existing_drafts_are_reused_with_another_judge_and_configuration(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _command([*arguments, "--judge", "offline"])
-    (tmp_path / "strict.py").write_text("def judge(premises, hypothesis):\n    return hypothesis in premises\n")
-    (tmp_path / "judge.yaml").write_text("judge: python:strict:judge\nbootstrap: 0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delattr("maira.generate.drafts.start_engine")
-    _command([*arguments, "--score-config", str(tmp_path / "judge.yaml")])
-    assert "Judge: python:strict:judge." in (tmp_path / "out" / "table.md").read_text()
-    scores = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
-    assert scores[LATERAL_MENTIONS]["difference"]["low"] is None
-    assert scores[LATERAL_MENTIONS]["difference"]["point"] is not None
+    for options, error in CASES["refused scoring"]:
+        with raises(error):
+            CliRunner().invoke(app, [*arguments, *options.split()], catch_exceptions=False)
+        assert not (tmp_path / "out" / "all-inputs").exists()
 
 
 def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Path) -> None:

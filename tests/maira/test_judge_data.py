@@ -16,7 +16,7 @@ from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
 from maira.judge.rewording import reword
 from maira.judge.scores import assess_errors, format_assessment, make_score_examples
 from maira.judge.verdicts import balance, make_entailment_examples
-from radfact.errors import ErrorCode, ExitCode, InputError
+from radfact.errors import ExitCode, InputError
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.check import check_judge, load_labeled_queries
@@ -30,15 +30,11 @@ from radfact.meta.injection.records import InjectedError, InjectedReport, parse_
 from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.llm.vert import VertTuned
 
-SENTENCES = (
-    "There is a small left pleural effusion. The heart is mildly enlarged. No pneumothorax.",
-    "No pleural effusion. There is a right upper lobe nodule. The heart is normal in size.",
-    "Moderate pulmonary edema. No pneumothorax. Small right pleural effusion.",
-    "The lungs are clear. No pleural effusion. No pneumothorax.",
-    "Left lower lobe consolidation. There is a small left pleural effusion. No pneumothorax.",
-)
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("judge_data.yaml").read_text("utf-8"))
+SENTENCES: list[str] = CASES["sentences"]
 OFFLINE: dict[str, Judge | None] = {"offline": OfflineJudge()}
 ERRORS: dict[str, Judge | None] = {"injected": None}
+PLAIN = ["id", "reference", "candidate", "expert"]
 NO_SHOTS = judge_prompt(Path("none"))
 REPORTS = {f"r{n}": f"{SENTENCES[n % 5]} Rib fracture number {n} is old." for n in range(20)}
 
@@ -54,15 +50,9 @@ def test_every_kind_of_pair_is_made_without_duplicates() -> None:
 
 
 def test_the_most_similar_report_shares_rare_words() -> None:
-    reports = {
-        "a": "The heart is large. Old rib fracture.",
-        "b": "The heart is normal. Lungs are clear.",
-        "c": "The lungs show an old rib fracture.",
-        "d": "The heart is  large. Old rib fracture.",
-        "e": "The lungs are clear.",
-    }
+    reports = CASES["similar reports"]
     nearest = {row.source_id: row.pair.candidate for row in make_pairs(reports, ["nearest"])}
-    assert (nearest["a"], nearest["e"]) == (reports["c"], reports["b"])
+    assert nearest.items() >= {name: reports[other] for name, other in CASES["most similar"].items()}.items()
 
 
 def test_more_reports_do_not_move_existing_ones_between_splits() -> None:
@@ -175,15 +165,7 @@ def test_injected_errors_give_green_responses() -> None:
         assert not any(item.count for item in assessment.insignificant.values())
 
 
-@pytest.mark.parametrize(
-    ("letter", "original", "modified", "explanation"),
-    [
-        ("b", "Small left pleural effusion", None, "Small left pleural effusion"),
-        ("b", "Cardiomegaly. Small effusion", "Cardiomegaly.", "Small effusion"),
-        ("f", "The effusion is unchanged", "The effusion is present.", "The effusion is unchanged"),
-        ("a", "No pneumothorax", "There is a small pneumothorax.", "There is a small pneumothorax"),
-    ],
-)
+@pytest.mark.parametrize(("letter", "original", "modified", "explanation"), CASES["explanations"])
 def test_explanations_name_what_is_wrong_or_missing(
     letter: Any, original: str, modified: str | None, explanation: str
 ) -> None:
@@ -194,13 +176,7 @@ def test_explanations_name_what_is_wrong_or_missing(
 
 
 def test_vert_targets_have_one_decimal() -> None:
-    none = "\n".join(f"({letter}) x: 0." for letter in "abcdef")
-    answer = (
-        f"[Explanation]:\nSame.\n\n[Clinically Significant Errors]:\n{none}\n\n"
-        f"[Clinically Insignificant Errors]:\n{none}\n\n"
-        "[Matched Findings]:\n1. Heart\n\n[Overall Accuracy Score]:\n0.87"
-    )
-    client = mock_client(answer, name="m")
+    client = mock_client(CASES["assessment"], name="m")
     (examples,) = make_score_examples(make_pairs(REPORTS, ["random"], count=1), "vert", {"m": client})[0]
     assert examples.answer == "0.9"
     assert examples.messages[0][1].startswith("Objective: Evaluate the accuracy of a candidate radiology report")
@@ -218,26 +194,11 @@ def test_the_command_writes_pairs_for_meta_agreement_or_warns_that_there_are_non
     assert all(0 <= float(row["expert"]) < 1 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("task", "teacher", "options", "wrong"),
-    [
-        ("green", "offline", {}, "no answers for green"),
-        ("vert", "injected", {"few_shots": Path("none")}, "leave this out for vert"),
-        ("vert", "injected", {"balanced": True}, "leave this out for vert"),
-        ("entailment", "injected", {"pairings": ["random"]}, "'permuted' makes such"),
-        ("entailment", "injected", {"balanced": True}, "a teacher after injected"),
-        ("entailment", "injected", {"base_url": "http://localhost:1"}, "the last teacher, which is"),
-        ("entailment", "offline", {"base_url": "http://localhost:1"}, "no language model"),
-        ("entailment", "offline", {"pairings": ["drafted"]}, "need a model's drafts"),
-    ],
-)
-def test_conflicting_options_are_refused(
-    task: Any, teacher: str, options: dict[str, Any], wrong: str, tmp_path: Path
-) -> None:
-    teachers = [JudgeOptions(judge=teacher, base_url=options.pop("base_url", None))]
-    with pytest.raises(InputError, match=wrong):
-        make_judge_data(REPORTS, task, teachers, tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
+def test_conflicting_options_are_refused(tmp_path: Path) -> None:
+    for task, teacher, options, wrong in CASES["conflicting options"]:
+        with pytest.raises(InputError, match=wrong):
+            make_judge_data(REPORTS, task, [JudgeOptions(**teacher)], tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
 
 
 def write(path: Path, columns: list[str], rows: list[list[object]]) -> Path:
@@ -288,7 +249,7 @@ def test_pairs_of_a_reference_stay_in_one_split_and_agreement_reads_held_out_pai
 
 def test_lower_is_better_ratings_are_inverted_and_unrated_pairs_named(tmp_path: Path) -> None:
     rows: list[list[object]] = [["a", "R.", "C.", 0], ["b", "S.", "C.", 4], ["c", "T.", "C.", 3], ["d", "U.", "C.", ""]]
-    path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
+    path = write(tmp_path / "plain.csv", PLAIN, rows)
     written = make_rated_data(path, "plain", tmp_path / "out", better="lower", scale=(0, 4))
     answers = {row["sample_id"]: row["answer"] for row in samples(tmp_path / "out")}
     assert answers == {"a": "1.0", "b": "0.0", "c": "0.2"}
@@ -297,26 +258,7 @@ def test_lower_is_better_ratings_are_inverted_and_unrated_pairs_named(tmp_path: 
 
 @pytest.mark.parametrize(("scale", "wrong"), [(None, "rating"), ((0, 3), "rating 4 of 'b'"), ((5, 0), "found 5 0")])
 def test_a_missing_or_wrong_scale_is_an_error(scale: tuple[float, float] | None, wrong: str, tmp_path: Path) -> None:
-    rows: list[list[object]] = [["a", "R.", "C.", 1], ["b", "R.", "D.", 4]]
-    path = write(tmp_path / "plain.csv", ["id", "reference", "candidate", "expert"], rows)
+    path = write(tmp_path / "plain.csv", PLAIN, [["a", "R.", "C.", 1], ["b", "R.", "D.", 4]])
     with pytest.raises(InputError, match=wrong):
         make_rated_data(path, "plain", tmp_path / "out", better="higher", scale=scale)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "field"),
-    [
-        ("--task green --ratings r.csv", ErrorCode.CONFLICTING_OPTIONS, "--ratings"),
-        ("--task vert --ratings r.csv --teacher injected", ErrorCode.CONFLICTING_OPTIONS, "--teacher"),
-        ("--task vert reports.csv --teacher injected --scale 0 5", ErrorCode.CONFLICTING_OPTIONS, "--scale"),
-        ("--task vert", ErrorCode.CONFLICTING_OPTIONS, None),
-        ("--task vert reports.csv", ErrorCode.MISSING_OPTION, "--teacher"),
-    ],
-)
-def test_conflicting_options_of_the_command_are_refused(
-    arguments: str, code: ErrorCode, field: str | None, tmp_path: Path
-) -> None:
-    result = run(*arguments.split(), "--out", tmp_path / "out")
-    assert isinstance(result.exception, InputError)
-    assert (result.exception.code, result.exception.field) == (code, field)

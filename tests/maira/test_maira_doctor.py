@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from releases import write_release
 from typer.testing import CliRunner
 
 from maira.cli.main import app
 from maira.doctor import COMMAND_EXTRAS, check_folder, diagnose
 from radfact import machine
 
+CASES = yaml.safe_load(Path(__file__).with_name("model_folders.yaml").read_text("utf-8"))
 PHANTOM = Path(__file__).parents[2] / "checkpoints/phantom"
 
 
-def _model(folder: Path, model_type: str, **files: str) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text)
-    return folder
+def _model(folder: Path, model_type: str, files: dict[str, str | None]) -> Path:
+    """Write a folder with the config of a model, and other files; one without a text is removed."""
+    write_release(folder, {"files": {"config.json": {"model_type": model_type}}})
+    return write_release(folder, {"files": files})
 
 
 def _states(**options: Any) -> dict[str, Any]:
@@ -38,18 +39,7 @@ def test_the_shipped_checkpoint_is_detected() -> None:
     assert f"--checkpoint {PHANTOM}" in states["maira generate"].message
 
 
-def test_models_in_standard_places_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    _model(tmp_path / "runs/mine/checkpoint", "maira2", model__safetensors="x", tokenizer__json="{}")
-    _model(tmp_path / "hub/models--microsoft--rad-dino/snapshots/abc", "dinov2", model__safetensors="x")
-    _model(tmp_path / "models/vicuna", "llama", model__safetensors="x", tokenizer__model="x")
-    states = _states()
-    assert "--checkpoint runs/mine/checkpoint" in states["maira generate"].message
-    assert "rad-dino/snapshots/abc --language-model models/vicuna" in states["maira assemble"].message
-
-
-def test_commands_without_models_name_their_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_detected_in_standard_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     states = _states()
@@ -57,49 +47,28 @@ def test_commands_without_models_name_their_requirements(tmp_path: Path, monkeyp
     assert "--checkpoint FOLDER" in str(states["maira generate"].fix)
     assert "--encoder FOLDER" in str(states["maira assemble"].fix)
     assert states["maira prepare phantom"].status == "ok"
+    weights: dict[str, str | None] = {"model.safetensors": "x"}
+    _model(tmp_path / "runs/mine/checkpoint", "maira2", weights | {"tokenizer.json": "{}"})
+    _model(tmp_path / "hub/models--microsoft--rad-dino/snapshots/abc", "dinov2", weights)
+    _model(tmp_path / "models/vicuna", "llama", weights | {"tokenizer.model": "x"})
+    states = _states()
+    assert "--checkpoint runs/mine/checkpoint" in states["maira generate"].message
+    assert "rad-dino/snapshots/abc --language-model models/vicuna" in states["maira assemble"].message
 
 
-_INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})
-
-
-@pytest.mark.parametrize(
-    ("files", "problem"),
-    [
-        ({}, "config.json: no such file"),
-        ({"config__json": "{"}, "config.json:1: "),
-        ({"config__json": "[]"}, "config.json: "),
-        ({"config__json": "{}"}, "model_type"),
-        ({"model__safetensors": "x"}, "no tokenizer"),
-        ({"tokenizer__json": "{}", "pytorch_model__bin": "x"}, "no weights: expected model.safetensors or "),
-        (
-            {"tokenizer__json": "{}", "model__safetensors__index__json": _INDEX, "one__safetensors": "x"},
-            "1 of 2 weight files",
-        ),
-        ({"tokenizer__json": "{}", "model__safetensors__index__json": '{"weight_map": {}}'}, "no weights: expected "),
-        ({"tokenizer__json": "{}", "model__safetensors__index__json": "[]"}, "model.safetensors.index.json: "),
-        ({"tokenizer__json": "{}", "model__safetensors__index__json": "{"}, "model.safetensors.index.json:1: "),
-    ],
-)
-def test_a_folder_that_cannot_be_used_is_reported(files: dict[str, str], problem: str, tmp_path: Path) -> None:
-    folder = _model(tmp_path / "maira-2", "maira2", **files)
-    if not files:
-        (folder / "config.json").unlink()
+@pytest.mark.parametrize(("files", "problem"), CASES["unusable"])
+def test_a_folder_that_cannot_be_used_is_reported(files: dict[str, str | None], problem: str, tmp_path: Path) -> None:
+    folder = _model(tmp_path / "maira-2", "maira2", files)
     result = check_folder(folder)[1]
     assert (result.status, problem in result.message) == ("wrong", True)
     assert _states(folders=[folder])["maira generate"].status == "missing"
 
 
-@pytest.mark.parametrize(
-    ("model_type", "file", "is_loaded"),
-    [
-        ("dinov2", "backbone_compatible__safetensors", True),
-        ("dinov2", "model__safetensors__index__json", False),
-        ("llama", "pytorch_model__bin", True),
-        ("llava", "model__safetensors", True),
-    ],
-)
-def test_each_kind_has_its_own_weights(model_type: str, file: str, is_loaded: bool, tmp_path: Path) -> None:
-    folder = _model(tmp_path / "model", model_type, tokenizer__json="{}", **{file: _INDEX})
+@pytest.mark.parametrize(("model_type", "files", "is_loaded"), CASES["weights"])
+def test_each_kind_has_its_own_weights(
+    model_type: str, files: dict[str, str | None], is_loaded: bool, tmp_path: Path
+) -> None:
+    folder = _model(tmp_path / "model", model_type, {"tokenizer.json": "{}"} | files)
     assert (check_folder(folder)[1].status == "ok") is is_loaded
     assert _states(folders=[folder])["maira generate"].status == "missing"
 
@@ -149,18 +118,9 @@ def test_every_requirement_belongs_to_a_command() -> None:
     assert {"maira generate", "maira prepare dicom", "radfact score"} <= set(names)
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("chat_template.jinja", "{{ messages }}"),
-        ("tokenizer_config.json", json.dumps({"chat_template": "{{ messages }}"})),
-        ("the chat template of this package", None),
-    ],
-)
-def test_the_chat_template_of_a_checkpoint_is_named(tmp_path: Path, file: str, content: str | None) -> None:
-    folder = _model(tmp_path / "model", "maira2", model__safetensors="", tokenizer__json="{}")
-    if content is not None:
-        (folder / file).write_text(content)
+@pytest.mark.parametrize(("files", "origin"), CASES["chat templates"])
+def test_the_chat_template_of_a_checkpoint_is_named(files: dict[str, str | None], origin: str, tmp_path: Path) -> None:
+    folder = _model(tmp_path / "model", "maira2", {"model.safetensors": "", "tokenizer.json": "{}"} | files)
     (result,) = diagnose(folders=[folder])["Models"]
     assert result.message.startswith("MAIRA-2: ")
-    assert f"; prompts by {file} (" in result.message
+    assert f"; prompts by {origin} (" in result.message

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from error_checks import raises, raises_code
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
 from tiny_runs import quiet, train_config
@@ -38,6 +39,7 @@ from radfact.io.jsonl import read_json, write_json
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "me/tiny"
 COMMIT = "0" * 40
+FILES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("publish.yaml").read_text("utf-8"))
 
 
 class LocalHub:
@@ -94,8 +96,8 @@ def cached(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[int, str], None]]:
-    """A server as the Hub, which answers every request with a status and an error code; the cache is empty."""
+def refuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[int | None, str], None]]:
+    """A server as the Hub, which answers every request with an error code and a status, or not; the cache is empty."""
 
     class Handler(BaseHTTPRequestHandler):
         answer = (404, "")
@@ -114,10 +116,14 @@ def refuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    yield lambda status, code: setattr(Handler, "answer", (status, code))
+
+    def answer(status: int | None, code: str) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port if status else 9}")
+        Handler.answer = (status or 404, code)
+
+    yield answer
     server.shutdown()
     server.server_close()
 
@@ -198,44 +204,25 @@ def test_a_model_of_the_cache_is_loaded_and_drafts_by_name(
         resolve_model("me/none", field="checkpoint")
 
 
-LOAD = partial(resolve_model, REPOSITORY, field="checkpoint")
-PUSH = partial(push, REPOSITORY, {}, "card")
-GENERATE = partial(
-    CliRunner().invoke,
-    app,
-    ["generate", "--checkpoint", REPOSITORY, "--manifest", "none.jsonl", "--out", "out.jsonl"],
-    catch_exceptions=False,
-)
+REQUESTS: dict[str, Callable[[], Any]] = {
+    "load": partial(resolve_model, REPOSITORY, field="checkpoint"),
+    "push": partial(push, REPOSITORY, {}, "card"),
+    "generate": partial(
+        CliRunner().invoke,
+        app,
+        f"generate --checkpoint {REPOSITORY} --manifest none.jsonl --out out.jsonl",
+        catch_exceptions=False,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("call", "status", "answer", "error"),
-    [
-        (LOAD, 404, "RepoNotFound", "checkpoint: unknown-name"),
-        (GENERATE, 404, "RepoNotFound", "--checkpoint: unknown-name"),
-        (LOAD, 404, "RevisionNotFound", "checkpoint: unknown-name"),
-        (LOAD, 401, "RepoNotFound", "checkpoint: unknown-name"),
-        (LOAD, 401, "InvalidToken", "checkpoint: missing-requirement"),
-        (LOAD, 403, "GatedRepo", "checkpoint: missing-requirement"),
-        (PUSH, 401, "NoToken", "repository: missing-requirement"),
-        (PUSH, 500, "NoToken", "server-unavailable"),
-        (LOAD, None, "", "server-unavailable"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "status", "answer", "error"), FILES["answers"])
 def test_an_answer_of_the_hub_is_one_error(
-    refuse: Callable[[int, str], None],
-    call: Callable[[], Any],
-    status: int | None,
-    answer: str,
-    error: str,
-    monkeypatch: pytest.MonkeyPatch,
+    refuse: Callable[[int | None, str], None], request_: str, status: int | None, answer: str, error: str
 ) -> None:
-    if status is None:
-        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    else:
-        refuse(status, answer)
+    refuse(status, answer)
     with raises(error):
-        call()
+        REQUESTS[request_]()
 
 
 def test_settings_with_a_path_of_the_machine_are_refused(checkpoint: Path, tmp_path: Path) -> None:
@@ -295,18 +282,7 @@ def test_a_run_from_a_model_of_the_hub_names_it(cached: Path, trained: Path, pha
 
 def results_folder(folder: Path, model: str | None) -> Path:
     folder.mkdir()
-    score = {"point": 0.5, "low": 0.25, "high": 0.75, "n": 8, "direction": "higher"}
-    write_json(
-        folder / "scores.json",
-        {
-            "version": 3,
-            "scores": {"logical_f1": score, "spatial_f1": {"point": None}},
-            "judge": {"name": "vllm:/home/someone/judge"},
-            "counts": {"samples": 9, "scored": 8},
-            "metrics": {"radfact": {"scores": ["logical_f1", "spatial_f1"]}},
-            "resampling": {"by": "patient_id", "clusters": 8, "samples": 8, "unlabeled": 0},
-        },
-    )
+    write_json(folder / "scores.json", FILES["scores.json"])
     write_json(folder / "run.json", {"version": 3, "input": {"models": [model] if model else []}})
     return folder
 
@@ -331,14 +307,10 @@ def test_scores_of_another_checkpoint_are_refused(facts: CheckpointFacts, tmp_pa
 
 
 def test_the_card_of_a_judge_has_its_check(facts: CheckpointFacts, tmp_path: Path) -> None:
-    check = {"n": 4, "confusion": {"entailment": {"entailment": 3, "failed": 1}}, "precision": 1.0, "recall": 0.75}
-    write_json(tmp_path / "check.json", {**check, "f1": None, "evidence_f1": None, "failures": 1})
+    write_json(tmp_path / "check.json", FILES["check.json"])
     scores = read_test_scores(str(tmp_path / "check.json"), facts.fingerprint)
-    assert {name: score.point for name, score in scores.scores.items()} == {
-        "accuracy": 0.75,
-        "precision": 1.0,
-        "recall": 0.75,
-    }
+    points = {name: score.point for name, score in scores.scores.items()}
+    assert points == {"accuracy": 0.75, "precision": 1.0, "recall": 0.75}
     card = make_card("me/judge", replace(facts, is_judge=True), [scores])
     assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "text-generation")
     assert "--judge vllm:me/judge" in str(card)

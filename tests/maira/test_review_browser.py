@@ -31,7 +31,7 @@ from review_desk import (
     visiting,
     watching,
 )
-from review_files import SENTENCES, change, change_times, finish, start_server, write_review_set
+from review_files import CASES, SENTENCES, change, change_times, finish, start_server, write_review_set
 from waiting import wait_until
 
 from maira.review.changes import readable
@@ -139,11 +139,8 @@ def test_a_review_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
             edited, deleted, _, added = state.sentences
             assert (edited.text, edited.assessment.severity) == ("The heart is enlarged.", 2)
             assert edited.boxes == ((0.12, 0.2, 0.32, 0.61),)
-            assert (deleted.deleted, deleted.assessment.severity, deleted.assessment.error_type) == (
-                True,
-                1,
-                "OMISSION",
-            )
+            assessment = deleted.assessment
+            assert (deleted.deleted, assessment.severity, assessment.error_type) == (True, 1, "OMISSION")
             assert (added.text, added.assessment.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
             press(page, "u")
 
@@ -447,49 +444,24 @@ def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running)
     assert page.locator(".sentence-form").count() == 0
 
 
-@pytest.mark.parametrize(
-    ("keys", "remotely", "pending", "resume", "label"),
-    [
-        (
-            ["]", "j", "e", "ControlOrMeta+a"],
-            ["j", "d"],
-            "Sentence 1, text (restore the sentence to continue)",
-            # Taken back like any other change, the deletion makes room for the text as well.
-            "Undo",
-            "Text of sentence 1",
-        ),
-        (
-            ["c"],
-            ["]", "]", "]", "f"],
-            "Study, comment (reopen the study to continue)",
-            "Reopen",
-            "Comment on the study",
-        ),
-    ],
-    ids=["a deleted sentence", "a finished study"],
-)
+@pytest.mark.parametrize("case", CASES["pending texts"])
 def test_a_text_that_another_machine_leaves_no_place_for_stays_pending(
-    browser: Browser,
-    page: Page,
-    running: Running,
-    keys: list[str],
-    remotely: list[str],
-    pending: str,
-    resume: str,
-    label: str,
+    browser: Browser, page: Page, running: Running, case: list[Any]
 ) -> None:
+    keys, remotely, text, button, label = case
+    pending = page.locator("#unsaved", has_text=f"{text}: Large heart.")
     press(page, *keys)
     page.keyboard.type("Large heart.")
     elsewhere(browser, running, *remotely)
     before = running.state()
     press(page, "Control+Enter")
-    page.locator("#unsaved", has_text=f"{pending}: Large heart.").wait_for()
+    pending.wait_for()
     page.reload()
     at_study(page, 1)
-    page.locator("#unsaved", has_text=f"{pending}: Large heart.").wait_for()
+    pending.wait_for()
     unsaved(page)
     assert running.state() == before
-    page.get_by_role("button", name=resume).click()
+    page.get_by_role("button", name=button).click()
     field = page.get_by_label(label)
     field.wait_for()
     assert field.input_value() == "Large heart."
@@ -524,13 +496,8 @@ def test_an_outdated_response_is_not_shown(page: Page, running: Running) -> None
 def test_page_and_server_normalize_texts_alike(page: Page) -> None:
     # Half a pair of surrogates is no text that a browser's own tools could be handed.
     letters = [chr(number) for number in range(0x10000) if not 0xD800 <= number < 0xE000]
-    texts = [
-        *(f"{letter}a{letter}b{letter}" for letter in letters),
-        "a\rb",
-        "a\r\nb",
-        "a\r\r\nb",
-        "\u202ea\u202c \ufeff",
-    ]
+    texts = [f"{letter}a{letter}b{letter}" for letter in letters]
+    texts += ["a\rb", "a\r\nb", "a\r\r\nb", "\u202ea\u202c \ufeff"]
     read = """async (texts) => {
         const { typable } = await import("/static/text.js");
         return texts.map((text) => typable(text).trim());
@@ -610,9 +577,7 @@ def campaign(tmp_path: Path) -> Iterator[tuple[Store, dict[str, str]]]:
     """The database and the links of a campaign that is served; both readers disagree on study 1."""
     write_review_set(tmp_path)
     path = tmp_path / "campaign.yaml"
-    path.write_text(
-        "manifest: manifest.jsonl\narms: {model: drafts.jsonl}\nreaders: [Ada, Bo]\ninstructions: Read all."
-    )
+    path.write_text(CASES["campaign of two readers"])
     store, app, tokens = open_campaign(path)
     with closing(store), serving(app) as url:
         change(store, "delete", 1, "Ada", sentence="d0")
@@ -688,7 +653,7 @@ def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(
             page.keyboard.press("d")
             page.locator("#trouble", has_text="The coordinator has paused the campaign. 1 change not saved").wait_for()
             coordinator.get_by_role("button", name="Resume", exact=True).first.click()
-        page.locator("#saved.saved", has_text="✓ Saved").wait_for()
+        saved(page)
         page.get_by_role("button", name="Instructions").click()
         page.locator("#instructions-dialog[open]").wait_for()
     assert sum(review.version for review in store.reviews("Ada")) > 0

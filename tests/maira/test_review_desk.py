@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from accessibility import serious_violations
 from PIL import Image
-from review_desk import (
-    Running,
-    at_study,
-    drag,
-    on_radiograph,
-    press,
-    row,
-    saved,
-    served,
-    visiting,
-)
+from review_desk import Running, at_study, drag, on_radiograph, press, row, saved, served, visiting
 from review_files import box, write_review_set, write_set, write_verdicts
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from maira.cli.main import app
 from maira.data.manifest import read_manifest
 from maira.model.parser import parse_report
-from maira.review.database import Draft
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, write_export
 from maira.review.store import Store
 from maira.review.studies import read_review_drafts
@@ -59,12 +58,8 @@ def test_the_table_has_a_row_per_correction(store: Store) -> None:
             strict=True,
         )
     )  # fmt: skip
-    cells = [(row["reader"], row["sample_id"], row["sentence"], row["kind"], row["finished"]) for row in table]
-    assert cells[1:] == [
-        ("Ada", "one", "2", "deletion", "true"),
-        ("Ada", "one", "3", "addition", "true"),
-        ("Ben", "six", "2", "edit", "false"),
-    ]
+    cells = [" ".join(row[name] for name in ("reader", "sample_id", "sentence", "kind", "finished")) for row in table]
+    assert cells[1:] == ["Ada one 2 deletion true", "Ada one 3 addition true", "Ben six 2 edit false"]
     assert (table[1]["draft_text"], table[1]["corrected_text"]) == ("No pleural effusion.", "")
     assert (table[2]["draft_text"], table[2]["corrected_text"]) == ("", "'=Rib fracture.")
     assert [row["boxes_changed"] for row in table] == ["false", "false", "false", "true"]
@@ -96,40 +91,6 @@ def test_finished_reports_become_drafts_and_narratives_stay_narratives(store: St
     assert reports["two"] == "Heart size is enlarged. No effusion. Rib fracture?"
 
 
-def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
-    sentences = tuple(parse_sentences(REPORT))
-    drafts = [
-        Draft("one", sentences, False, {"model": "m1"}, "first"),
-        Draft("one", sentences, False, {"model": "m2"}, "second arm"),
-        Draft("two", sentences, False, {"model": "m1"}, "first", is_training=True),
-    ]
-    with closing(Store(tmp_path / "review.sqlite", drafts)) as store:
-        store.add_reader("Ada")
-        for number in (1, 2, 3):
-            change(store, "delete", number, sentence="d0")
-            change(store, "comment", number, text="Rotated.")
-            finish(store, number)
-        table = rows(corrections_csv(store, ["Ada"]))
-        assert [(row["arm"], row["model"], row["training"]) for row in table] == [
-            ("first", "m1", "false"),
-            ("second arm", "m2", "false"),
-            ("first", "m1", "true"),
-        ]
-        blinded = rows(corrections_csv(store, ["Ada"], is_blinded=True))[0]
-        assert not {"arm", "model", "training", "excluded"} & blinded.keys()
-        written = write_export(store, tmp_path / "out", ["Ada"])
-        names = {arm: (path.name, count) for (_, arm), (path, count) in written.drafts.items()}
-        assert names == {
-            "first": ("drafts-1-Ada-1-first.jsonl", 1),
-            "second arm": ("drafts-1-Ada-2-second-arm.jsonl", 1),
-        }
-        statistics = summarize(store, ["Ada"])["readers"]["Ada"]
-        assert (statistics["finished"], list(statistics["comments"])) == (
-            2,
-            ["one of arm first", "one of arm second arm"],
-        )
-
-
 def test_masks_are_kept_with_their_boxes(tmp_path: Path) -> None:
     mask = {"size": [4, 4], "counts": [0, 16]}
     sentence = {"text": "Nodule.", "boxes": [BOX], "masks": [mask], "prior_boxes": [BOX]}
@@ -150,13 +111,9 @@ def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
     assert written.corrections == 4
     path, count = written.drafts["Ada", ""]
     assert count == 2
-    assert read_drafts(path) == {
-        "one": parse_sentences(next(read_jsonl(path))[1]["report"]),
-        "two": NARRATIVE,
-    }
-    assert (tmp_path / "out/corrections.csv").read_text("utf-8-sig") == corrections_csv(store, ["Ada", "Ben"]).replace(
-        "\r\n", "\n"
-    )
+    assert read_drafts(path) == {"one": parse_sentences(next(read_jsonl(path))[1]["report"]), "two": NARRATIVE}
+    table = corrections_csv(store, ["Ada", "Ben"]).replace("\r\n", "\n")
+    assert (tmp_path / "out/corrections.csv").read_text("utf-8-sig") == table
 
 
 def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
@@ -165,11 +122,8 @@ def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "1 of 3 reports finished by Ada" in result.output
-    assert sorted(path.name for path in (tmp_path / "out").glob("[!.]*")) == [
-        "corrections.csv",
-        "drafts-1-Ada.jsonl",
-        "readings.csv",
-    ]
+    names = sorted(path.name for path in (tmp_path / "out").glob("[!.]*"))
+    assert names == ["corrections.csv", "drafts-1-Ada.jsonl", "readings.csv"]
 
 
 def test_reader_names_cannot_change_the_output_folder(store: Store, tmp_path: Path) -> None:
@@ -250,10 +204,8 @@ def test_corrected_reports_are_references_and_training_targets(finished: Store, 
     out, _ = exported
     studies = {study.sample_id: study for study in read_manifest(out / "manifest-1-Ada.jsonl")}
     assert studies["one"].frontal.is_file()
-    assert [sentence.text for sentence in studies["one"].grounded_findings or ()] == [
-        "The heart is enlarged.",
-        "Rib fracture.",
-    ]
+    texts = [sentence.text for sentence in studies["one"].grounded_findings or ()]
+    assert texts == ["The heart is enlarged.", "Rib fracture."]
     assert (studies["two"].findings, studies["two"].grounded_findings) == (NARRATIVE, None)
     # An empty report and one that is not finished are no references.
     assert all((studies[name].findings, studies[name].grounded_findings) == (None, None) for name in ("six", "ten"))
@@ -278,19 +230,31 @@ def test_preferences_have_the_texts_of_the_model_and_others_are_counted(exported
     assert "without a preference: 1 (the model's format cannot express the correction)" in printed
 
 
-def test_arms_are_groups_of_the_same_study_and_training_cases_are_out(tmp_path: Path) -> None:
+def test_arms_and_training_cases_are_exported_apart(tmp_path: Path) -> None:
     drafts = read_review_drafts(write_set(tmp_path, {"one": REPORT, "two": REPORT})[0])
-    arms = [replace(draft, arm=arm) for arm in ("A", "B") for draft in drafts]
+    names = (("first", "m1"), ("second arm", "m2"))
+    arms = [replace(draft, arm=arm, record={"model": model}) for arm, model in names for draft in drafts]
+    out = tmp_path / "out"
     with closing(Store(tmp_path / "review.sqlite", [*arms[:3], replace(arms[3], is_training=True)])) as store:
         store.add_reader("Ada")
         for number in range(1, 5):
-            finish(store, number, "Ada")
-        out = tmp_path / "out"
+            change(store, "delete", number, sentence="d0")
+            change(store, "comment", number, text="Rotated.")
+            finish(store, number)
+        table = rows(corrections_csv(store, ["Ada"]))
+        cells = [(row["arm"], row["model"], row["training"]) for row in table]
+        assert cells == [("first", "m1", "false")] * 2 + [("second arm", "m2", "false"), ("second arm", "m2", "true")]
+        blinded = rows(corrections_csv(store, ["Ada"], is_blinded=True))[0]
+        assert not {"arm", "model", "training", "excluded"} & blinded.keys()
+        written = write_export(store, tmp_path / "plain", ["Ada"])
+        files = {arm: (path.name, count) for (_, arm), (path, count) in written.drafts.items()}
+        second = ("drafts-1-Ada-2-second-arm.jsonl", 1)
+        assert files == {"first": ("drafts-1-Ada-1-first.jsonl", 2), "second arm": second}
+        statistics = summarize(store, ["Ada"])["readers"]["Ada"]
+        comments = ["one of arm first", "two of arm first", "one of arm second arm"]
+        assert (statistics["finished"], list(statistics["comments"])) == (3, comments)
         export(store, tmp_path / "manifest.jsonl", out)
     samples = read_ratings(out / "ratings.csv", better="lower").samples
-    assert [(sample.pair.cluster, sample.groups["group"]) for sample in samples] == [
-        ("one", "A"),
-        ("two", "A"),
-        ("one", "B"),
-    ]
+    groups = [(sample.pair.cluster, sample.groups["group"]) for sample in samples]
+    assert groups == [("one", "first"), ("two", "first"), ("one", "second arm")]
     assert [len(read_manifest(path)) for path in sorted(out.glob("manifest-*.jsonl"))] == [2, 1]

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from review_files import CASES, CORNERS, REPORT, change, new_store, start_server, write_set
 
-from maira.review.changes import Change, Review, UnfinishedError, change_adapter, initial_state
+from maira.review.changes import Add, Change, Delete, Review, UnfinishedError, change_adapter, initial_state
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
@@ -110,14 +110,7 @@ def test_invisible_characters_are_removed_from_typed_text(store: Store, text: st
     assert change(store, "comment", text=text).state.comment == "Nodule."
 
 
-@pytest.mark.parametrize(
-    ("drafted_text", "typed"),
-    [
-        ("nul\0byte", "nulbyte"),
-        ("\x0c No effusion. ", "No effusion."),
-        ("No\r\u202eeffusion.\ufeff", "No\neffusion."),
-    ],
-)
+@pytest.mark.parametrize(("drafted_text", "typed"), CASES["retyped texts"])
 def test_retyping_a_draft_is_no_correction(tmp_path: Path, drafted_text: str, typed: str) -> None:
     with closing(new_store(tmp_path, {"one": [{"text": drafted_text}]})) as store:
         change(store, "edit", sentence="d0", text="Other.")
@@ -153,10 +146,7 @@ def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
 
 
 def test_a_change_is_applied_once_and_to_the_current_state(store: Store) -> None:
-    added, deleted = (
-        change_adapter.validate_python(fields)
-        for fields in ({"kind": "add", "text": "Rib fracture."}, {"kind": "delete", "sentence": "d1"})
-    )
+    added, deleted = (Add(kind="add", text="Rib fracture."), Delete(kind="delete", sentence="d1"))
     once = store.add_change("Ada", 1, "change-1", 0, added)
     assert store.add_change("Ada", 1, "change-1", 0, added) == once
     with raises("id: duplicate"):

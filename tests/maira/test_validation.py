@@ -43,6 +43,7 @@ CHECKPOINT = Path(__file__).resolve().parents[2] / "checkpoints" / "phantom"
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
 # Dropout makes the order in which random numbers are drawn show in the losses.
 TEXT = tiny_runs.TEXT | {"attention_dropout": 0.1}
+Shipped = tuple[MairaForConditionalGeneration, MairaProcessor]
 FRESH = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
 
 
@@ -53,15 +54,10 @@ def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes
     return tiny_runs.train_config(manifest, out, **(values | changes))
 
 
-def make_validator(
-    train_config: TrainConfig,
-    model: MairaForConditionalGeneration,
-    processor: MairaProcessor,
-    console: Console | None = None,
-) -> Validator:
-    log = MetricsLogger(train_config, model.config, ALONE, console or tiny_runs.quiet(), 100)
+def make_validator(train_config: TrainConfig, shipped: Shipped, console: Console | None = None) -> Validator:
+    log = MetricsLogger(train_config, shipped[0].config, ALONE, console or tiny_runs.quiet(), 100)
     log.start(0)
-    return make_report_validator(train_config, processor, ALONE, log, 100)
+    return make_report_validator(train_config, shipped[1], ALONE, log, 100)
 
 
 def in_training(model: MairaForConditionalGeneration) -> ParallelModel:
@@ -78,13 +74,13 @@ def radiographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+def shipped() -> Shipped:
     model = MairaForConditionalGeneration.from_pretrained(CHECKPOINT, dtype=torch.float32)
     return model, MairaProcessor.from_pretrained(CHECKPOINT)
 
 
 @pytest.fixture(scope="module")
-def dataset(radiographs: Path, shipped: Any, tmp_path_factory: pytest.TempPathFactory) -> StudyDataset:
+def dataset(radiographs: Path, shipped: Shipped, tmp_path_factory: pytest.TempPathFactory) -> StudyDataset:
     train_config = make_recipe(radiographs, Path("out"), {})
     return open_dataset(train_config, train_config.train, shipped[1], tmp_path_factory.mktemp("tables"))
 
@@ -96,7 +92,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_losses_equal_those_of_single_samples(
-    radiographs: Path, shipped: Any, dataset: StudyDataset, tmp_path: Path
+    radiographs: Path, shipped: Shipped, dataset: StudyDataset, tmp_path: Path
 ) -> None:
     model = shipped[0]
     sums = {task: torch.zeros(2, dtype=torch.float64) for task in TASKS}
@@ -112,15 +108,15 @@ def test_losses_equal_those_of_single_samples(
         sums[sample.task] += torch.tensor([float(mean) * answer, answer], dtype=torch.float64)
     expected = {f"loss/{task}": float(total / count) for task, (total, count) in sums.items()}
     total, count = sum(sums.values(), torch.zeros(2, dtype=torch.float64))
-    figures, skipped = make_validator(make_recipe(radiographs, tmp_path, {}), *shipped).losses(in_training(model))
+    figures, skipped = make_validator(make_recipe(radiographs, tmp_path, {}), shipped).losses(in_training(model))
     assert not skipped
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_drafts_and_scores_equal_those_of_the_commands(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_drafts_and_scores_equal_those_of_the_commands(radiographs: Path, shipped: Shipped, tmp_path: Path) -> None:
     train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 3})
-    figures = make_validator(train_config, *shipped).drafts(in_training(shipped[0]), 7)
+    figures = make_validator(train_config, shipped).drafts(in_training(shipped[0]), 7)
     file = tmp_path / "drafts" / "step-000007.jsonl"
     rows = read_rows(file)
     chosen = [study for study in read_manifest(radiographs) if study.sample_id in {row["sample_id"] for row in rows}]
@@ -188,13 +184,11 @@ def test_writing_a_best_checkpoint_is_retried(tmp_path: Path) -> None:
     assert best.is_beaten_by({"loss/all": 1.5})
 
 
-def test_a_best_checkpoint_of_other_samples_is_replaced(
-    radiographs: Path, tmp_path: Path, shipped: tuple[MairaForConditionalGeneration, MairaProcessor]
-) -> None:
+def test_a_best_checkpoint_of_other_samples_is_replaced(radiographs: Path, tmp_path: Path, shipped: Shipped) -> None:
     console = tiny_runs.quiet()
     for samples, expected in ((2, [True]), (2, [False]), (3, [True])):
         train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
-        validator = make_validator(train_config, *shipped, console=console)
+        validator = make_validator(train_config, shipped, console)
         validator.start(1)
         best = validator._best
         assert [best.is_beaten_by({"loss/all": 9.0})] == expected
@@ -203,11 +197,11 @@ def test_a_best_checkpoint_of_other_samples_is_replaced(
 
 
 def test_non_finite_scores_are_reported_and_never_best(
-    radiographs: Path, shipped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    radiographs: Path, shipped: Shipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = tiny_runs.quiet()
     train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "every": 1})
-    validator = make_validator(train_config, shipped[0], shipped[1], console)
+    validator = make_validator(train_config, shipped, console)
     for step, value in enumerate([math.nan, 2.0, math.inf, 1.0], start=1):
         monkeypatch.setattr(validator, "losses", lambda _, value=value: ({"loss/all": value}, []))
         validator.after_step(
@@ -218,13 +212,13 @@ def test_non_finite_scores_are_reported_and_never_best(
     assert "loss/all after step 1: not finite" in tiny_runs.said(console)
 
 
-def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped: Shipped, tmp_path: Path) -> None:
     manifest = write_damaged(radiographs, tmp_path, 0)
     studies, model, losses = read_manifest(manifest), in_training(shipped[0]), []
     for part in (studies, studies[1:], studies[:1]):
         write_manifest(manifest, part)
         train_config = make_recipe(manifest, tmp_path, {}, faults={"unreadable": "skip"})
-        losses.append(make_validator(train_config, *shipped).losses(model))
+        losses.append(make_validator(train_config, shipped).losses(model))
     (figures, skipped), (expected, none), (unknown, all_samples) = losses
     assert figures == pytest.approx(expected, rel=1e-5)
     assert {sample.sample_id for sample in skipped} == {studies[0].sample_id}
@@ -234,16 +228,16 @@ def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped:
     assert set(unknown.values()) == {None}
 
 
-def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped: Any, tmp_path: Path) -> None:
+def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped: Shipped, tmp_path: Path) -> None:
     manifest, radiograph = write_damaged(radiographs, tmp_path, 0, size=None), tmp_path / "0.png"
     validation = {"drafts_every": 1, "drafts": 4}
-    make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
+    make_validator(make_recipe(manifest, tmp_path, validation), shipped)
     radiograph.unlink()
     with pytest.raises(InputError, match=r"0\.png: no such file, in a sample of the drafts\. .*unreadable=skip"):
-        make_validator(make_recipe(manifest, tmp_path, validation), *shipped)
+        make_validator(make_recipe(manifest, tmp_path, validation), shipped)
     console = tiny_runs.quiet()
     train_config = make_recipe(manifest, tmp_path, validation, faults={"unreadable": "skip"})
-    validator = make_validator(train_config, *shipped, console=console)
+    validator = make_validator(train_config, shipped, console)
     validator.drafts(in_training(shipped[0]), 7)
     drafted = [row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")]
     assert sorted(drafted) == sorted(study.sample_id for study in read_manifest(radiographs)[1:])

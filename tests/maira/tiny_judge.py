@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -29,6 +30,7 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+DATA: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("tiny_judge.yaml").read_text("utf-8"))
 MARKS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
@@ -45,35 +47,18 @@ def write_tiny_model(folder: Path, texts: Sequence[str], *, template: str = TEMP
     fast.add_tokens([SYSTEM_MESSAGE])
     fast.chat_template = template
     torch.manual_seed(0)
-    values: dict[str, Any] = {
-        "vocab_size": len(fast),
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 1024,
-        "eos_token_id": fast.eos_token_id,
-        "pad_token_id": fast.pad_token_id,
-        "bos_token_id": None,
-    }
-    LlamaForCausalLM(LlamaConfig(**(values | config))).save_pretrained(folder)
+    tokens = {"vocab_size": len(fast), "eos_token_id": fast.eos_token_id, "pad_token_id": fast.pad_token_id}
+    LlamaForCausalLM(LlamaConfig(**(DATA["model"] | tokens | config))).save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
-
-
-FINDINGS = ("pneumothorax", "pleural effusion", "consolidation", "nodule", "pulmonary edema", "atelectasis")
-OTHERS = (
-    *("Cardiomegaly.", "Hiatal hernia.", "Rib fracture.", "Scoliosis.", "Granuloma.", "Emphysema."),
-    *("No hiatal hernia.", "No rib fracture.", "No cardiomegaly.", "No scoliosis.", "No granuloma.", "No emphysema."),
-)
 
 
 def example_set() -> list[TrainingExample]:
     """Whether a finding is there, of reports of two findings, by the offline judge."""
     rng = random.Random(0)
     pairs = []
-    for number, (finding, is_present, is_stated, sentence) in enumerate(product(FINDINGS, (0, 1), (0, 1), OTHERS)):
+    combinations = product(DATA["findings"], (0, 1), (0, 1), DATA["other sentences"])
+    for number, (finding, is_present, is_stated, sentence) in enumerate(combinations):
         texts = [f"{finding.capitalize()}." if yes else f"No {finding}." for yes in (is_present, is_stated)]
         reference = f"{texts[0]} {sentence}" if rng.random() < 0.5 else f"{sentence} {texts[0]}"
         pairs.append(ReportPair(Pair(f"{number}", texts[1], reference), "random", f"{number}"))
@@ -98,21 +83,7 @@ def write_samples(path: Path, chat_samples: Sequence[ChatSample]) -> None:
 
 def train_config(model: Path, data: Path, out: Path, **changes: Any) -> JudgeTrainConfig:
     """Three steps by default, with a state after every second one."""
-    values: dict[str, Any] = {
-        "model": model,
-        "train": data,
-        "out": out,
-        "passes": 24,
-        "global_batch": 8,
-        "token_budget": 2048,
-        "precision": "no",
-        "learning_rate": 3e-3,
-        "workers": 1,
-        "save_every": 2,
-        "log_every": 1,
-        "trackers": [],
-    }
-    return JudgeTrainConfig.model_validate(values | changes)
+    return JudgeTrainConfig.model_validate({"model": model, "train": data, "out": out} | DATA["run"] | changes)
 
 
 def texts(examples: Sequence[TrainingExample]) -> list[str]:
@@ -129,9 +100,8 @@ def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
     write_samples(folder / "samples.jsonl", chat_samples)
     hold_out = [example for example, sample in zip(examples, chat_samples, strict=True) if sample.split == "heldout"]
     write_json(folder / "heldout.json", held_out_judgments(hold_out))
-    changes: dict[str, Any] = {"passes": None, "epochs": 16, "global_batch": 16, "save_every": 1000, "log_every": 20}
     quiet = Console(file=StringIO())
-    judge = train_judge(train_config(model, folder / "samples.jsonl", folder / "run", **changes), quiet)
+    judge = train_judge(train_config(model, folder / "samples.jsonl", folder / "run", **DATA["whole run"]), quiet)
     return judge, folder / "heldout.json"
 
 

@@ -1,13 +1,14 @@
-"""`maira prepare` on complete archives in the layout of their release: manifest and PNG files."""
+"""`maira prepare` on tables and on complete archives in the layout of their release: manifest and PNG files."""
 
 import csv
 import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from dicom_files import write_dicom
 from PIL import Image
 from releases import load_release, write_release
@@ -34,38 +35,21 @@ def _brightest_corner(path: Path) -> tuple[bool, bool]:
 RAMP = np.add.outer(np.arange(60), 2 * np.arange(40)).astype(np.uint16)
 """Brighter to the right and down."""
 
-ROWS = (
-    "a4,10000032,50414267,,AP,21800506,213014.0,",
-    "d1,12000022,54000000,,PA,21310101,0.0,",
-    "f1,13000033,55000000,,PA,21310101,0.0,",
-)
-"""Rows of the metadata in addition to those of the miniature of MIMIC-CXR."""
+ARCHIVES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prepare.yaml").read_text("utf-8"))
 
 
 @pytest.fixture
 def mimic(tmp_path: Path) -> Path:
-    """Beside mimic-cxr, its tables are in mimic-cxr-jpg and MS-CXR in ms-cxr."""
-    release = load_release("mimic_cxr")
-    metadata, splits, reports = release["files"].values()
-    metadata += "\n".join(ROWS)
-    splits += "d1,54000000,12000022,train\nf1,55000000,13000033,test\n"
-    reports |= dict.fromkeys(
-        ("files/p12/p12000022/s54000000.txt", "files/p13/p13000033/s55000000.txt"), next(iter(reports.values()))
-    )
+    metadata, splits, reports = load_release("mimic_cxr")["files"].values()
+    more = ARCHIVES["mimic-cxr"]
     files = {
-        "mimic-cxr-jpg/mimic-cxr-2.0.0-metadata.csv.gz": metadata,
-        "mimic-cxr-jpg/mimic-cxr-2.0.0-split.csv.gz": splits,
-        "mimic-cxr/mimic-cxr-reports.zip": reports,
-        "ms-cxr/MS_CXR_Local_Alignment_v1.1.0.json": {
-            "images": [{"id": 1, "path": "files/p12/p12000022/s54000000/d1.jpg", "width": 40, "height": 60}],
-            "annotations": [
-                {"image_id": 1, "category_id": 1, "label_text": "Opacity", "bbox": [4, 6, 8, 12], "split": "test"}
-            ],
-            "categories": [{"id": 1, "name": "Pneumonia"}],
-        },
+        "mimic-cxr-jpg/mimic-cxr-2.0.0-metadata.csv.gz": metadata + more["metadata"],
+        "mimic-cxr-jpg/mimic-cxr-2.0.0-split.csv.gz": splits + more["splits"],
+        "mimic-cxr/mimic-cxr-reports.zip": reports | dict.fromkeys(more["reports"], next(iter(reports.values()))),
+        "ms-cxr/MS_CXR_Local_Alignment_v1.1.0.json": more["ms-cxr"],
     }
     write_release(tmp_path, {"files": files})
-    for image in csv.DictReader(metadata.splitlines()):
+    for image in csv.DictReader((metadata + more["metadata"]).splitlines()):
         patient = image["subject_id"]
         folder = tmp_path / f"mimic-cxr/files/p{patient[:2]}/p{patient}/s{image['study_id']}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,28 +104,9 @@ def _png(pixels: np.ndarray) -> bytes:
 
 def test_padchest_from_zips(tmp_path: Path, run_maira: RunMaira) -> None:
     bright, flipped = _png(RAMP * 500), _png(RAMP[::-1] * 500)
-    radiographs = {
-        "0": {"a1.png": bright, "a2.png": bright},
-        "1": {"b1.png": flipped, "c1.png": bright[:-200], "d1.png": bright, "e1.png": bright},
-    }
-    for folder, members in radiographs.items():
-        with zipfile.ZipFile(tmp_path / f"{folder}.zip", "w") as packed:
-            for name, content in members.items():
-                packed.writestr(f"{folder}/{name}", content)
-    head = "ImageID,ImageDir,StudyDate_DICOM,StudyID,PatientID,Projection,Pediatric,Report"
-    rows = (
-        "a1.png,0,20140101,first,p,PA,No,torax",
-        "a2.png,0,20140101,first,p,L,No,torax",
-        "b1.png,1,20150101,second,p,AP,No,torax",
-        "c1.png,1,20150101,cut,q,PA,No,torax",
-        "d1.png,1,20150101,child,r,PA,PED,torax",
-        "e1.png,1,20150101,unread,s,PA,No,torax",
-    )
-    (tmp_path / "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv").write_text("\n".join([head, *rows]) + "\n")
-    with (tmp_path / "english.csv").open("w", newline="") as handle:
-        reports = [("first", "Clear.", "Normal."), ("second", "A mass.", ""), ("cut", "Clear.", "")]
-        csv.writer(handle).writerows([("StudyID", "findings", "impression"), *reports])
-    (tmp_path / "splits.csv").write_text("PatientID,split\np,validation\n")
+    second = {"1/b1.png": flipped, "1/c1.png": bright[:-200], "1/d1.png": bright, "1/e1.png": bright}
+    write_release(tmp_path, {"files": {"0.zip": {"0/a1.png": bright, "0/a2.png": bright}, "1.zip": second}})
+    write_release(tmp_path, {"files": ARCHIVES["padchest"]})
     command = "prepare padchest --root . --out out --size 32 --reports english.csv --splits splits.csv"
     assert run_maira(*command.split())[0] == 3
     first, second = read_manifest(tmp_path / "out" / "manifest.jsonl")
@@ -152,3 +117,44 @@ def test_padchest_from_zips(tmp_path: Path, run_maira: RunMaira) -> None:
     assert first.lateral.stem == "a2"
     assert (_brightest_corner(first.frontal), _brightest_corner(second.frontal)) == ((True, True), (False, True))
     assert _skipped(tmp_path / "out") == {"c1": "convert", "cut": "select", "child": "select", "unread": "select"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Four studies of two patients; one has no radiograph on the disk, one no findings."""
+    folder = write_release(tmp_path, {"files": ARCHIVES["table"]}) / "export"
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 50), np.uint8)
+    for name in ("1.png", "2.png", "4.png"):
+        Image.fromarray(pixels).save(folder / name)
+    return folder
+
+
+def test_a_table_becomes_a_manifest(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
+    code, output, _ = run_maira("prepare", "table", "--root", table, "--out", "out", "--size", 32)
+    assert (code, "no such file" in output) == (3, True)
+    studies = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert [(s.sample_id, s.prior_report) for s in studies] == [("1", None), ("2", "Clear."), ("4", None)]
+    stages = {failure.stage for failure in read_failures(tmp_path / "out/failures.jsonl")}
+    assert stages == {"convert", "select"}
+
+
+def test_samples_excluded_by_rule_are_no_failures(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
+    code, output, _ = run_maira("prepare", "coco", "--root", table / "coco.json", "--out", "out", "--size", 32)
+    assert (code, "no findings section (1)" in output) == (0, True)
+    (study,) = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert [s.text for s in study.grounded_findings or ()] == ["Nodule"]
+
+
+def test_studies_without_a_patient_are_counted_if_splits_are_drawn(table: Path, run_maira: RunMaira) -> None:
+    options = ("--out", "out", "--size", 32, "--draw-splits", "test=1")
+    code, output, _ = run_maira("prepare", "table", "--root", table / "one.csv", *options)
+    assert (code, "assigned to splits by study: 1" in output) == (0, True)
+
+
+def test_splits_can_be_drawn_and_chosen(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
+    (table / "3.png").write_bytes((table / "1.png").read_bytes())
+    options = ("--size", 32, "--draw-splits", "train=0.0,test=1", "--split", "test", "--priors", "none")
+    code, output, _ = run_maira("prepare", "table", "--root", table / "studies.csv", "--out", "out", *options)
+    assert (code, "samples without a report, for drafting only: 1" in output) == (0, True)
+    studies = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert {(s.split, s.prior_frontal) for s in studies} == {("test", None)}
