@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "benchm
 
 from fault_inputs import NOT_UTF8, write_inputs  # noqa: E402 - after the path
 
+from radfact.pages.meta_page import Table  # noqa: E402
+
 TIMEOUT = 60.0
 """Seconds after which a run counts as a hang; a valid run takes less than ten."""
 PRELOAD = ["radfact.cli.main", "maira.cli.main", "transformers", "torch", "maira.generate.transformers_engine"]
@@ -41,61 +44,30 @@ ALLOWED = ("clear", "accepted", "listed")
 
 @dataclass(frozen=True)
 class Damage:
-    """A change of a file: damaged bytes (None if it does not apply), suffixes (empty for all), if it stays valid."""
+    """A change of a file by a regular expression; it applies to files with one of the suffixes that it changes."""
 
-    change: Callable[[bytes], bytes | None]
-    suffixes: tuple[str, ...] = ()
+    pattern: str
+    replacement: str = ""
+    repeat: int = 1
+    count: int = 1
+    suffixes: Sequence[str] = ()
     is_valid: bool = False
 
-
-def _replace(pattern: bytes, replacement: bytes) -> Callable[[bytes], bytes | None]:
-    """Return a function that replaces the first match, or returns None without one."""
-
-    def change(content: bytes) -> bytes | None:
-        changed, count = re.subn(pattern, lambda _: replacement, content, count=1)
-        return changed if count else None
-
-    return change
+    def change(self, content: bytes) -> bytes:
+        """Return the damaged bytes."""
+        if self.pattern in _CHANGES:
+            return _CHANGES[self.pattern](content)
+        pattern, replacement = self.pattern.encode("latin-1"), self.replacement.encode("latin-1")
+        return re.sub(pattern, replacement * self.repeat, content, count=self.count)
 
 
-def _duplicate_key(content: bytes) -> bytes | None:
-    first = re.search(rb'\{\s*"(\w+)":', content)
-    return content[: first.start() + 1] + b'"%s": 0, ' % first[1] + content[first.start() + 1 :] if first else None
-
-
-_TEXT = (".json", ".jsonl", ".csv", ".yaml", ".xml")
-_NUMBER = rb"(?<=[:,\[] )\d+(?:\.\d+)?(?=[,}\]])"
-DAMAGES: Mapping[str, Damage] = {
-    "empty": Damage(lambda _: b""),
-    "binary": Damage(lambda _: bytes(range(256)) * 8),
-    "truncated": Damage(lambda content: content[: len(content) // 2 - 1], (".json", ".safetensors", ".dcm", ".sqlite")),
-    "half a line": Damage(lambda content: content[:-20], (".jsonl",)),
-    "not UTF-8": Damage(lambda content: content[:30] + b"\xff\xfe" + content[30:], _TEXT),
-    "BOM": Damage(lambda content: b"\xef\xbb\xbf" + content, _TEXT, is_valid=True),
-    "CR LF": Damage(lambda content: re.sub(rb"\r?\n", b"\r\n", content), (".jsonl", ".csv", ".yaml"), is_valid=True),
-    "a list": Damage(lambda _: b'["a", 1]\n', (".json", ".jsonl", ".yaml")),
-    "a number": Damage(lambda _: b"7\n", (".json", ".jsonl", ".yaml")),
-    "null": Damage(lambda _: b"null\n", (".json", ".jsonl", ".yaml")),
-    "no fields": Damage(lambda _: b"{}\n", (".json", ".jsonl")),
-    "deep nesting": Damage(lambda _: b"[" * 100_000, (".json", ".jsonl", ".yaml")),
-    "duplicate key": Damage(_duplicate_key, (".json", ".jsonl")),
-    "NaN": Damage(_replace(_NUMBER, b"NaN"), (".json", ".jsonl")),
-    "1e999": Damage(_replace(_NUMBER, b"1e999"), (".json", ".jsonl")),
-    "5000 digits": Damage(_replace(_NUMBER, b"9" * 5000), (".json", ".jsonl")),
-    "a text for a number": Damage(_replace(_NUMBER, b'"many"'), (".json", ".jsonl")),
-    "boolean corner": Damage(_replace(rb'(?<="x_max": )[\d.]+', b"true"), (".json", ".jsonl")),
-    "duplicate row": Damage(lambda content: content + content.splitlines(True)[-1], (".jsonl", ".csv")),
-    "duplicate column": Damage(lambda content: b"%s,x,x\n" % content.splitlines()[0], (".csv",)),
-    "extra cell": Damage(lambda content: content.rstrip() + b",1,2\r\n", (".csv",)),
-    "open quote": Damage(lambda content: content + b'"a', (".csv",)),
-    "semicolons": Damage(lambda content: content.replace(b",", b";"), (".csv",)),
-    "no header": Damage(lambda content: b"".join(content.splitlines(True)[1:]), (".csv",)),
-    "NUL": Damage(lambda content: content[:30] + b"\0" + content[30:], (".json", ".jsonl", ".yaml", ".csv")),
-    "unknown field": Damage(_replace(rb"\{", b'{"unknwon": 1, '), (".jsonl", ".yaml")),
-    "invalid YAML": Damage(lambda content: content + b"\n\t- :", (".yaml",)),
+_CHANGES: Mapping[str, Callable[[bytes], bytes]] = {
+    "ALL BYTES": lambda _: bytes(range(256)) * 8,
+    "HALF": lambda content: content[: len(content) // 2 - 1],
 }
 RUNS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("fault_runs.yaml").read_text(encoding="utf-8"))
-"""Commands, files to damage, wrong values of options, and reasons why a run may succeed; see the file."""
+"""Commands, damages of files, wrong values of options, and reasons why a run may succeed; see the file."""
+DAMAGES = {name: Damage(**values) for name, values in RUNS["damages"].items()}
 _REPORT_TEXT = ("left pleural effusion", "heart is enlarged", "no pneumothorax", "clear lungs")
 """Parts of the reports in the inputs, which no error may quote."""
 
@@ -114,9 +86,8 @@ class Run:
     def is_valid(self) -> bool:
         """Whether the run may succeed."""
         name = f"{self.command}: {self.case}"
-        return (self.damage is not None and self.damage.is_valid) or any(
-            re.fullmatch(p, name) for p in RUNS["accepted"]
-        )
+        is_valid = self.damage is not None and self.damage.is_valid
+        return is_valid or any(re.fullmatch(pattern, name) for pattern in RUNS["accepted"])
 
 
 @dataclass(frozen=True)
@@ -129,7 +100,7 @@ class Outcome:
     error: str
 
     def __str__(self) -> str:
-        last = (self.error.strip().splitlines() or [""])[-1]
+        last = self.error.strip().rpartition("\n")[2]
         return f"{self.kind}: {self.run.command}: {self.run.case}: exit {self.code}: {last[:200]}"
 
 
@@ -166,7 +137,7 @@ def _input_files(line: str, inputs: Path) -> Iterator[str]:
             yield path
 
 
-def run_command(run: Run, inputs: Path, timeout: float = TIMEOUT) -> Outcome | None:
+def run_command(run: Run, inputs: Path) -> Outcome | None:
     """Run a command in a damaged copy of the inputs; None if the damage does not apply to the file."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "in"
@@ -176,7 +147,7 @@ def run_command(run: Run, inputs: Path, timeout: float = TIMEOUT) -> Outcome | N
         before = _digests(folder)
         process = get_context("forkserver").Process(target=_enter, args=(run.line, str(folder)))
         process.start()
-        process.join(timeout)
+        process.join(TIMEOUT)
         code = process.exitcode
         if code is None:
             process.kill()
@@ -190,18 +161,16 @@ def run_command(run: Run, inputs: Path, timeout: float = TIMEOUT) -> Outcome | N
 def _apply(run: Run, path: Path) -> bool:
     """Damage a file of a copy; return whether the damage applies."""
     content = path.read_bytes()
-    if run.damage is None and run.case.startswith("unreadable"):
-        if os.geteuid() == 0:
-            return False
-        path.chmod(0)
-        return True
-    damaged = b"" if run.damage is None else run.damage.change(content)
-    if damaged is None or (run.damage is not None and damaged == content):
+    damaged = None if run.damage is None else run.damage.change(content)
+    is_unreadable = run.case.startswith("unreadable")
+    if damaged == content or (is_unreadable and os.geteuid() == 0):
         return False
-    path.unlink()
+    path.unlink()  # files of the checkpoint are links
     if run.case.startswith("a folder"):
         path.mkdir()
-    elif run.damage is not None:
+    elif is_unreadable:
+        path.touch(mode=0)
+    elif damaged is not None:
         path.write_bytes(damaged)
     return True
 
@@ -211,30 +180,23 @@ def _enter(line: str, folder: str) -> None:
     os.chdir(folder)
     os.environ |= {"COLUMNS": "200", "OPENAI_API_KEY": "sk-none", "NO_COLOR": "1"}
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        file = os.open(f"../{name}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        os.dup2(file, descriptor)
+        os.dup2(os.open(f"../{name}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
     words = shlex.split(line)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         os.environ[name] = value
-    program, *arguments = words
-    sys.argv = [program, *arguments]
-    from maira.cli.main import main as maira
-    from radfact.cli.main import main as radfact
-
-    {"radfact": radfact, "maira": maira}[program]()
+    sys.argv = words
+    import_module(f"{words[0]}.cli.main").main()
 
 
 def _digests(folder: Path) -> dict[str, str]:
     """Return the hash of every file that is not an output, as the page of a results folder is."""
-    paths = (
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.name not in ("report.html", ".output.json")
-        and not path.relative_to(folder).parts[0].startswith("out")
-    )
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    digests = {}
+    for path in folder.rglob("*"):
+        name, is_output = str(path.relative_to(folder)), path.name in ("report.html", ".output.json")
+        if path.is_file() and os.access(path, os.R_OK) and not (is_output or name.startswith("out")):
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def _classify(run: Run, code: int | None, error: str, changed: Sequence[str]) -> str:
@@ -268,43 +230,29 @@ def run_all(
         yield from (outcome for outcome in outcomes if outcome is not None)
 
 
-def summarize(outcomes: Sequence[Outcome]) -> str:
-    """Return the counts of each class for each command as a Markdown table."""
-    kinds = [*ALLOWED, *sorted({outcome.kind for outcome in outcomes} - {*ALLOWED})]
-    counts = {
-        command: Counter(o.kind for o in outcomes if o.run.command == command)
-        for command in dict.fromkeys(o.run.command for o in outcomes)
-    }
-    rows = [["command", *kinds], ["---", *("---:" for _ in kinds)]]
-    rows += [[f"`{command}`", *(str(count[kind]) for kind in kinds)] for command, count in counts.items()]
-    rows.append(["all", *(str(sum(count[kind] for count in counts.values())) for kind in kinds)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def main() -> int:
     """Run the matrix, and print the table and every defect."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--command", default="", help="beginning of the commands to run")
     parser.add_argument("--case", default="", help="part of the names of the cases to run")
     parser.add_argument("--every", type=int, default=1, help="run only every N-th case")
-    parser.add_argument("--inputs", type=Path, help="folder of inputs to keep")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as temporary:
-        inputs = options.inputs or Path(temporary)
-        if not (inputs / "review.sqlite").exists():
-            inputs.mkdir(exist_ok=True)
-            write_inputs(inputs)
+        write_inputs(inputs := Path(temporary))
         runs = [r for r in plan_runs(inputs) if r.command.startswith(options.command) and options.case in r.case]
-        runs = runs[:: options.every]
-        started = time.monotonic()
-        outcomes = []
-        for outcome in run_all(runs, inputs, options.processes):
+        started, outcomes = time.monotonic(), []
+        for outcome in run_all(runs[:: options.every], inputs, options.processes):
             outcomes.append(outcome)
             if outcome.kind not in ALLOWED:
                 print(outcome, flush=True)
-    print(summarize(outcomes))
+    kinds = [*ALLOWED, *sorted({outcome.kind for outcome in outcomes} - {*ALLOWED})]
+    counts = {f"`{o.run.command}`": Counter[str]() for o in outcomes} | {"all": Counter(o.kind for o in outcomes)}
+    for outcome in outcomes:
+        counts[f"`{outcome.run.command}`"][outcome.kind] += 1
+    rows = [[name, *(count[kind] for kind in kinds)] for name, count in counts.items()]
+    print(Table(["command", *kinds], rows).as_markdown(), end="")
     print(f"{len(outcomes)} runs in {time.monotonic() - started:.0f} s")
     return int(any(outcome.kind not in ALLOWED for outcome in outcomes))
 
