@@ -4,17 +4,15 @@
     python tests/benchmarks/bench_findings.py codes SHARED/openi --half held-out
     python tests/benchmarks/bench_findings.py speed SHARED/openi
 
-`rankings`: radiologists' rankings of candidates (RadJudge): fraction of the comparisons that a score gets
-right; equal candidates must differ by less than 0.01. All cases were seen in development.
+`rankings`: comparisons of candidates by radiologists (RadJudge) that a score gets right; equal candidates must differ
+by less than 0.01. All cases were seen in development.
 
-`codes`: each reference of IU-Xray gets four other reports of the archive as candidates, those with the most similar
-text by ROUGE-L, by words and by pairs of words, and a random one. The number of errors of a candidate is the distance
-between the manual MeSH codes of both reports: the smallest number of codes to add, remove or change, where a code with
-another place or qualifier counts as half a change. The codes were assigned by people, not by this project's rules.
-
-Kendall's tau-b of each score with the number of errors is printed, and its difference from
-that of `findings`, with intervals of a bootstrap of references. `--half` selects the half of the archive
-(`iu_reports.py`); costs were chosen with the development half alone.
+`codes`: Kendall's tau-b of each score with the number of errors, and its difference from that of `findings`, with
+intervals of a bootstrap of references. Each reference of IU-Xray gets four other reports of the archive as candidates,
+those with the most similar text by ROUGE-L, by words and by pairs of words, and a random one. The number of errors of a
+candidate is the smallest number of manual MeSH codes to add, remove or change, where another place or qualifier of the
+same code counts as half a change. `--half` selects the half of the archive (`read_reports.py`); costs were chosen with
+the development half alone.
 
 `speed`: pairs of reports per minute on one core, all texts different.
 """
@@ -28,12 +26,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from iu_reports import HALVES, archive_half
-from read_reports import read_reports
+from read_reports import HALVES, read_reports
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import kendalltau
 
 from radfact import Pair, PatientContext, evaluate
+from radfact.statistics.clusters import Clusters
+from radfact.statistics.correlation import compare_kendall, correlate
 
 METRICS = ("findings", "radfact", "rouge_l", "bleu")
 SCORES = ("findings", "findings_f1", "logical_f1", "rouge_l", "bleu_4")
@@ -49,28 +47,19 @@ def score(
     """Return the sample-level values of scores."""
     arguments = {} if significance is None else {"findings": {"significance": significance}}
     values = evaluate(pairs, names, judge="offline", metric_args=arguments, bootstrap=0).values
-    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
-    if "logical_precision" in columns:
-        precision, recall = columns["logical_precision"], columns["logical_recall"]
-        total = precision + recall
-        with np.errstate(invalid="ignore"):
-            columns["logical_f1"] = np.where(total > 0, 2 * precision * recall / total, 0 * total)
-    return columns
+    return {name: np.array(column, dtype=float) for name, column in values.items()}
 
 
 def code_distance(candidate: Sequence[str], reference: Sequence[str]) -> float:
     """Return the smallest number of codes to add, remove or change."""
-    first, second = (
-        [set(code.split("/")) | {f"^{code.split('/')[0]}"} for code in codes if code != "normal"]
-        for codes in (candidate, reference)
-    )
+    first, second = ([code.split("/") for code in codes if code != "normal"] for codes in (candidate, reference))
     size = len(first) + len(second)
     costs = np.ones((size, size))
     costs[len(first) :, len(second) :] = 0.0
     for row, code in enumerate(first):
         for column, other in enumerate(second):
-            is_same = any(part.startswith("^") for part in code & other)
-            costs[row, column] = (0.0 if code == other else 0.5) if is_same else 2.0
+            difference = 0.0 if set(code) == set(other) else 0.5
+            costs[row, column] = difference if code[0] == other[0] else 2.0
     rows, columns = linear_sum_assignment(costs)
     return float(costs[rows, columns].sum())
 
@@ -79,8 +68,7 @@ def code_cases(root: Path, half: str | None, count: int, seed: int) -> Iterator[
     """Yield references with four candidates each."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    reports = [report for report in read_reports(root) if half in (None, archive_half(report.key))]
-    rng = random.Random(seed)
+    reports, rng = list(read_reports(root, half)), random.Random(seed)
     texts = {report.key: " ".join(report.sections) for report in reports}
     words = {key: Counter(text.lower().split()) for key, text in texts.items()}
     pairs = {key: Counter(zip(tokens := text.lower().split(), tokens[1:], strict=False)) for key, text in texts.items()}
@@ -106,32 +94,21 @@ def _overlap(first: Counter, second: Counter) -> float:
     return 2 * (first & second).total() / max(first.total() + second.total(), 1)
 
 
-def print_agreement(cases: Sequence[Case], significance: Path | None, seed: int, replicates: int = 1000) -> None:
+def print_agreement(cases: Sequence[Case], significance: Path | None, seed: int) -> None:
     """Print tau of each score, and its difference from tau of the first score."""
-    pairs = [pair for pair, _ in cases]
-    numbers = np.array([number for _, number in cases])
-    columns = score(pairs, significance)
-    scored = np.all([np.isfinite(columns[name]) for name in SCORES], axis=0)
-    print(f"{len(pairs)} pairs, {scored.sum()} with all scores; {numbers.mean():.2f} errors per pair")
-    clusters: dict[str | None, list[int]] = {}
-    for index in np.flatnonzero(scored):
-        clusters.setdefault(pairs[index].cluster, []).append(int(index))
-    groups = [np.array(group) for group in clusters.values()]
-    rng = np.random.default_rng(seed)
-    draws = [
-        np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))]) for _ in range(replicates)
-    ]
-
-    def tau(name: str, indices: np.ndarray) -> float:
-        return float(-kendalltau(columns[name][indices], numbers[indices]).statistic)
-
-    replicated = {name: np.array([tau(name, draw) for draw in draws]) for name in SCORES}
+    columns = score([pair for pair, _ in cases], significance)
+    errors = np.array([number for _, number in cases])
+    scored = np.flatnonzero(np.all([np.isfinite(columns[name]) for name in SCORES], axis=0))
+    print(f"{len(cases)} pairs, {len(scored)} with all scores; {errors.mean():.2f} errors per pair")
+    clusters = Clusters("reference", [cases[index][0].cluster for index in scored])
+    first, quality = columns[SCORES[0]][scored], -errors[scored]
     for name in SCORES:
-        low, high = np.percentile(replicated[name], [2.5, 97.5])
-        line = f"{name:12} tau {tau(name, np.flatnonzero(scored)):.3f} ({low:.3f} to {high:.3f})"
+        values = columns[name][scored]
+        tau = correlate(quality, values, seed=seed, clusters=clusters)["kendall"]
+        line = f"{name:12} tau {tau.value:.3f} ({tau.low:.3f} to {tau.high:.3f})"
         if name != SCORES[0]:
-            low, high = np.percentile(replicated[SCORES[0]] - replicated[name], [2.5, 97.5])
-            line += f"; {SCORES[0]} is higher by {low:.3f} to {high:.3f}"
+            gap = compare_kendall(quality, values, first, rounds=0, seed=seed, clusters=clusters).difference
+            line += f"; {SCORES[0]} is higher by {gap.low:.3f} to {gap.high:.3f}"
         print(line)
 
 
@@ -152,11 +129,11 @@ def print_rankings(path: Path, significance: Path | None) -> None:
     for name in SCORES:
         scale = 100 if name.startswith("bleu") else 1
         differences = [(columns[name][indices[a]] - columns[name][indices[b]]) / scale for a, _, b in comparisons]
-        correct = [
+        correct = sum(
             difference > 1e-9 if sign == ">" else abs(difference) < 0.01
             for difference, (_, sign, _) in zip(differences, comparisons, strict=True)
-        ]
-        print(f"{name:12} {sum(correct)} of {len(correct)}")
+        )
+        print(f"{name:12} {correct} of {len(comparisons)}")
 
 
 def print_speed(root: Path, count: int) -> None:

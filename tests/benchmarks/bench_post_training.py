@@ -14,19 +14,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maira.train.validation import sentence_statistics
 from radfact import evaluate, read_candidates_and_references
 from radfact.io.jsonl import read_json, write_json
-from radfact.statistics.bootstrap import bootstrap
+from radfact.pages.meta_page import Table
+from radfact.statistics.bootstrap import bootstrap, summarize
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "phantom"
@@ -40,8 +39,7 @@ STATISTICS = ("words", "normal_sentence_share", "boxes_per_sentence")
 REPLICATES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(NamedTuple):
     """One arm of the comparison."""
 
     label: str
@@ -60,86 +58,62 @@ ARMS = {
 BASELINE = "supervised"
 
 
-class Recorder:
-    """Runs each `maira` command once and saves its processor time to a file."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        for name in ("logs", "seconds"):
-            (out / name).mkdir(parents=True, exist_ok=True)
-
-    def run(self, name: str, *arguments: object) -> None:
-        """Run a command unless it has already completed."""
-        seconds = self.out / "seconds" / f"{name}.json"
-        if seconds.exists():
-            return
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        log = self.out / "logs" / f"{name}.log"
-        with log.open("ab") as file:
-            command = [sys.executable, "-m", "maira", *map(str, arguments)]
-            process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            raise RuntimeError(f"{name} ended with exit code {process.returncode}; see {log}")
-        write_json(seconds, usage.ru_utime + usage.ru_stime)
-
-    def minutes(self, arm: str) -> float:
-        """Return the processor minutes of all seeds of an arm, excluding generation on the test studies."""
-        paths = [path for path in self.out.glob(f"seconds/{arm}-*.json") if not path.stem.endswith(".draft")]
-        return sum(float(read_json(path)) for path in paths) / 60
+def arm_of(model: str) -> str:
+    """Return the arm of a model such as "dpo-0"."""
+    return model.rpartition("-")[0] or model
 
 
-def make_studies(recorder: Recorder) -> dict[str, Path]:
+def run(out: Path, name: str, *arguments: object) -> None:
+    """Run a command of `maira` unless it has already completed, and save its processor time to a file."""
+    seconds, log = out / "seconds" / f"{name}.json", out / "logs" / f"{name}.log"
+    if seconds.exists():
+        return
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        command = [sys.executable, "-m", "maira", *map(str, arguments)]
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"{name} ended with exit code {process.returncode}; see {log}")
+    write_json(seconds, usage.ru_utime + usage.ru_stime)
+
+
+def make_studies(out: Path) -> dict[str, Path]:
     """Generate the phantoms, and return their manifests by name."""
-    manifests = {}
     # The studies for preferences are the first training studies.
-    for name, split, count, series in (
-        ("train", "train", 2000, 3),
-        ("pairs", "train", 480, 3),
-        ("test", "test", 200, 13),
-    ):
-        manifests[name] = recorder.out / name / "manifest.jsonl"
-        target = ("--split", split, "--out", recorder.out / name)
-        recorder.run(name, "prepare", "phantom", "--count", count, "--seed", series, "--size", 224, *target)
-    return manifests
+    for name, count, series in (("train", 2000, 3), ("pairs", 480, 3), ("test", 200, 13)):
+        target = ("--split", "test" if name == "test" else "train", "--out", out / name)
+        run(out, name, "prepare", "phantom", "--count", count, "--seed", series, "--size", 224, *target)
+    return {name: out / name / "manifest.jsonl" for name in ("train", "pairs", "test")}
 
 
-def train(arm: str, seed: int, manifests: Mapping[str, Path], recorder: Recorder) -> Path:
+def train(arm: str, seed: int, manifests: Mapping[str, Path], out: Path) -> Path:
     """Train an arm with a seed, generate drafts of the test studies, and return their path."""
     name, spec = f"{arm}-{seed}", ARMS[arm]
-    folder = recorder.out / name
     sources: object = manifests["train"]
     if arm == "dpo":
-        pair = [recorder.out / "sampled" / f"{seed}-{number}.jsonl" for number in (0, 1)]
+        pair = [out / "sampled" / f"{seed}-{number}.jsonl" for number in (0, 1)]
         for number, drafts in enumerate(pair):
             files = ("--checkpoint", CHECKPOINT, "--manifest", manifests["pairs"], "--out", drafts)
-            recorder.run(f"{name}.sample{number}", "generate", *files, "--temperature", 1, "--seed", 2 * seed + number)
-        preferences = folder.with_suffix(".preferences.jsonl")
+            run(out, f"{name}.sample{number}", "generate", *files, "--temperature", 1, "--seed", 2 * seed + number)
+        preferences = out / f"{name}.preferences.jsonl"
         options = ("--manifest", manifests["pairs"], "--out", preferences, *REWARD, "--margin", 0.1)
-        recorder.run(f"{name}.preferences", "preferences", *pair, *options)
+        run(out, f"{name}.preferences", "preferences", *pair, *options)
         sources = json.dumps([{"manifest": str(manifests["pairs"]), "preferences": str(preferences)}])
-    overrides = {
-        "model": CHECKPOINT,
-        "train": sources,
-        "validation.sources": "[]",
-        "seed": seed,
-        "global_batch": spec.batch,
-        "passes": spec.batch * spec.steps,
-        "trackers": "[]",
-        "out": folder,
-        **spec.options,
-    }
+    overrides = {"model": CHECKPOINT, "train": sources, "validation.sources": "[]", "seed": seed}
+    overrides |= {"global_batch": spec.batch, "passes": spec.batch * spec.steps, "trackers": "[]", "out": out / name}
+    overrides |= spec.options
     config = ROOT / "configs" / spec.config
-    recorder.run(f"{name}.train", "train", config, *(f"{key}={value}" for key, value in overrides.items()))
-    return draft(folder / "checkpoint", name, manifests["test"], recorder)
+    run(out, f"{name}.train", "train", config, *(f"{key}={value}" for key, value in overrides.items()))
+    return draft(out / name / "checkpoint", name, manifests["test"], out)
 
 
-def draft(checkpoint: Path, name: str, manifest: Path, recorder: Recorder) -> Path:
+def draft(checkpoint: Path, name: str, manifest: Path, out: Path) -> Path:
     """Generate drafts of the test studies, and return their path."""
-    drafts = recorder.out / "drafts" / f"{name}.jsonl"
-    files = ("--checkpoint", checkpoint, "--manifest", manifest, "--out", drafts)
-    recorder.run(f"{name}.draft", "generate", *files)
+    drafts = out / "drafts" / f"{name}.jsonl"
+    run(out, f"{name}.draft", "generate", "--checkpoint", checkpoint, "--manifest", manifest, "--out", drafts)
     return drafts
 
 
@@ -153,7 +127,7 @@ def score(drafts: Path, manifest: Path) -> tuple[dict[str, Sequence[float]], dic
     return values, {name: float(np.mean(statistics[name])) for name in STATISTICS}
 
 
-def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, dict[str, Any]]]:
+def tabulate(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the mean and interval of each score of each arm, and of its difference from the baseline.
 
     The score of an arm is the mean over its seeds. The 95% intervals are by bootstrap over studies, with the same draws
@@ -162,71 +136,58 @@ def summarize(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
     columns = {f"{model}/{name}": column for model, values in scores.items() for name, column in values.items()}
     f1 = {f"{model}/{name}": (f"{model}/{p}", f"{model}/{r}") for model in scores for name, (p, r) in F1.items()}
     replicates = bootstrap(columns, f1=f1, replicates=REPLICATES)
-    points = {name: float(np.nanmean(column)) for name, column in columns.items()}
-    for name, (precision, recall) in f1.items():
-        points[name] = 2 * points[precision] * points[recall] / (points[precision] + points[recall])
+    points = {name: row.point for name, row in summarize(columns, f1=f1, replicates=0).items()}
     arms: dict[str, list[str]] = {}
     for model in scores:
-        arms.setdefault(model.rpartition("-")[0] or model, []).append(model)
+        arms.setdefault(arm_of(model), []).append(model)
 
-    def mean(arm: str, name: str) -> NDArray[np.float64]:
-        means: NDArray[np.float64] = np.mean([replicates[f"{model}/{name}"] for model in arms[arm]], axis=0)
-        return means
+    def mean(values: Mapping[str, Any], arm: str, name: str) -> Any:
+        return np.mean([values[f"{model}/{name}"] for model in arms[arm]], axis=0)
 
-    table: dict[str, dict[str, dict[str, Any]]] = {}
-    for arm, models in arms.items():
-        table[arm] = {}
-        for name in (*F1, *MEANS):
-            seeds = [points[f"{model}/{name}"] for model in models]
-            base = np.mean([points[f"{model}/{name}"] for model in arms[BASELINE]])
-            table[arm][name] = {
-                "mean": float(np.mean(seeds)),
-                "interval": np.quantile(mean(arm, name), (0.025, 0.975)).tolist(),
-                "seeds": seeds,
-                "difference": float(np.mean(seeds) - base),
-                "difference_interval": np.quantile(mean(arm, name) - mean(BASELINE, name), (0.025, 0.975)).tolist(),
-            }
+    table: dict[str, dict[str, dict[str, Any]]] = {arm: {} for arm in arms}
+    for arm, name in product(arms, (*F1, *MEANS)):
+        draws = mean(replicates, arm, name)
+        table[arm][name] = {
+            "mean": float(mean(points, arm, name)),
+            "interval": np.quantile(draws, (0.025, 0.975)).tolist(),
+            "seeds": [points[f"{model}/{name}"] for model in arms[arm]],
+            "difference": float(mean(points, arm, name) - mean(points, BASELINE, name)),
+            "difference_interval": np.quantile(draws - mean(replicates, BASELINE, name), (0.025, 0.975)).tolist(),
+        }
     return table
 
 
 def main() -> None:
     """Train, score, and write `results.json`."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the benchmark")
     parser.add_argument("--processes", type=int, default=2, help="runs at the same time, each on one core")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="arms in addition to the baseline")
     arguments = parser.parse_args()
-    recorder = Recorder(arguments.out)
-    manifests = make_studies(recorder)
+    out = arguments.out
+    manifests = make_studies(out)
     names = [name for name in ARMS if name in {BASELINE, *arguments.arms}]
     jobs = [(name, seed) for seed, name in product(SEEDS, names)]
     with ThreadPool(arguments.processes) as pool:
-        drafts = pool.starmap(lambda name, seed: train(name, seed, manifests, recorder), jobs, chunksize=1)
-    models = {"shipped": draft(CHECKPOINT, "shipped", manifests["test"], recorder)}
+        drafts = pool.starmap(lambda name, seed: train(name, seed, manifests, out), jobs, chunksize=1)
+    models = {"shipped": draft(CHECKPOINT, "shipped", manifests["test"], out)}
     models |= {f"{name}-{seed}": path for (name, seed), path in zip(jobs, drafts, strict=True)}
     scored = {model: score(path, manifests["test"]) for model, path in models.items()}
-    table: dict[str, dict[str, Any]] = summarize({model: values for model, (values, _) in scored.items()})
+    table: dict[str, dict[str, Any]] = tabulate({model: values for model, (values, _) in scored.items()})
     for arm, row in table.items():
-        statistics = [form for model, (_, form) in scored.items() if (model.rpartition("-")[0] or model) == arm]
+        statistics = [form for model, (_, form) in scored.items() if arm_of(model) == arm]
         row |= {name: float(np.mean([form[name] for form in statistics])) for name in STATISTICS}
-        row["processor_minutes"] = recorder.minutes(arm) / len(statistics)
-    write_json(arguments.out / "results.json", table)
-    print_table(table)
-
-
-def print_table(table: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a Markdown table of scores, with the intervals of their differences from the baseline."""
-    print("| arm |", " | ".join([*SHOWN.values(), "words per report", "processor minutes"]), "|")
-    print("|---" * (len(SHOWN) + 3), "|", sep="")
+        seconds = [read_json(path) for path in out.glob(f"seconds/{arm}-*.json") if not path.stem.endswith(".draft")]
+        row["processor_minutes"] = sum(seconds) / 60 / len(statistics)
+    write_json(out / "results.json", table)
+    rows = []
     for arm, row in table.items():
         cells = [ARMS[arm].label if arm in ARMS else "shipped checkpoint"]
         for name in SHOWN:
             low, high = row[name]["difference_interval"]
             cells.append(f"{row[name]['mean']:.3f}" + ("" if arm == BASELINE else f" ({low:+.3f} to {high:+.3f})"))
-        minutes = f"{row['processor_minutes']:.1f}" if arm in ARMS else "-"
-        print("|", " | ".join([*cells, f"{row['words']:.1f}", minutes]), "|")
+        rows.append([*cells, f"{row['words']:.1f}", f"{row['processor_minutes']:.1f}" if arm in ARMS else "-"])
+    print(Table(["arm", *SHOWN.values(), "words per report", "processor minutes"], rows).as_markdown(), end="")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ of reader, study, draft, reader x arm, and the reading; the truth is known. The 
 
 import argparse
 import math
-import re
 import time
-from collections import Counter
+from itertools import product
 
 import numpy as np
 
@@ -20,11 +19,10 @@ ARMS = ("first", "second")
 MEANS = (2.0, 3.0)
 
 
-def parse_design(text: str) -> tuple[int, int]:
+def design(text: str) -> tuple[int, int]:
     """Return the numbers of readers and studies that `READERSxSTUDIES` describes."""
-    if not (match := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)):
-        raise argparse.ArgumentTypeError(f"expected READERSxSTUDIES such as 3x20, found {text!r}")
-    return int(match[1]), int(match[2])
+    readers, studies = map(int, text.split("x"))
+    return readers, studies
 
 
 def simulate(counts: tuple[int, int], reader_arm_sd: float, generator: np.random.Generator) -> list[Rating]:
@@ -52,35 +50,29 @@ def contains(effect: Estimate, truth: float) -> bool:
 
 def main() -> None:
     """Print one line of coverage for each design."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("designs", nargs="+", type=parse_design, metavar="READERSxSTUDIES")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("designs", nargs="+", type=design, metavar="READERSxSTUDIES")
     parser.add_argument("--simulations", type=int, default=100, help="simulated reader studies of each design")
     parser.add_argument("--reader-arm-sd", type=float, nargs="+", default=[0.3], help="of the effect of reader x arm")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print("readers  studies  sd reader x arm  difference  means  fitted by a model  seconds per study")
-    for design in options.designs:
-        for deviation in options.reader_arm_sd:
-            generator = np.random.default_rng(options.seed)
-            counts: Counter[str] = Counter()
-            start = time.perf_counter()
-            for _ in range(options.simulations):
-                estimates = estimate_effects(simulate(design, deviation, generator), ARMS)
-                difference = estimates[ARMS]
-                counts["difference"] += contains(difference, MEANS[1] - MEANS[0])
-                counts["means"] += sum(contains(estimates[(arm,)], mean) for arm, mean in zip(ARMS, MEANS, strict=True))
-                counts["model"] += difference.method.startswith("mixed model")
-            seconds = (time.perf_counter() - start) / options.simulations
-            difference_share = counts["difference"] / options.simulations
-            error = math.sqrt(difference_share * (1 - difference_share) / options.simulations)
-            print(
-                f"{design[0]:7}  {design[1]:7}  {deviation:15.2f}  {difference_share:.2f} ± {error:.2f}"
-                f"  {counts['means'] / len(ARMS) / options.simulations:5.2f}  {counts['model']:5} of"
-                f" {options.simulations:<8}  {seconds:17.2f}",
-                flush=True,
-            )
+    count = options.simulations
+    for (readers, studies), deviation in product(options.designs, options.reader_arm_sd):
+        generator, start = np.random.default_rng(options.seed), time.perf_counter()
+        covered, means, modeled = 0, 0, 0
+        for _ in range(count):
+            estimates = estimate_effects(simulate((readers, studies), deviation, generator), ARMS)
+            covered += contains(estimates[ARMS], MEANS[1] - MEANS[0])
+            means += sum(contains(estimates[(arm,)], mean) for arm, mean in zip(ARMS, MEANS, strict=True))
+            modeled += estimates[ARMS].method.startswith("mixed model")
+        share, seconds = covered / count, (time.perf_counter() - start) / count
+        error = math.sqrt(share * (1 - share) / count)
+        line = (
+            f"{readers:7}  {studies:7}  {deviation:15.2f}  {share:.2f} ± {error:.2f}  {means / len(ARMS) / count:5.2f}"
+        )
+        line += f"  {modeled:5} of {count:<8}  {seconds:17.2f}"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from radfact import Pair, RadFact, load_judge, read_candidates_and_references, write_results
 from radfact.api import MetricSet
 from radfact.io.jsonl import write_jsonl
@@ -32,21 +34,7 @@ from radfact.metrics.registry import entries
 from radfact.pages.page import write_page
 
 WARM_UP = 5
-FINDINGS = ["pleural effusion", "opacity", "consolidation", "nodule", "atelectasis", "pneumothorax", "scarring", "mass"]
-DEGREES = ["Small", "Moderate", "Large", "Mild", "New", "Unchanged", "Increased", "Decreased", "Possible", "Persistent"]
-PLACES = [
-    f"{side} {zone}" for side in ("left", "right") for zone in ("base", "apex", "mid zone", "upper lobe", "hilum")
-]
-NORMAL = [
-    "The heart is normal in size.",
-    "No pleural effusion.",
-    "No pneumothorax.",
-    "The lungs are clear.",
-    "The mediastinal contours are unremarkable.",
-    "No acute osseous abnormality.",
-    "The aorta is tortuous.",
-    "There is a right internal jugular line ending in the superior vena cava.",
-]
+TEXTS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def random_box(rng: random.Random) -> dict[str, float]:
@@ -54,37 +42,32 @@ def random_box(rng: random.Random) -> dict[str, float]:
     return {"x_min": x0, "y_min": y0, "x_max": x1, "y_max": y1}
 
 
-def random_size(rng: random.Random) -> str:
-    """Return one of many sizes, so that most sentences differ, as in real reports."""
-    return f"measuring {rng.randint(3, 60)} x {rng.randint(3, 60)} mm"
+def random_sentence(rng: random.Random) -> str:
+    """Return a finding with one of many sizes, so that most sentences differ, as in real reports."""
+    degree, finding, place = (rng.choice(TEXTS[kind]) for kind in ("degrees", "findings", "places"))
+    return f"{degree} {finding} in the {place}, measuring {rng.randint(3, 60)} x {rng.randint(3, 60)} mm."
 
 
 def random_report(rng: random.Random) -> list[dict[str, Any]]:
     """Return four to seven sentences with two to six boxes in total."""
     located = [
-        {
-            "text": f"{rng.choice(DEGREES)} {rng.choice(FINDINGS)} in the {rng.choice(PLACES)}, {random_size(rng)}.",
-            "boxes": [random_box(rng) for _ in range(rng.randint(1, 2))],
-        }
+        {"text": random_sentence(rng), "boxes": [random_box(rng) for _ in range(rng.randint(1, 2))]}
         for _ in range(rng.randint(2, 3))
     ]
-    return located + [{"text": text, "boxes": None} for text in rng.sample(NORMAL, rng.randint(2, 4))]
+    return located + [{"text": text, "boxes": None} for text in rng.sample(TEXTS["normal"], rng.randint(2, 4))]
 
 
 def write_studies(folder: Path, studies: int) -> tuple[Path, Path]:
     """Write drafts and a manifest, and return their paths."""
-    rng = random.Random(0)
-    drafts: list[dict[str, Any]] = []
-    manifest: list[dict[str, Any]] = []
+    rng, drafts, manifest = random.Random(0), [], []
     for number in range(studies):
         reference = random_report(rng)
         candidate = [sentence for sentence in reference if rng.random() < 0.6] + random_report(rng)[:3]
         manifest.append({"sample_id": f"study-{number}", "grounded_findings": reference})
         drafts.append({"sample_id": f"study-{number}", "report": candidate})
-    paths = folder / "drafts.jsonl", folder / "manifest.jsonl"
-    for path, rows in zip(paths, (drafts, manifest), strict=True):
-        write_jsonl(path, rows)
-    return paths
+    write_jsonl(folder / "drafts.jsonl", drafts)
+    write_jsonl(folder / "manifest.jsonl", manifest)
+    return folder / "drafts.jsonl", folder / "manifest.jsonl"
 
 
 @contextmanager

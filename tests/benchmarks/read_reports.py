@@ -5,48 +5,49 @@
     python tests/benchmarks/read_reports.py FOLDER --half development --pairs
 
 FOLDER holds `NLMCXR_reports.tgz`. Findings and impression of each report are the premises, once as segmented and once
-split by the offline splitter; each of the eight `findings` in `iu_codes.yaml` is a hypothesis. A finding is labeled
-present if one of its codes is among the major MeSH codes of the report ("Opacity/lung/base/left"). A report is not
-counted for a finding if it only has codes that leave the finding open, such as "Cardiomegaly/borderline" (`undecided`).
-The findings in `others` have their own row, outside of the micro average.
+split by the offline splitter; each finding in `iu_codes.yaml` is a hypothesis. It is labeled present if one of its
+codes is among the major MeSH codes of the report ("Opacity/lung/base/left"), and not counted if the report only has
+codes that leave it open. The codes do not distinguish stated from possible findings ("scarring or atelectasis"): the
+last line of scores also counts possible findings as detected.
 
-Unlike the judge, the codes do not distinguish stated from possible findings ("scarring or atelectasis"): the last line
-of scores also counts possible findings as detected.
-
-The side is tested where all codes of a finding name the same side, left or right (the lingula is on the left, the
-middle lobe on the right): how often "There is left X." is entailed with the labeled side, and with the other, first
-for detected findings, then for all labels, where the side of a finding that is not detected counts as not entailed.
+The side is tested where all codes of a finding name the same side, left or right: how often "There is left X." is
+entailed with the labeled side, and with the other, first for detected findings, then for all labels, where the side of
+a finding that is not detected counts as not entailed.
 
 `--pairs` measures instead how many sentences of a report follow from the next report with the same codes, at most 60
 pairs for each set of codes, and the queries per second on one core.
 
-`--out` writes every disagreement with the report; use it only for the development half (`iu_reports.py`).
+`--out` writes every disagreement with the report; use it only for the development half. `--half` selects the half of
+the reports that the rules of the offline judge were developed on, or the held-out half, by a hash of the id.
 """
 
 import argparse
-import tarfile
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 from time import process_time
+from typing import Any
 from xml.etree import ElementTree
 
 import yaml
-from iu_reports import HALVES, archive_half
 
+from maira.data.sources import iu_xray
 from radfact.io.jsonl import open_atomic
 from radfact.judges import EntailmentQuery, Verdict, split_narrative
 from radfact.judges.offline import OfflineJudge
 from radfact.reader.facts import parse_sentence, parse_text
 from radfact.reader.segmentation import segment_sentences
 
-_CODES: dict[str, dict[str, list[str]]] = yaml.safe_load(
-    Path(__file__).with_name("iu_codes.yaml").read_text(encoding="utf-8")
-)
+_CODES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("iu_codes.yaml").read_text(encoding="utf-8"))
 FINDINGS, OTHER_FINDINGS, UNDECIDED = _CODES["findings"], _CODES["others"], _CODES["undecided"]
+HALVES = ("development", "held-out")
 MIDLINE = {"cardiomegaly", "pulmonary edema"}
+JUDGE = OfflineJudge()
+Counts = Counter[tuple[str, str]]
+SIDES = {"left": {"left", "lingula"}, "right": {"right", "middle lobe"}}
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,9 @@ class Report:
 
     def label(self, finding: str) -> bool | None:
         """Return whether a finding is labeled present; None if the codes leave it open."""
-        if any(_is_code(code, UNDECIDED["cardiomegaly"]) for code in self.codes) and finding == "cardiomegaly":
-            return None
-        if self.codes_of(finding):
-            return True
-        return None if any(_is_code(code, UNDECIDED.get(finding, ())) for code in self.codes) else False
+        is_open = any(_is_code(code, UNDECIDED.get(finding, ())) for code in self.codes)
+        is_present = bool(self.codes_of(finding)) and not (finding == "cardiomegaly" and is_open)
+        return None if is_open and not is_present else is_present
 
     def codes_of(self, finding: str) -> list[str]:
         """Return the codes of a finding."""
@@ -84,27 +83,22 @@ def _is_code(code: str, names: Sequence[str]) -> bool:
 
 def _side(code: str) -> str | None:
     parts = code.split("/")
-    sides = {"left": "left", "lingula": "left", "right": "right", "middle lobe": "right"}
-    named = {sides[part] for part in parts if part in sides}
+    named = {side for side, names in SIDES.items() if not names.isdisjoint(parts)}
     return named.pop() if len(named) == 1 and "bilateral" not in parts else None
 
 
-def read_reports(root: Path) -> Iterator[Report]:
+def read_reports(root: Path, half: str | None = None) -> Iterator[Report]:
     """Yield the indexed reports with text."""
-    with tarfile.open(root / "NLMCXR_reports.tgz") as archive:
-        for member in archive:
-            handle = archive.extractfile(member) if member.name.endswith(".xml") else None
-            if handle is None:
-                continue
-            tree = ElementTree.fromstring(handle.read())
-            identity = tree.find("uId")
-            texts = {
-                part.get("Label"): " ".join("".join(part.itertext()).split()) for part in tree.iter("AbstractText")
-            }
-            sections = tuple(text for label in ("FINDINGS", "IMPRESSION") if (text := texts.get(label)))
-            codes = tuple("/".join(p.strip() for p in (c.text or "").split("/")) for c in tree.iter("major"))
-            if identity is not None and sections and codes and "No Indexing" not in codes:
-                yield Report(identity.get("id", ""), sections, codes)
+    for _, content in iu_xray._reports(root):
+        tree = ElementTree.fromstring(content)
+        key = next((element.get("id", "") for element in tree.iter("uId")), None)
+        texts = {part.get("Label"): " ".join("".join(part.itertext()).split()) for part in tree.iter("AbstractText")}
+        sections = tuple(text for label in ("FINDINGS", "IMPRESSION") if (text := texts.get(label)))
+        codes = tuple("/".join(p.strip() for p in (c.text or "").split("/")) for c in tree.iter("major"))
+        if key is None or not sections or not codes or "No Indexing" in codes:
+            continue
+        if half in (None, HALVES[int(hashlib.sha256(key.encode()).hexdigest(), 16) % 2]):
+            yield Report(key, sections, codes)
 
 
 def main() -> None:
@@ -115,23 +109,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file of the disagreements")
     parser.add_argument("--pairs", action="store_true", help="judge reports with the same codes")
     arguments = parser.parse_args()
-    reports = [report for report in read_reports(arguments.root) if arguments.half in (None, archive_half(report.key))]
-    judge = OfflineJudge()
+    reports = list(read_reports(arguments.root, arguments.half))
     print(f"{len(reports):,} reports")
     if arguments.pairs:
-        _judge_pairs(judge, reports)
+        _judge_pairs(reports)
         return
     disagreements: list[str] = []
-    for name in ("as written", "split"):
-        counts: Counter[tuple[str, str]] = Counter()
+    for name, split in (("as written", segment_sentences), ("split", split_narrative)):
+        counts = Counts()
         for report in reports:
-            premises = tuple(
-                sentence
-                for section in report.sections
-                for sentence in (segment_sentences(section) if name == "as written" else split_narrative(section))
-            )
+            premises = tuple(sentence for section in report.sections for sentence in split(section))
             for finding in (*FINDINGS, *OTHER_FINDINGS):
-                disagreements += _compare(judge, report, premises, finding, counts, name)
+                for title, verdict in _compare(report, premises, finding, counts):
+                    lines = [f"{report.key}, {name}: {title}", f"codes: {', '.join(report.codes)}"]
+                    lines.append(f"evidence: {' | '.join(premises[index] for index in verdict.evidence)}")
+                    disagreements.append("\n  ".join([*lines, f"reason: {verdict.why}", *premises]))
         _print(counts, name)
     if arguments.out is not None:
         with open_atomic(arguments.out) as handle:
@@ -139,7 +131,7 @@ def main() -> None:
         print(f"{len(disagreements):,} disagreements: {arguments.out}")
 
 
-def _judge_pairs(judge: OfflineJudge, reports: Sequence[Report]) -> None:
+def _judge_pairs(reports: Sequence[Report]) -> None:
     """Print the share of sentences that the next report with the same codes entails, and the speed."""
     by_codes: defaultdict[tuple[str, ...], list[Report]] = defaultdict(list)
     for report in reports:
@@ -155,55 +147,39 @@ def _judge_pairs(judge: OfflineJudge, reports: Sequence[Report]) -> None:
         parse_sentence.cache_clear()
         parse_text.cache_clear()
         start = process_time()
-        verdicts = judge.judge(queries)
+        verdicts = JUDGE.judge(queries)
         seconds.append(process_time() - start)
     entailed = sum(isinstance(verdict, Verdict) and verdict.status == "entailment" for verdict in verdicts)
     print(f"{entailed:,} of {len(queries):,} sentences entailed ({entailed / len(queries):.1%})")
     print(f"{len(queries) / min(seconds):,.0f} queries per second of processor time, parsing included")
 
 
-def _compare(
-    judge: OfflineJudge,
-    report: Report,
-    premises: tuple[str, ...],
-    finding: str,
-    counts: Counter[tuple[str, str]],
-    segmentation: str,
-) -> Iterator[str]:
-    """Count one finding of one report, and yield its disagreements as text."""
+def _compare(report: Report, premises: tuple[str, ...], finding: str, counts: Counts) -> Iterator[tuple[str, Verdict]]:
+    """Count one finding of one report, and yield a title and the verdict of each disagreement."""
     label = report.label(finding)
     if label is None:
         return
-    verdict = judge.judge_one(EntailmentQuery(premises, f"There is {finding}."))
+
+    def ask(word: str = "") -> Verdict:
+        return JUDGE.judge_one(EntailmentQuery(premises, f"There is {word}{finding}."))
+
+    verdict = ask()
     is_detected = verdict.status == "entailment"
     counts[finding, _cell(is_detected, label)] += 1
-    disagreements = []
     if is_detected != label:
-        disagreements.append((f"{finding}: {'missed' if label else 'not labeled'}", verdict))
-    if finding in FINDINGS:
-        possible = judge.judge_one(EntailmentQuery(premises, f"There is possible {finding}."))
-        counts["or possible", _cell(is_detected or possible.status == "entailment", label)] += 1
-    side = report.side(finding) if finding in FINDINGS and finding not in MIDLINE else None
-    for name in ("left", "right") if side is not None else ():
-        sided = judge.judge_one(EntailmentQuery(premises, f"There is {name} {finding}."))
-        is_entailed = sided.status == "entailment"
-        kind = "stated" if name == side else "other"
+        yield f"{finding}: {'missed' if label else 'not labeled'}", verdict
+    if finding not in FINDINGS:
+        return
+    counts["or possible", _cell(is_detected or ask("possible ").status == "entailment", label)] += 1
+    side = None if finding in MIDLINE else report.side(finding)
+    for name in SIDES if side is not None else ():
+        verdict, kind = ask(f"{name} "), "stated" if name == side else "other"
+        is_entailed = verdict.status == "entailment"
         for scope in ("all", "detected") if is_detected else ("all",):
             counts[scope, kind] += 1
             counts[scope, f"{kind} entailed"] += is_entailed
         if is_detected and is_entailed != (name == side):
-            disagreements.append((f"{finding}: {kind} side ({name}) is {sided.status}", sided))
-    for title, verdict in disagreements:
-        evidence = " | ".join(premises[index] for index in verdict.evidence)
-        yield "\n".join(
-            (
-                f"{report.key}, {segmentation}: {title}",
-                f"  codes: {', '.join(report.codes)}",
-                f"  evidence: {evidence}",
-                f"  reason: {verdict.why}",
-                *(f"  {sentence}" for sentence in premises),
-            )
-        )
+            yield f"{finding}: {kind} side ({name}) is {verdict.status}", verdict
 
 
 def _cell(is_detected: bool, label: bool) -> str:
@@ -211,28 +187,24 @@ def _cell(is_detected: bool, label: bool) -> str:
     return ("t" if is_detected == label else "f") + ("p" if is_detected else "n")
 
 
-def _print(counts: Counter[tuple[str, str]], name: str) -> None:
+def _print(counts: Counts, name: str) -> None:
     print(f"{name:32} {'precision':>9} {'recall':>7} {'F1':>6} {'labeled':>8}")
     for findings, total in ((FINDINGS, "micro"), (OTHER_FINDINGS, "micro of the others")):
-        micro: Counter[str] = Counter()
         for finding in findings:
-            row = Counter({kind: counts[finding, kind] for kind in ("tp", "fp", "fn")})
-            micro += row
-            print(f"  {finding:30} {_scores(row)}")
-        print(f"  {total:30} {_scores(micro)}")
-    possible = Counter({kind: counts["or possible", kind] for kind in ("tp", "fp", "fn")})
-    print(f"  {'micro, or possible':30} {_scores(possible)}")
+            _print_scores(counts, finding, [finding])
+        _print_scores(counts, total, findings)
+    _print_scores(counts, "micro, or possible", ["or possible"])
     for scope, text in (("detected", "detected findings"), ("all", "all labels")):
         for kind in ("stated", "other"):
             share = counts[scope, f"{kind} entailed"] / max(1, counts[scope, kind])
             print(f"  {kind} side, {text}: {share:.3f} of {counts[scope, kind]}")
 
 
-def _scores(row: Counter[str]) -> str:
-    precision = row["tp"] / max(1, row["tp"] + row["fp"])
-    recall = row["tp"] / max(1, row["tp"] + row["fn"])
-    f1 = 2 * row["tp"] / max(1, 2 * row["tp"] + row["fp"] + row["fn"])
-    return f"{precision:9.3f} {recall:7.3f} {f1:6.3f} {row['tp'] + row['fn']:8}"
+def _print_scores(counts: Counts, name: str, rows: Iterable[str]) -> None:
+    hits, false, missed = (sum(counts[row, cell] for row in rows) for cell in ("tp", "fp", "fn"))
+    f1 = 2 * hits / max(1, 2 * hits + false + missed)
+    precision, recall = hits / max(1, hits + false), hits / max(1, hits + missed)
+    print(f"  {name:30} {precision:9.3f} {recall:7.3f} {f1:6.3f} {hits + missed:8}")
 
 
 if __name__ == "__main__":
