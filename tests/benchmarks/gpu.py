@@ -39,41 +39,28 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import yaml
 from gpu_stages.results import FAILED, FINISHED, MEASURED, OUT_OF_MEMORY, OUTCOME, SKIPPED, Measurement, Results, Setup
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUIRED = (
-    "torch",
-    "torchvision",
-    "transformers",
-    "timm",
-    "accelerate",
-    "peft",
-    "pydantic",
-    "filelock",
-    "typer",
-    "rich",
-)
+VERSIONED = ("torch", "torchvision", "transformers", "timm", "accelerate", "peft")
+REQUIRED = (*VERSIONED, "pydantic", "filelock", "typer", "rich")
 """Packages without which no case runs."""
 CASE_NEEDS = {"method=8bit": "torchao", "engine=vllm": "vllm", "compile": "triton"}
 """Packages by the word of a case that needs them."""
-MODULES = {
-    "machine": "gpu_stages.models",
-    "correctness": "gpu_stages.correctness",
-    "train": "gpu_stages.training",
-    "generate": "gpu_stages.generation",
-    "kernels": "gpu_stages.kernels",
-}
-"""Modules whose function `measure(case, setup)` yields the measurements of a case, by stage."""
+MODULES = {"machine": "models", "correctness": "correctness", "train": "training"}
+MODULES |= {"generate": "generation", "kernels": "kernels"}
+"""Modules of `gpu_stages` whose function `measure(case, setup)` yields the measurements of a case, by stage."""
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Default environment of processes that run cases; transformers' Trainer would use every visible GPU."""
+_WORKER = (sys.executable, str(Path(__file__).resolve()), "--worker")
 _OTHER_DEVICE = 3
 """Exit code of a process whose device is not that of earlier results."""
 
@@ -88,34 +75,14 @@ class Case:
     tiny: str = ""
 
 
-CASES = (
-    Case("machine", "rates", 60, "rates"),
-    Case("correctness", "attention", 120, "attention"),
-    Case("correctness", "logits", 120, "logits"),
-    Case("correctness", "packed", 120, "packed"),
-    Case("train", "method=8bit budget=8192 checkpointing=selective compile", 240, "method=8bit budget=512"),
-    Case("generate", "engine=transformers cache=auto batch=24", 240, "engine=transformers cache=auto batch=4"),
-    Case("generate", "engine=transformers cache=dynamic batch=24", 240, "engine=transformers cache=dynamic batch=4"),
-    Case("kernels", "generation", 90, "generation"),
-    Case("kernels", "training", 90, "training"),
-    Case("generate", "engine=transformers cache=static batch=24", 240, "engine=transformers cache=static batch=4"),
-    Case("generate", "engine=plain", 240, "engine=plain"),
-    Case("train", "method=8bit baseline", 240, "method=full baseline"),
-    Case("train", "method=8bit budget=8192 checkpointing=full", 240, "method=full budget=512 checkpointing=selective"),
-    Case("train", "method=8bit budget=8192 checkpointing=selective", 240),
-    Case("train", "method=8bit budget=16384 checkpointing=full compile", 240),
-    Case("train", "method=lora budget=8192 checkpointing=selective compile", 240),
-    Case("train", "method=lora budget=8192 checkpointing=full", 240, "method=lora budget=512 checkpointing=full"),
-    Case("train", "method=lora baseline", 240),
-    Case("generate", "engine=vllm batch=24", 420, "engine=vllm batch=4"),
-)
+CASES = [Case(**values) for values in yaml.safe_load(Path(__file__).with_name("gpu_cases.yaml").read_text("utf-8"))]
 """All cases in the order in which they run."""
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that may affect results."""
     installed = {"python": platform.python_version()}
-    for name in (*REQUIRED[:6], *CASE_NEEDS.values()):
+    for name in (*VERSIONED, *CASE_NEEDS.values()):
         with suppress(metadata.PackageNotFoundError):
             installed[name] = metadata.version(name)
     return installed
@@ -128,12 +95,7 @@ def missing_for(case: str) -> str | None:
 
 
 def run_cases(
-    results: Results,
-    cases: Sequence[Case],
-    deadline: float,
-    *,
-    is_tiny: bool = False,
-    command: Sequence[str] = (sys.executable, str(Path(__file__).resolve()), "--worker"),
+    results: Results, cases: Sequence[Case], deadline: float, *, is_tiny: bool = False, command: Sequence[str] = _WORKER
 ) -> list[Case]:
     """Run cases in other processes until the deadline, a time of `time.time`, and return the cases that are left."""
     pending = []
@@ -164,12 +126,8 @@ def _run_process(command: Sequence[str], log: Path) -> int:
     """Run a process and return its exit code; the pipe to its input closes when this process ends, however it ends."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = _ENVIRONMENT | os.environ | {"PYTHONPATH": path}
-    with (
-        log.open("a", encoding="utf-8") as stderr,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stderr=stderr, env=environment, start_new_session=True
-        ) as process,
-    ):
+    pipes: Any = {"stdin": subprocess.PIPE, "stderr": log.open("a", encoding="utf-8")}
+    with pipes["stderr"], subprocess.Popen(command, **pipes, env=environment, start_new_session=True) as process:
         try:
             return process.wait()
         finally:
@@ -191,7 +149,7 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
     import torch
 
     cases = [Case(**case) for case in order["cases"]]
-    modules = {case.stage: importlib.import_module(MODULES[case.stage]) for case in cases}
+    modules = {case.stage: importlib.import_module(f"gpu_stages.{MODULES[case.stage]}") for case in cases}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     results = Results(folder)
@@ -224,16 +182,13 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
 
 def list_cases(*, is_tiny: bool) -> list[Case]:
     """Return all cases, or the tiny ones."""
-    tiny = [Case(case.stage, case.tiny, case.limit) for case in CASES if case.tiny]
-    return tiny if is_tiny else list(CASES)
+    return [replace(case, options=case.tiny) for case in CASES if case.tiny] if is_tiny else CASES
 
 
 def select_pending(cases: Sequence[Case], results: Results) -> list[Case]:
     """Return the cases that are not finished; those that were skipped or failed come last."""
     outcomes = {case: results.outcome((case.stage, case.options)) for case in cases}
-    return sorted(
-        (case for case in cases if outcomes[case] not in FINISHED), key=lambda case: outcomes[case] is not None
-    )
+    return sorted((case for case in cases if outcomes[case] not in FINISHED), key=lambda case: bool(outcomes[case]))
 
 
 def _options() -> argparse.Namespace:
@@ -246,9 +201,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list all cases and exit")
     parser.add_argument("--worker", nargs=2, metavar=("DIR", "ORDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    stages = [name.partition(" ")[0] for name in arguments.case or []]
-    if unknown := [stage for stage in stages if stage not in MODULES]:
-        parser.error(f"unknown stage '{unknown[0]}'; choose from {', '.join(MODULES)}")
+    for stage in (name.partition(" ")[0] for name in arguments.case or []):
+        if stage not in MODULES:
+            parser.error(f"unknown stage '{stage}'; choose from {', '.join(MODULES)}")
     if arguments.out is None and not arguments.list and arguments.worker is None:
         parser.error("--out DIR is required")
     return arguments
@@ -258,13 +213,10 @@ def select(arguments: argparse.Namespace, results: Results) -> list[Case]:
     """Return the cases that the command line asks for and that are not finished."""
     cases = list_cases(is_tiny=arguments.tiny)
     if arguments.case:
+        by_stage = {stage: [case for case in cases if case.stage == stage] for stage in MODULES}
         named = [name.partition(" ")[::2] for name in arguments.case]
-        limits = {case.stage: case.limit for case in cases}
-        cases = [
-            case
-            for stage, options in named
-            for case in ([Case(stage, options, limits[stage])] if options else [c for c in cases if c.stage == stage])
-        ]
+        lists = ([replace(by_stage[s][-1], options=options)] if options else by_stage[s] for s, options in named)
+        cases = [case for part in lists for case in part]
     return cases if arguments.again else select_pending(cases, results)
 
 
@@ -283,9 +235,8 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     results = Results(arguments.out)
     deadline = time.time() + 60 * arguments.minutes
-    if pending := run_cases(results, select(arguments, results), deadline, is_tiny=arguments.tiny):
-        first = f"{pending[0].stage} {pending[0].options}"
-        print(f"{len(pending)} cases are left for the next call, beginning with '{first}'")
+    if left := run_cases(results, select(arguments, results), deadline, is_tiny=arguments.tiny):
+        print(f"{len(left)} cases are left for the next call, beginning with '{left[0].stage} {left[0].options}'")
     (arguments.out / "table.md").write_text(results.table(), encoding="utf-8")
     passed = [row["passed"] for rows in results.last_runs().values() for row in rows if row["passed"] is not None]
     print(f"{arguments.out / 'table.md'}: {sum(passed)} of {len(passed)} targets reached")

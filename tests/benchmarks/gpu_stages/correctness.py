@@ -1,27 +1,18 @@
-"""Stage `correctness`: the phantom checkpoint on the device, compared with float32 on the CPU.
-
-Tolerances, as relative errors ||value - reference|| / ||reference|| unless stated otherwise:
-
-- logits of every token: 1e-4 in float32 (TF32 off), 0.03 in bfloat16. Most likely token at the positions of answers:
-  equal at 99.9% in float32, 95% in bfloat16.
-- packed rows: loss of each sample 1e-4 in float32, 0.05 in bfloat16; gradient of all trained weights 1e-3 and 0.1.
-- attention of packed samples with heads of the 7B model, in bfloat16 against float32: 0.01 for the output and 0.02 for
-  gradients; 1e-4 and 1e-3 for the kernel in float32.
-"""
+"""Stage `correctness`: the phantom checkpoint on the device, compared with float32 on the CPU."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_stages.results import Measurement, Setup
+from gpu_stages.training import backward
 from maira.data.phantoms import write_phantoms
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import MairaForConditionalGeneration as Model
 from maira.model.processor import MairaProcessor
 from maira.train import attention
 from maira.train.config.run_config import TrainConfig
@@ -35,15 +26,14 @@ HEADS, WIDTH = 32, 128
 STUDIES, TINY_STUDIES = 16, 1
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """Largest accepted errors for a dtype; see the docstring of the module."""
+class Tolerance(NamedTuple):
+    """Largest accepted errors for a dtype: ||value - reference|| / ||reference|| unless stated otherwise."""
 
-    logits: float
-    same_token: float
-    loss: float
-    gradient: float
-    output: float
+    logits: float  # of every token; float32 without TF32
+    same_token: float  # smallest share of equal most likely tokens at the positions of answers
+    loss: float  # relative error of the loss of each sample of a packed row
+    gradient: float  # of a packed row, of all trained weights
+    output: float  # of the attention of packed samples with heads of the 7B model
     output_gradient: float
 
 
@@ -55,9 +45,8 @@ TOLERANCES = {
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Yield the errors of a case."""
-    cases = {"logits": _logits, "packed": _packed, "attention": _attention}
     with _without_tf32():
-        yield from cases[case](setup)
+        yield from {"logits": _logits, "packed": _packed, "attention": _attention}[case](setup)
 
 
 @contextmanager
@@ -82,31 +71,23 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _samples(setup: Setup, processor: MairaProcessor) -> list[EncodedSample]:
+def _samples(setup: Setup) -> list[EncodedSample]:
     """Return findings and grounded reports of phantoms, with one to three images."""
-    count = TINY_STUDIES if setup.is_tiny else STUDIES
-    list(write_phantoms(setup.folder / "phantoms", count, seed=11, size=224, split="test"))
-    config = TrainConfig.model_validate(
-        {
-            "model": str(CHECKPOINT),
-            "train": str(setup.folder / "phantoms" / "manifest.jsonl"),
-            "out": str(setup.folder),
-            "epochs": 1,
-            "tasks": {"findings": 1, "grounded": 1},
-        }
-    )
+    count, folder = TINY_STUDIES if setup.is_tiny else STUDIES, setup.folder / "phantoms"
+    list(write_phantoms(folder, count, seed=11, size=224, split="test"))
+    values = {"model": str(CHECKPOINT), "train": str(folder / "manifest.jsonl"), "out": str(setup.folder), "epochs": 1}
+    config = TrainConfig.model_validate(values | {"tasks": {"findings": 1, "grounded": 1}})
+    processor = MairaProcessor.from_pretrained(CHECKPOINT)
     dataset = open_dataset(config, config.train, processor, setup.folder / "tables")
     return [dataset.encode(row) for row in range(len(dataset.table))]
 
 
-def _load(device: torch.device, dtype: torch.dtype) -> MairaForConditionalGeneration:
-    model: Any = MairaForConditionalGeneration.from_pretrained(CHECKPOINT, dtype=dtype)
-    loaded: MairaForConditionalGeneration = model.to(device).eval()
-    return loaded
+def _load(device: torch.device, dtype: torch.dtype) -> Model:
+    return Model.from_pretrained(CHECKPOINT, dtype=dtype).to(device).eval()
 
 
 @torch.inference_mode()
-def _sample_logits(model: MairaForConditionalGeneration, sample: EncodedSample) -> Tensor:
+def _sample_logits(model: Model, sample: EncodedSample) -> Tensor:
     """Return (tokens, vocabulary) of one sample."""
     ids = torch.tensor([sample.input_ids], device=model.device)
     pixels = torch.from_numpy(sample.images)[:, None].to(model.device)
@@ -115,8 +96,7 @@ def _sample_logits(model: MairaForConditionalGeneration, sample: EncodedSample) 
 
 
 def _logits(setup: Setup) -> Iterator[Measurement]:
-    processor = MairaProcessor.from_pretrained(CHECKPOINT)
-    samples = _samples(setup, processor)
+    samples = _samples(setup)
     reference = _load(torch.device("cpu"), torch.float32)
     expected = [_sample_logits(reference, sample) for sample in samples]
     for dtype, tolerance in TOLERANCES.items():
@@ -124,45 +104,36 @@ def _logits(setup: Setup) -> Iterator[Measurement]:
         logits = [_sample_logits(model, sample) for sample in samples]
         worst = max(relative_error(*pair) for pair in zip(logits, expected, strict=True))
         same = [
-            (values[first:-1].argmax(-1) == references[first:-1].argmax(-1))
+            (values.argmax(-1) == references.argmax(-1))[sample.prompt_tokens - 1 : -1]
             for values, references, sample in zip(logits, expected, samples, strict=True)
-            for first in [sample.prompt_tokens - 1]
         ]
         yield Measurement(f"logits, {_name(dtype)}: largest error", worst, at_most=tolerance.logits)
         share = float(torch.cat(same).double().mean())
         yield Measurement(f"answers, {_name(dtype)}: same token", share, at_least=tolerance.same_token)
 
 
-def _losses(
-    model: MairaForConditionalGeneration, kernel: str, batch: PackedBatch, *, autocast: bool
-) -> tuple[Tensor, Tensor]:
+def _losses(model: Model, kernel: str, batch: PackedBatch, *, is_half: bool = False) -> tuple[Tensor, Tensor]:
     """Return the loss of each sample of a row, and the gradient of all weights as one vector."""
-    training = MairaLossModel(model, 0, 0.0, kernel)
-    training.train()
-    training.zero_grad()
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
-        losses = training(batch.to(model.device))
-    losses.total(batch.totals, 0.0).backward()
+    loss_model = MairaLossModel(model, 0, 0.0, kernel).train()
+    loss_model.zero_grad()
+    losses = backward(loss_model, batch, is_half=is_half)
     gradient = torch.cat([p.grad.float().flatten().cpu() for p in model.parameters() if p.grad is not None])
     return (losses.per_sample / losses.tokens).cpu(), gradient
 
 
 def _packed(setup: Setup) -> Iterator[Measurement]:
     """Compare a packed row with single samples on the CPU in float32."""
-    processor = MairaProcessor.from_pretrained(CHECKPOINT)
-    samples = _samples(setup, processor)
+    samples = _samples(setup)
     totals = StepTotals(sum(len(s.input_ids) - s.prompt_tokens for s in samples), len(samples))
     row = collate(samples, totals, pad_id=0, multiple=64)
     reference = _load(torch.device("cpu"), torch.float32)
-    single = [
-        _losses(reference, attention.SAMPLES, collate([sample], totals, pad_id=0), autocast=False) for sample in samples
-    ]
+    single = [_losses(reference, attention.SAMPLES, collate([sample], totals, pad_id=0)) for sample in samples]
     expected = torch.cat([loss for loss, _ in single])
     gradient = torch.stack([part for _, part in single]).sum(0)
     for dtype, tolerance in TOLERANCES.items():
         kernel = attention.select_kernel("auto", setup.device, dtype)
         model = _load(setup.device, torch.float32)
-        losses, row_gradient = _losses(model, kernel, row, autocast=dtype == torch.bfloat16)
+        losses, row_gradient = _losses(model, kernel, row, is_half=dtype == torch.bfloat16)
         name = f"packed, {_name(dtype)}"
         yield Measurement(f"{name}: kernel", kernel.removeprefix("maira_"))
         worst = float(((losses - expected).abs() / expected).max())

@@ -20,22 +20,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gpu_stages.models import (
-    PeakRates,
-    compute_dtype,
-    make_config,
-    measure_memory,
-    measure_peak_rates,
-    profile_kernels,
-    random_model,
-    reset_peak_memory,
-    synchronized_time,
-)
+from gpu_stages import models
+from gpu_stages.models import synchronized_time
 from gpu_stages.results import Measurement, Setup, parse_case
 from maira.generate.engine import EngineOptions, GenerationRequest, Response
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.image_processor import MairaImageProcessor
-from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.modeling import MairaForConditionalGeneration as Model
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import build_messages
 from maira.model.task_examples import Example
@@ -60,16 +51,16 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Generate with the options of a case, and yield the seconds of each phase, speed and memory."""
     options = parse_case(case)
     gc.collect()
-    reset_peak_memory(setup.device)
+    models.reset_peak_memory(setup.device)
     started = synchronized_time(setup.device)
     model, processor = make_model(setup)
     yield Measurement("seconds to build", synchronized_time(setup.device) - started, "s")
-    rates, batch = measure_peak_rates(setup), int(options.get("batch", 1))
+    rates, batch = models.measure_peak_rates(setup), int(options.get("batch", 1))
     # Plain generation takes a few seconds per study.
     count = batch if batch > 1 else 2
     requests = make_requests(write_images(setup.folder, IMAGES * 2 * count, processor), setup)
     engine = None if options["engine"] == "plain" else _start(options, model, processor, setup)
-    reset_peak_memory(setup.device)
+    models.reset_peak_memory(setup.device)
     prompts: list[float] = []
     for name, part in (("first", requests[:count]), ("second", requests[count:])):
         started = synchronized_time(setup.device)
@@ -90,11 +81,11 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield Measurement("reports per second", count / seconds, "reports/s")
     if ("generate", case) != PLAIN:
         ratio = ("ratio to one study at a time", count / seconds, PLAIN, "reports per second")
-        yield setup.results.ratio(*ratio, at_least=SPEEDUP if has_target else None)
-    yield from measure_memory(setup.device)
+        yield setup.results.ratio(*ratio, SPEEDUP if has_target else None)
+    yield from models.measure_memory(setup.device)
     if isinstance(engine, TransformersEngine):
         few = [replace(request, max_new_tokens=2) for request in requests[:count]]
-        _, fused = profile_kernels(lambda: list(engine.generate(few)), setup.device)
+        _, fused = models.profile_kernels(lambda: list(engine.generate(few)), setup.device)
         yield Measurement("attention kernels", "; ".join(fused) or "none with the name of a fused attention")
     if engine:
         engine.close()
@@ -115,15 +106,15 @@ def _timed_prefill(engine: Any, seconds: list[float], setup: Setup) -> Any:
     return patch.object(engine, "_prefill", timed)
 
 
-def make_model(setup: Setup) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+def make_model(setup: Setup) -> tuple[Model, MairaProcessor]:
     """Make a model with random weights that never ends a response, and its processor.
 
     One number of every hidden state stays 1 through all layers, and the head maps it to a very low score of the end
     token; this works in every engine, since it depends on the weights only.
     """
     tokenizer = train_tokenizer(SENTENCES, 400)
-    config = make_config(setup, image_token=tokenizer.convert_tokens_to_ids(IMAGE))
-    model = random_model(config, setup.device, compute_dtype(setup.device)).eval()
+    config = models.make_config(setup, image_token=tokenizer.convert_tokens_to_ids(IMAGE))
+    model = models.random_model(config, setup.device).eval()
     language: Any = model.model.language_model
     with torch.no_grad():
         language.embed_tokens.weight[:, 0] = 1
@@ -159,9 +150,7 @@ def make_requests(images: Sequence[Path], setup: Setup) -> list[GenerationReques
     return requests
 
 
-def _start(
-    options: Mapping[str, str], model: MairaForConditionalGeneration, processor: MairaProcessor, setup: Setup
-) -> Any:
+def _start(options: Mapping[str, str], model: Model, processor: MairaProcessor, setup: Setup) -> Any:
     """Start an engine; vLLM gets the weights as files."""
     # Image files of noise cannot be chest radiographs.
     engine_options = EngineOptions(batch_size=int(options["batch"]), image_check="off")
@@ -197,7 +186,7 @@ def _generate(engine: Any, requests: Sequence[GenerationRequest]) -> None:
 
 
 def lower_bound_seconds(
-    model: Any, rates: PeakRates, lengths: Sequence[int], new_tokens: int, batch_size: int
+    model: Any, rates: models.PeakRates, lengths: Sequence[int], new_tokens: int, batch_size: int
 ) -> tuple[float, float]:
     """Return lower bounds of the seconds per report for the prompt and for the response.
 
@@ -206,10 +195,9 @@ def lower_bound_seconds(
     """
     config, vision = model.config.text_config, model.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2 + 1
-    layers = sum(parameter.numel() for parameter in model.model.language_model.layers.parameters())
+    parts = model.model.language_model.layers, model.model.vision_tower, model.model.multi_modal_projector
+    layers, encoder, adapter = (sum(parameter.numel() for parameter in part.parameters()) for part in parts)
     head = model.lm_head.weight.numel()
-    encoder = sum(parameter.numel() for parameter in model.model.vision_tower.parameters())
-    adapter = sum(parameter.numel() for parameter in model.model.multi_modal_projector.parameters())
     image = 2 * (encoder * patches + adapter * model.config.image_seq_length)
     image += 4 * vision.num_hidden_layers * vision.hidden_size * patches**2
     # A token attends to those before it: half of all pairs.

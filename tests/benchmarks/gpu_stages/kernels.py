@@ -12,9 +12,6 @@ from transformers import DynamicCache
 from gpu_stages import generation, training
 from gpu_stages.models import compute_dtype, make_config, profile_kernels, random_model
 from gpu_stages.results import Measurement, Setup
-from maira.train import attention
-from maira.train.loss import MairaLossModel
-from maira.train.parallel import make_optimizer
 
 MAX_KERNELS = 12
 
@@ -27,33 +24,17 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
 def _training(setup: Setup) -> Iterator[Measurement]:
     plan = training.TINY_PLAN if setup.is_tiny else training.Plan(samples=3, steps=1)
     options = {"method": "full", "budget": "512" if setup.is_tiny else "16384"}
-    config = make_config(setup, layers=2)
-    train_config = training.make_train_config(options, setup, plan)
-    model = training.trainable_model(config, train_config, setup.device)
-    dtype = compute_dtype(setup.device)
-    kernel = attention.select_kernel("auto", setup.device, dtype)
-    loss_model = MairaLossModel(model, 0, 0.0, kernel)
-    optimizer = make_optimizer(loss_model, train_config)
-    batch = next(training.packed_steps(training.make_samples(config, plan), train_config))[0]
-    batch = batch.to(setup.device)
-
-    def step() -> None:
-        with torch.autocast(setup.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-            losses = loss_model(batch)
-        losses.total(batch.totals, 0.0).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    yield from _profile("training", step, setup)
+    config, train_config = make_config(setup, layers=2), training.make_train_config(options, setup, plan)
+    model, samples = training.trainable_model(config, train_config, setup.device), training.make_samples(config, plan)
+    yield from _profile("training", lambda: list(training.train_packed(model, samples, train_config)), setup)
 
 
 @torch.inference_mode()
 def _generation(setup: Setup) -> Iterator[Measurement]:
-    model = random_model(make_config(setup, layers=2), setup.device, compute_dtype(setup.device)).eval()
+    model = random_model(make_config(setup, layers=2), setup.device).eval()
     rows, length = (2, 64) if setup.is_tiny else (8, 4360)
     config = model.config.text_config
-    width = config.hidden_size
-    prompt = torch.randn(rows, length, width, device=setup.device, dtype=compute_dtype(setup.device))
+    prompt = torch.randn(rows, length, config.hidden_size, device=setup.device, dtype=compute_dtype(setup.device))
     mask = torch.ones(rows, length + 1, dtype=torch.long, device=setup.device)
     # Prompts of different lengths, as in a batch.
     mask[0, : length // 4] = 0

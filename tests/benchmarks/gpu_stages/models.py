@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,30 +11,17 @@ from torch.profiler import ProfilerActivity, profile
 from gpu_stages.results import Measurement, Setup
 from maira.model.config import RAD_DINO, VICUNA_7B, MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, Part, modules_of
-from maira.train.cost.flops import Accelerator, find_accelerator
 
 GIB = 1 << 30
 FUSED = ("flash", "fmha", "cudnn_generated")
 """Parts of the names of fused attention kernels."""
 TINY_ENCODER = {"image_size": 56, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-TINY_MODEL = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 1000,
-}
+TINY_MODEL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 1000}
+TINY_MODEL |= {"num_attention_heads": 4, "num_key_value_heads": 4}
 
 
 def make_config(setup: Setup, layers: int | None = None, image_token: int | None = None) -> MairaConfig:
-    """Return the configuration of MAIRA-2, or of a tiny model.
-
-    Args:
-        setup: setup of the case.
-        layers: layers of the language model; None for all.
-        image_token: id of the image token; None for that of MAIRA-2.
-    """
+    """Return the configuration of MAIRA-2, or of a tiny model, with all layers and its image token unless given."""
     encoder, language_model = dict(RAD_DINO), dict(VICUNA_7B)
     if setup.is_tiny:
         encoder, language_model = encoder | TINY_ENCODER, language_model | TINY_MODEL
@@ -46,21 +33,15 @@ def make_config(setup: Setup, layers: int | None = None, image_token: int | None
 
 
 def random_model(
-    config: MairaConfig, device: torch.device, dtypes: Mapping[Part, torch.dtype] | torch.dtype
+    config: MairaConfig, device: torch.device, dtype_of: Callable[[Part], torch.dtype] | None = None
 ) -> MairaForConditionalGeneration:
-    """Make a model with random weights on its device.
-
-    Args:
-        config: configuration of the model.
-        device: device of the model.
-        dtypes: dtype of the weights, or dtypes by part.
-    """
+    """Make a model with random weights of the dtype of their part, that of `compute_dtype` if not given."""
     torch.manual_seed(0)
     with torch.device("meta"):
-        model: MairaForConditionalGeneration = MairaForConditionalGeneration(copy.deepcopy(config))
+        model = MairaForConditionalGeneration(copy.deepcopy(config))
     for part in MODULES:
         for module in modules_of(model, part):
-            module.to(dtypes if isinstance(dtypes, torch.dtype) else dtypes[part])
+            module.to(dtype_of(part) if dtype_of else compute_dtype(device))
     model.to_empty(device=device)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -112,11 +93,6 @@ def measure_memory(device: torch.device) -> Iterator[Measurement]:
         return
     yield Measurement("peak memory", torch.cuda.max_memory_allocated(device) / GIB, "GiB")
     yield Measurement("peak reserved memory", torch.cuda.max_memory_reserved(device) / GIB, "GiB")
-
-
-def accelerator_of(device: torch.device) -> Accelerator | None:
-    """Return the data sheet of a device, if it is known."""
-    return find_accelerator(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 class PeakRates(NamedTuple):

@@ -98,9 +98,7 @@ class Results:
         """Return a measured number of the last run of a case; None without one."""
         return next((row["value"] for row in self.last_runs().get(task, []) if row["name"] == name), None)
 
-    def ratio(
-        self, name: str, value: float, task: Task, measurement: str, *, at_least: float | None = None
-    ) -> Measurement:
+    def ratio(self, name: str, value: float, task: Task, measurement: str, at_least: float | None) -> Measurement:
         """Return the ratio of a value to a measured one of another case."""
         other = self.value(task, measurement)
         if other is None:

@@ -18,24 +18,18 @@ import torch
 import transformers
 from torch import nn
 
-from gpu_stages.models import (
-    accelerator_of,
-    make_config,
-    measure_memory,
-    random_model,
-    reset_peak_memory,
-    synchronized_time,
-)
+from gpu_stages import models
+from gpu_stages.models import synchronized_time
 from gpu_stages.results import Measurement, Setup, parse_case
 from maira.model.config import MairaConfig
-from maira.model.modeling import MODULES, MairaForConditionalGeneration
+from maira.model.modeling import MairaForConditionalGeneration as Model
 from maira.train import attention
 from maira.train.components import set_trainable, weight_dtype
 from maira.train.config.run_config import TrainConfig
-from maira.train.cost.flops import make_rates
+from maira.train.cost.flops import find_accelerator, make_rates
 from maira.train.cost.memory import build_shapes, estimate_memory
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate, pack
-from maira.train.loss import MairaLossModel
+from maira.train.loss import Losses, MairaLossModel
 from maira.train.parallel import make_optimizer, prepare_blocks
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -67,16 +61,15 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Train with the options of a case, and yield the seconds of each phase, speed and memory."""
     options = parse_case(case)
     plan, is_baseline = TINY_PLAN if setup.is_tiny else Plan(), "baseline" in options
-    config, train_config = make_config(setup), make_train_config(options, setup, plan)
+    config, train_config = models.make_config(setup), make_train_config(options, setup, plan)
     samples = make_samples(config, plan)
     gc.collect()
     started = synchronized_time(setup.device)
     model = trainable_model(config, train_config, setup.device)
     # The memory of making the model does not count.
-    reset_peak_memory(setup.device)
-    times = [synchronized_time(setup.device)]
+    models.reset_peak_memory(setup.device)
+    times, losses = [synchronized_time(setup.device)], []
     yield Measurement("seconds to build", times[0] - started, "s")
-    losses: list[float] = []
     if is_baseline:
         train_padded(model, samples, train_config, plan, times.append)
     else:
@@ -88,63 +81,56 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
         yield Measurement("loss", losses[-1], at_most=2 * math.log(config.text_config.vocab_size))
     # The first step compiles, allocates and selects kernels.
     seconds, timed = times[-1] - times[1], samples[plan.samples :]
-    tokens = sum(len(sample.input_ids) for sample in timed)
-    rates = make_rates(config, train_config)
     lengths, images = [len(sample.input_ids) for sample in timed], sum(len(sample.images) for sample in timed)
-    flops = sum(rates.of(lengths, images, sum(map(_answer_tokens, timed))).values())
-    yield Measurement("tokens per second", tokens / seconds, "tokens/s")
+    flops = sum(make_rates(config, train_config).of(lengths, images, sum(map(_answer_tokens, timed))).values())
+    yield Measurement("tokens per second", sum(lengths) / seconds, "tokens/s")
     yield Measurement("model FLOP/s", flops / seconds / 1e12, "TFLOP/s")
-    if (accelerator := accelerator_of(setup.device)) is None:
+    is_gpu = setup.device.type == "cuda"
+    if (accelerator := find_accelerator(torch.cuda.get_device_name(setup.device)) if is_gpu else None) is None:
         yield Measurement("MFU", None, reason="the peak rate of this device is not known")
     else:
         has_target = not is_baseline and options["method"] in ("full", "8bit")
         yield Measurement("MFU", flops / seconds / accelerator.peak, at_least=MFU if has_target else None)
-    yield from measure_memory(setup.device)
+    yield from models.measure_memory(setup.device)
     if is_baseline:
         return
     baseline = ("train", f"method={options['method']} baseline")
-    ratio = ("ratio to the baseline", tokens / seconds, baseline, "tokens per second")
-    yield setup.results.ratio(*ratio, at_least=SPEEDUP)
-    if setup.device.type == "cuda":
-        yield _compare_estimate(model, train_config, samples, is_compiled="compile" in options)
+    ratio = ("ratio to the baseline", sum(lengths) / seconds, baseline, "tokens per second")
+    yield setup.results.ratio(*ratio, SPEEDUP)
+    if is_gpu:
+        yield _compare_estimate(model, train_config, samples)
 
 
 def _answer_tokens(sample: EncodedSample) -> int:
     return len(sample.input_ids) - sample.prompt_tokens
 
 
-def _compare_estimate(
-    model: MairaForConditionalGeneration, train_config: TrainConfig, samples: list[EncodedSample], *, is_compiled: bool
-) -> Measurement:
+def _compare_estimate(model: Model, train_config: TrainConfig, samples: list[EncodedSample]) -> Measurement:
     """Compare the peak with the estimate for the longest row; a compiled model may need less, and never more."""
     steps = list(packed_steps(samples, train_config))
     longest = max((batch for rows in steps for batch in rows), key=lambda batch: batch.input_ids.shape[1])
     row = longest.starts.diff().tolist(), len(longest.pixel_values), len(longest.targets)
     shapes = build_shapes(model.config, train_config)
-    kernel, accumulates = _kernel(train_config, model.device), max(map(len, steps)) > 1
+    kernel, accumulates = select_kernel(train_config, model.device), max(map(len, steps)) > 1
     estimate = sum(estimate_memory(shapes, train_config, *row, kernel=kernel, accumulates=accumulates).values())
     ratio = torch.cuda.max_memory_allocated(model.device) / estimate
-    least = None if is_compiled else 1 - MEMORY_ERROR
+    least = None if train_config.compile else 1 - MEMORY_ERROR
     return Measurement("peak memory / estimate", ratio, at_least=least, at_most=1 + MEMORY_ERROR)
 
 
 def make_train_config(options: Mapping[str, str], setup: Setup, plan: Plan) -> TrainConfig:
     """Return the run config of a case."""
-    values: dict[str, Any] = {"model": "none", "train": "none", "out": str(setup.folder), "epochs": 1}
     # Weights in bfloat16 need a computation in bfloat16, which is slow on a CPU.
     is_half = setup.device.type == "cuda" or options["method"] == "8bit"
-    values |= {"global_batch": plan.samples, "precision": "bf16" if is_half else "no"}
-    values |= {"activation_checkpointing": options.get("checkpointing", "none"), "compile": "compile" in options}
-    values |= {"token_budget": int(options.get("budget", 8192))}
-    return TrainConfig.model_validate(values | METHODS[options["method"]])
+    values = {"model": "none", "train": "none", "out": str(setup.folder), "epochs": 1, "global_batch": plan.samples}
+    values |= {"precision": "bf16" if is_half else "no", "compile": "compile" in options}
+    values |= {"activation_checkpointing": options.get("checkpointing", "none"), **METHODS[options["method"]]}
+    return TrainConfig.model_validate({**values, "token_budget": int(options.get("budget", 8192))})
 
 
-def trainable_model(
-    config: MairaConfig, train_config: TrainConfig, device: torch.device
-) -> MairaForConditionalGeneration:
+def trainable_model(config: MairaConfig, train_config: TrainConfig, device: torch.device) -> Model:
     """Make a random model with the types of its weights, adapters and trained weights of a run config."""
-    dtypes = {part: weight_dtype(train_config, part) for part in MODULES}
-    model = random_model(config, device, dtypes)
+    model = models.random_model(config, device, lambda part: weight_dtype(train_config, part))
     set_trainable(model, train_config)
     return model.to(device).train()
 
@@ -175,24 +161,29 @@ def packed_steps(samples: list[EncodedSample], train_config: TrainConfig) -> Ite
         yield [collate([step[i] for i in row], totals, pad_id=0) for row in bins]
 
 
-def _kernel(train_config: TrainConfig, device: torch.device) -> str:
-    is_half = train_config.precision == "bf16"
-    return attention.select_kernel(train_config.attention, device, torch.bfloat16 if is_half else torch.float32)
+def select_kernel(train_config: TrainConfig, device: torch.device) -> str:
+    """Return the attention kernel of a run config."""
+    dtype = torch.bfloat16 if train_config.precision == "bf16" else torch.float32
+    return attention.select_kernel(train_config.attention, device, dtype)
 
 
-def train_packed(
-    model: MairaForConditionalGeneration, samples: list[EncodedSample], train_config: TrainConfig
-) -> Iterator[float]:
+def backward(model: MairaLossModel, batch: PackedBatch, *, is_half: bool) -> Losses:
+    """Compute the losses of a packed row, with autocast if `is_half`, and add their gradient."""
+    device = next(model.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+        losses: Losses = model(batch.to(device))
+    losses.total(batch.totals, 0.0).backward()
+    return losses
+
+
+def train_packed(model: Model, samples: list[EncodedSample], train_config: TrainConfig) -> Iterator[float]:
     """Train on packed rows as `maira train` does, and yield the loss of the last row of each step."""
-    device, is_half = model.device, train_config.precision == "bf16"
-    training = MairaLossModel(model, 0, 0.0, _kernel(train_config, device))
+    training = MairaLossModel(model, 0, 0.0, select_kernel(train_config, model.device))
     prepare_blocks(training, train_config)
     optimizer = make_optimizer(training, train_config)
     for rows in packed_steps(samples, train_config):
         for batch in rows:
-            with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
-                losses = training(batch.to(device))
-            losses.total(batch.totals, 0.0).backward()
+            losses = backward(training, batch, is_half=train_config.precision == "bf16")
         torch.nn.utils.clip_grad_norm_(training.parameters(), train_config.clip)
         optimizer.step()
         optimizer.zero_grad()
@@ -206,10 +197,7 @@ def pad(samples: list[EncodedSample]) -> dict[str, Any]:
     for row, sample in zip(answers, samples, strict=True):
         row[: sample.prompt_tokens] = -100
     texts = {"input_ids": (ids, 0), "labels": (answers, -100), "attention_mask": (list(map(torch.ones_like, ids)), 0)}
-    batch: dict[str, Any] = {
-        name: nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
-        for name, (rows, value) in texts.items()
-    }
+    batch = {name: nn.utils.rnn.pad_sequence(rows, True, value) for name, (rows, value) in texts.items()}
     pixels = [torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1) for sample in samples]
     return batch | {"pixel_values": torch.cat(pixels)}
 
@@ -217,64 +205,44 @@ def pad(samples: list[EncodedSample]) -> dict[str, Any]:
 class AllLogits(nn.Module):
     """The model as a training script for the Trainer calls it: logits of every token, then transformers' loss."""
 
-    def __init__(self, model: MairaForConditionalGeneration) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model, self.config = model, model.config
-
-    def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """Recompute the blocks of the language model."""
-        self.model.model.language_model.gradient_checkpointing_enable(**options)
+        self.gradient_checkpointing_enable = model.model.language_model.gradient_checkpointing_enable
 
     def forward(self, labels: torch.Tensor, num_items_in_batch: Any = None, **inputs: Any) -> dict[str, Any]:
         """Return the loss of labels (batch, length), which are -100 where there is none."""
-        logits = self.model(**inputs, use_cache=False).logits
-        loss = self.model.loss_function(
-            logits=logits,
-            labels=labels,
-            vocab_size=self.config.text_config.vocab_size,
-            num_items_in_batch=num_items_in_batch,
-        )
-        return {"loss": loss}
+        logits, size = self.model(**inputs, use_cache=False).logits, self.config.text_config.vocab_size
+        count = {"num_items_in_batch": num_items_in_batch}
+        return {"loss": self.model.loss_function(logits=logits, labels=labels, vocab_size=size, **count)}
 
 
 def train_padded(
-    model: MairaForConditionalGeneration,
-    samples: list[EncodedSample],
-    train_config: TrainConfig,
-    plan: Plan,
-    on_step: Callable[[float], None],
+    model: Model, samples: list[EncodedSample], train_config: TrainConfig, plan: Plan, on_step: Callable[[float], None]
 ) -> None:
     """Train the baseline: padded batches, transformers' Trainer; call `on_step` with the time after each step."""
-    device = model.device
 
     class Clock(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, _args: Any, _state: Any, _control: Any, **_options: Any) -> None:
-            on_step(synchronized_time(device))
+            on_step(synchronized_time(model.device))
 
+    sizes: Any = {"per_device_train_batch_size": plan.padded, "max_steps": plan.steps}
+    quiet: Any = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     arguments = transformers.TrainingArguments(
         str(train_config.out / "trainer"),
-        per_device_train_batch_size=plan.padded,
         gradient_accumulation_steps=plan.samples // plan.padded,
-        max_steps=plan.steps,
         train_sampling_strategy="sequential",  # the same samples in the same steps as `maira train`
         bf16=train_config.precision == "bf16",
-        use_cpu=device.type == "cpu",
+        use_cpu=model.device.type == "cpu",
         gradient_checkpointing=True,
         gradient_checkpointing_kwargs={"use_reentrant": False},
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
         remove_unused_columns=False,
+        **sizes,
+        **quiet,
     )
     wrapped = AllLogits(model)
-    trainer = transformers.Trainer(
-        wrapped,
-        arguments,
-        data_collator=pad,
-        train_dataset=samples,
-        callbacks=[Clock()],
-        optimizers=(make_optimizer(wrapped, train_config), None),
-    )
+    data: Any = {"data_collator": pad, "train_dataset": samples}
+    optimizers = make_optimizer(wrapped, train_config), None
+    trainer = transformers.Trainer(wrapped, arguments, **data, callbacks=[Clock()], optimizers=optimizers)
     trainer.pop_callback(transformers.PrinterCallback)
     trainer.train()
