@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 # The time of an example depends on what else the machine does; no property is about speed.
 settings.register_profile("full", deadline=None)
@@ -86,3 +86,27 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=_CHROMIUM_ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages from disk, without a network, or of a server; whatever the browser complains of fails the test."""
+    from results_folder import await_script
+
+    complaints: list[str] = []
+    contexts = []
+
+    def opened(address: str, *, offline: bool = True) -> Page:
+        contexts.append(browser.new_context(viewport={"width": 1400, "height": 900}, offline=offline))
+        contexts[-1].set_default_timeout(120_000)  # a busy machine may need more than half a minute
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        await_script(page)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []

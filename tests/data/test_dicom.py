@@ -1,3 +1,7 @@
+"""DICOM files: how they are found, brightness, windows, and which are refused."""
+
+import os
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,6 +13,7 @@ from error_checks import raises
 from PIL import Image
 
 from maira.data.dicom.reader import dicom_to_png, example_radiograph
+from maira.data.sources.dicom import find_radiographs
 from radfact.errors import ErrorCode, InputError
 
 pydicom = pytest.importorskip("pydicom")
@@ -16,16 +21,13 @@ pytest.importorskip("SimpleITK")
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
-@pytest.mark.parametrize(
-    ("dtype", "stored"), [("u1", 8), ("u2", 10), ("u2", 12), ("u2", 16), ("i2", 12), ("i2", 16), ("u4", 32)]
-)
+@pytest.mark.parametrize("depth", ["u1 8", "u2 10", "u2 12", "u2 16", "i2 12", "i2 16", "u4 32"])
 @pytest.mark.parametrize("slope", [None, 2.0, -0.5])
-def test_brightness_matches_a_viewer(
-    tmp_path: Path, photometric: str, dtype: str, stored: int, slope: float | None
-) -> None:
+def test_brightness_matches_a_viewer(tmp_path: Path, photometric: str, depth: str, slope: float | None) -> None:
+    dtype, stored = depth.split()
     pixels = (RAMP - (40 if dtype[0] == "i" else 0)).astype(dtype)
     rescale = {} if slope is None else {"RescaleSlope": slope, "RescaleIntercept": -7}
-    path = write_dicom(tmp_path / "a.dcm", pixels, stored=stored, PhotometricInterpretation=photometric, **rescale)
+    path = write_dicom(tmp_path / "a.dcm", pixels, stored=int(stored), PhotometricInterpretation=photometric, **rescale)
     image = convert(path)
     rising = (photometric == "MONOCHROME2") == ((slope or 1) > 0)
     expected = (0, 255) if rising else (255, 0)
@@ -45,9 +47,7 @@ def test_brightness_matches_a_viewer(
         ({"PixelSpacing": [1e-9, 1e-9]}, (48, 64)),
     ],
 )
-def test_the_shorter_side_gets_the_size(
-    tmp_path: Path, spacing: dict[str, list[float]], shape: tuple[int, int]
-) -> None:
+def test_a_shorter_side_gets_the_size(tmp_path: Path, spacing: dict[str, list[float]], shape: tuple[int, int]) -> None:
     assert convert(write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **spacing)).shape == shape
 
 
@@ -69,9 +69,7 @@ def test_the_shorter_side_gets_the_size(
         ({"PixelData": bytes(1536)}, "invalid-value"),
     ],
 )
-def test_unusable_image_is_refused(
-    tmp_path: Path, fields: dict[str, Any], error: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_images(tmp_path: Path, fields: dict[str, Any], error: str, capfd: pytest.CaptureFixture[str]) -> None:
     from pydicom.uid import UID
 
     if "TransferSyntaxUID" in fields:
@@ -135,3 +133,142 @@ def test_lungs_of_the_real_radiograph_are_dark_and_its_spine_bright(tmp_path: Pa
     # Places read off the picture: both upper lungs, and the mediastinum between them.
     assert max(levels[70:110, 120:170].mean(), levels[70:110, 340:390].mean()) < 170
     assert levels[150:250, 240:270].mean() > 200
+
+
+def _radiographs(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_dicom(folder / name, np.arange(64, dtype=np.uint16).reshape(8, 8))
+
+
+def test_radiographs_are_detected_by_content(tmp_path: Path) -> None:
+    _radiographs(tmp_path, "a/IM1", "b/radiograph.dcm", "DICOMDIR")
+    (tmp_path / "README").write_text("no radiograph")
+    (tmp_path / "broken.dcm").write_text("no radiograph")
+    # A file that is also in a folder is read once.
+    assert find_radiographs([tmp_path / "a/IM1", tmp_path]) == {
+        "IM1": tmp_path / "a/IM1",
+        "radiograph": tmp_path / "b/radiograph.dcm",
+    }
+
+
+def test_equal_names_are_distinguished_by_folder(tmp_path: Path) -> None:
+    names = ["x/a/IM1.dcm", "x/b/IM1.dcm", "x/a-c/d.dcm", "x/a/c-d.dcm", "x/d.dcm"]
+    _radiographs(tmp_path, *names)
+    paths = find_radiographs([tmp_path / name for name in names])
+    assert list(paths.values()) == [tmp_path / name for name in names]
+    assert list(paths) == ["a-IM1", "b-IM1", "a-c-d", "c-d", "d"]
+
+
+def test_a_folder_without_a_radiograph_is_refused(tmp_path: Path) -> None:
+    with raises(f"{tmp_path.name}: empty-input"):
+        find_radiographs([tmp_path])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9.dcm"))
+    _radiographs(tmp_path, "a.dcm")
+    (tmp_path / "a.dcm").rename(path)
+    with raises(f"{path.name}: file-unreadable"):
+        find_radiographs([tmp_path])
+
+
+# Every value from 0 to 767 once; at its own size nothing is interpolated.
+VALUES = np.arange(768).reshape(24, 32)
+
+
+def windowed(path: Path, pixels: np.ndarray = VALUES, **fields: Any) -> np.ndarray:
+    """Levels with the windows applied, in the order of VALUES."""
+    return convert(write_dicom(path / "a.dcm", pixels.astype("u2"), **fields), 24, apply_windows=True).ravel()
+
+
+def table(entries: list[int], first: int, bits: int) -> Any:
+    item = pydicom.Dataset()
+    item.LUTDescriptor = [len(entries), first, bits]
+    item["LUTDescriptor"].VR = "US"
+    item.add_new("LUTData", "US", entries)
+    return [item]
+
+
+def test_values_outside_the_window_are_black_or_white(tmp_path: Path) -> None:
+    levels = windowed(tmp_path, WindowCenter=300, WindowWidth=101)
+    # PS3.3, C.11.2.1.2.1: black up to centre - 0.5 - (width - 1) / 2, white beyond centre - 0.5 + (width - 1) / 2.
+    assert (levels[:250] == 0).all()
+    assert (levels[350:] == 255).all()
+    np.testing.assert_allclose(levels[250:350], (np.arange(250, 350) - 249.5) * 2.55, atol=0.51)
+
+
+def test_a_sigmoid_window_is_steepest_at_its_center(tmp_path: Path) -> None:
+    levels = windowed(tmp_path, WindowCenter=384, WindowWidth=200, VOILUTFunction="SIGMOID")
+    curve = 1 / (1 + np.exp(-4 * (np.arange(768) - 384) / 200))
+    np.testing.assert_allclose(levels, (curve - curve.min()) / np.ptp(curve) * 255, atol=0.51)
+
+
+def test_a_window_of_width_one_is_a_step(tmp_path: Path) -> None:
+    levels = windowed(tmp_path, WindowCenter=300, WindowWidth=1)
+    np.testing.assert_array_equal(levels, np.where(np.arange(768) >= 300, 255, 0))
+
+
+@pytest.mark.parametrize(("slope", "intercept", "centre"), [(2, -100, 500), (-1, 767, 467)])
+def test_window_is_in_rescaled_units(tmp_path: Path, slope: int, intercept: int, centre: int) -> None:
+    fields = {"RescaleSlope": slope, "RescaleIntercept": intercept, "VOILUTFunction": "LINEAR_EXACT"}
+    levels = windowed(tmp_path, WindowCenter=centre, WindowWidth=abs(slope) * 100, **fields)
+    expected = np.clip((np.arange(768) - 250) * 2.55, 0, 255)
+    np.testing.assert_allclose(levels, expected if slope > 0 else 255 - expected, atol=0.51)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_lookup_table_precedes_the_window(tmp_path: Path, bits: int) -> None:
+    entries = [min(255, number // 2) for number in range(600)]
+    levels = windowed(tmp_path, VOILUTSequence=table(entries, 100, bits), WindowCenter=1, WindowWidth=1)
+    expected = np.array(entries)[np.clip(np.arange(768) - 100, 0, 599)]
+    np.testing.assert_array_equal(levels, expected)
+
+
+def test_a_modality_table_precedes_everything(tmp_path: Path) -> None:
+    entries = [(number // 3) ** 2 for number in range(768)]
+    window = {"WindowCenter": 20000, "WindowWidth": 20000, "VOILUTFunction": "LINEAR_EXACT"}
+    levels = windowed(tmp_path, ModalityLUTSequence=table(entries, 0, 16), **window)
+    np.testing.assert_allclose(levels, np.clip((np.array(entries) - 10000) / 20000 * 255, 0, 255), atol=0.51)
+
+
+@pytest.mark.parametrize("fields", [{}, {"WindowCenter": 300}, {"RescaleSlope": -2, "RescaleIntercept": 5}])
+def test_a_radiograph_without_a_window_is_unchanged(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write_dicom(tmp_path / "b.dcm", VALUES.astype("u2"), **fields)
+    np.testing.assert_array_equal(windowed(tmp_path, **fields), convert(path, 24).ravel())
+    # And a window that is not asked for changes nothing.
+    path = write_dicom(tmp_path / "c.dcm", VALUES.astype("u2"), **fields | {"WindowCenter": 20, "WindowWidth": 4})
+    np.testing.assert_array_equal(windowed(tmp_path, **fields), convert(path, 24).ravel())
+
+
+def test_padding_is_detected_by_stored_value(tmp_path: Path) -> None:
+    levels = windowed(tmp_path, PixelPaddingValue=767, WindowCenter=400, WindowWidth=800, VOILUTFunction="LINEAR_EXACT")
+    assert (levels[-1], levels[-2]) == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"WindowCenter": 300, "WindowWidth": 0}, "WindowWidth"),
+        ({"WindowCenter": 300, "WindowWidth": -5, "VOILUTFunction": "LINEAR_EXACT"}, "WindowWidth"),
+        ({"WindowCenter": 300, "WindowWidth": 9, "VOILUTFunction": "CUBIC"}, "VOILUTFunction"),
+        ({"RescaleSlope": "1e999"}, "RescaleSlope"),
+    ],
+)
+def test_an_invalid_window_is_an_error(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
+    with raises(f"a.dcm: {field}: invalid-value"):
+        windowed(tmp_path, **fields)
+
+
+def test_a_truncated_lookup_table_is_an_error(tmp_path: Path) -> None:
+    short = table([1, 2, 3], 0, 8)
+    short[0].LUTDescriptor = [256, 0, 8]
+    with raises("a.dcm: VOILUTSequence: invalid-value"):
+        windowed(tmp_path, VOILUTSequence=short)
+
+
+def test_inverted_radiographs_are_windowed_before_inversion(tmp_path: Path) -> None:
+    window = {"WindowCenter": 300, "WindowWidth": 101}
+    levels = windowed(tmp_path, PhotometricInterpretation="MONOCHROME1", **window)
+    np.testing.assert_array_equal(levels, 255 - windowed(tmp_path, **window))

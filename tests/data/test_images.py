@@ -1,15 +1,23 @@
+"""Images: reading, the crop, checks of their content, and resampling."""
+
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from box_strategies import boxes
-from error_checks import raises
+from dicom_files import real_radiograph, write_dicom
+from error_checks import raises, raises_code
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from maira.data.dicom.reader import read_dicom
+from maira.data.dicom.resample import bspline_resize
+from maira.data.image_check import MAX_PIXELS, MIN_SIDE, TAGS, check_pixels, check_tags
 from maira.data.images import CropMap, image_size, load_gray, prepare
-from radfact.errors import InputError
+from maira.data.phantoms import write_phantoms
+from radfact.errors import ErrorCode, InputError
 from radfact.records import Box
 
 RAMP = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
@@ -174,10 +182,141 @@ def test_clipped_box_is_the_part_in_the_crop(box: Box, width: int, height: int) 
         (0.5, 0.5, ((0.5, 0.5), False)),
     ],
 )
-def test_crop_of_an_image_twice_as_wide_as_high(
-    x_min: float, x_max: float, expected: tuple[tuple[float, float] | None, bool]
-) -> None:
+def test_crop_of_a_wide_image(x_min: float, x_max: float, expected: tuple[tuple[float, float] | None, bool]) -> None:
     inside, cut = CropMap(width=200, height=100).to_crop(Box(x_min=x_min, y_min=0, x_max=x_max, y_max=1))
     part, was_clipped = expected
     assert (None if inside is None else (inside.x_min, inside.x_max)) == (part and pytest.approx(part))
     assert cut == was_clipped
+
+
+NOISE = np.random.default_rng(0).integers(0, 4096, (64, 48)).astype(np.uint16)
+NIH = Path(__file__).parents[3] / "shared" / "data" / "nih"
+DARK = np.arange(2000, dtype=np.uint16)[:, None] // 100 + np.zeros(2000, np.uint16)
+DARK[10:40, 10:40] = 65535
+
+
+@pytest.mark.parametrize(
+    ("pixels", "found"),
+    [
+        (np.zeros((64, 64), np.uint8), "1 distinct gray value "),
+        (np.full((64, 64), 255.0), "1 distinct gray value "),
+        (NOISE[:1, :1], "1 x 1"),
+        (NOISE[: MIN_SIDE - 1], f"{MIN_SIDE - 1} pixels"),
+        (NOISE // 1024, "4 distinct gray values"),
+        (DARK, "standard deviation"),
+    ],
+)
+def test_an_image_without_content_is_refused(pixels: Any, found: str) -> None:
+    with raises_code(ErrorCode.INVALID_VALUE, match=found, file="a.png"):
+        check_pixels(pixels, "a.png")
+
+
+def test_padding_does_not_count() -> None:
+    image = np.zeros((64, 64), np.uint16)
+    image[:, :48] = NOISE + 1
+    check_pixels(image, padding=image == 0)
+    with raises_code(ErrorCode.INVALID_VALUE, match="1 distinct gray value "):
+        check_pixels(np.where(image == 0, 0, 7), padding=image == 0)
+
+
+def test_radiographs_and_phantoms_pass(tmp_path: Path) -> None:
+    for study in write_phantoms(tmp_path, 10, seed=1, size=64, split="test"):
+        check_pixels(load_gray(tmp_path / study.frontal))
+    for image in sorted(NIH.glob("*.png")):
+        check_pixels(load_gray(image))
+    with real_radiograph("RG1_UNCR.dcm").open("rb") as content:
+        assert read_dicom(content, Path("a.dcm"), image_check="refuse", view="frontal").pixels.size
+    with write_dicom(tmp_path / "hand.dcm", NOISE, BodyPartExamined="HAND").open("rb") as content:
+        assert read_dicom(content, Path("hand.dcm")).pixels.size
+        content.seek(0)
+        with raises_code(ErrorCode.INVALID_VALUE, match="HAND", file=Path("hand.dcm")):
+            read_dicom(content, Path("hand.dcm"), image_check="refuse", view="frontal")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("read", [load_gray, image_size])
+def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path, read: Any) -> None:
+    path = tmp_path / "large.png"
+    Image.new("1", (MAX_PIXELS // 8000 + 1, 8000)).save(path)
+    path.write_bytes(path.read_bytes()[:2000])  # cannot be decoded
+    with raises_code(ErrorCode.INVALID_VALUE, match=f"{MAX_PIXELS:,}", file=path):
+        read(path)
+
+
+View = Literal["frontal", "lateral"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "view", "field"),
+    [
+        (("CT", "CHEST", ""), "frontal", "Modality"),
+        (("MG", "BREAST", "MLO"), "frontal", "Modality"),
+        (("DX", "HAND", ""), "frontal", "BodyPartExamined"),
+        (("CR", "L_KNEE", "AP"), "frontal", "BodyPartExamined"),
+        (("DX", "CHEST", "LL"), "frontal", "ViewPosition"),
+        (("DX", "CHEST", "XTABLE LATERAL"), "frontal", "ViewPosition"),
+        (("DX", "CHEST", "pa"), "lateral", "ViewPosition"),
+        (("DX", "CHEST", "LAO"), "frontal", "ViewPosition"),
+        (("DX", "CHEST", "LLO"), "frontal", "ViewPosition"),
+        (("", "", ""), "frontal", None),
+        (("CR", "CHEST", "PA"), "frontal", None),
+        (("DX", "PORT CHEST", "AP LLD"), "frontal", None),
+        (("DX", "CHEST ABDOMEN", "LATERAL"), "lateral", None),
+        (("OT", "Pecho", "UNKNOWN"), "lateral", None),
+    ],
+)
+def test_tags_of_no_chest_radiograph_are_refused(tags: tuple[str, ...], view: View, field: str | None) -> None:
+    header = dict(zip(TAGS, tags, strict=True))
+    if field is None:
+        check_tags(header, view)
+    else:
+        with raises_code(ErrorCode.INVALID_VALUE, field=field):
+            check_tags(header, view)
+
+
+def by_simpleitk(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The same by SimpleITK's own B-splines, edges in place."""
+    sitk = pytest.importorskip("SimpleITK")
+    image = sitk.GetImageFromArray(pixels.astype(np.float64))
+    spacing = pixels.shape[1] / width, pixels.shape[0] / height
+    origin = tuple((value - 1) / 2 for value in spacing)
+    identity = sitk.Transform()
+    resized = sitk.Resample(image, (width, height), identity, sitk.sitkBSpline, origin, spacing, image.GetDirection())
+    return np.asarray(sitk.GetArrayFromImage(resized))
+
+
+short_sides = st.integers(4, 90)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    source=st.tuples(short_sides, short_sides),
+    target=st.tuples(st.integers(1, 150), st.integers(1, 150)),
+    seed=st.integers(0),
+)
+def test_resampling_matches_simpleitk(source: tuple[int, int], target: tuple[int, int], seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 65536, source)
+    resized = bspline_resize(pixels, *target)
+    np.testing.assert_allclose(resized, by_simpleitk(pixels, *target), atol=65536 * 2e-8)
+
+
+@pytest.mark.parametrize("name", ["RG1_UNCR.dcm", "RG3_UNCR.dcm"])
+def test_resampling_a_real_radiograph_matches_simpleitk(name: str) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    pixels = pydicom.dcmread(real_radiograph(name)).pixel_array
+    expected = by_simpleitk(pixels, 518, 500)
+    np.testing.assert_allclose(bspline_resize(pixels, 518, 500), expected, atol=1e-7 * float(pixels.max()))
+
+
+@given(shape=st.tuples(short_sides, short_sides), seed=st.integers(0))
+def test_an_image_of_the_target_size_is_unchanged(shape: tuple[int, int], seed: int) -> None:
+    pixels = np.random.default_rng(seed).normal(size=shape)
+    np.testing.assert_allclose(bspline_resize(pixels, *shape), pixels, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["u1", "i2", "u2", "u4", "f4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_type_and_layout_do_not_matter(kind: str, order: str) -> None:
+    values = np.random.default_rng(0).integers(0, 100, (40, 30))
+    pixels = np.asarray(values.astype(kind), order=order)  # type: ignore[call-overload]
+    np.testing.assert_array_equal(bspline_resize(pixels, 20, 25), bspline_resize(values.astype(float), 20, 25))

@@ -1,31 +1,50 @@
+"""Manifests: reading, writing, statistics, and findings split into sentences."""
+
 import json
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from box_strategies import boxes
 from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from typer.testing import CliRunner, Result
 
-from maira.data.manifest import Failure, read_manifest, write_manifest
+from maira.cli.main import app
+from maira.data.manifest import Failure as LeftOut
+from maira.data.manifest import read_failures, read_manifest, write_failures, write_manifest
+from maira.data.sentences import split_findings
+from maira.data.statistics import COLUMNS, manifest_statistics
 from maira.data.study import Label, Original, Study
-from radfact.records import Sentence
+from radfact.errors import Failure
+from radfact.io.jsonl import read_json
+from radfact.judges import SplitSentence
+from radfact.judges.offline_splitter import OfflineSplitter
+from radfact.records import Box, Sentence
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1).filter(lambda t: bool(t.strip()))
+CASES = yaml.safe_load(Path(__file__).with_name("manifest.yaml").read_text(encoding="utf-8"))
+nonblank = st.text(st.characters(exclude_categories=("Cs",)), min_size=1).filter(lambda t: bool(t.strip()))
 box_lists = st.none() | st.lists(boxes(), min_size=1, max_size=3).map(tuple)
-sentences = st.lists(st.builds(Sentence, text=texts, boxes=box_lists, prior_boxes=box_lists), min_size=1, max_size=3)
-labels = st.builds(Label, kind=texts, side=st.sampled_from(["left", "right", "both", None]), boxes=box_lists)
+sentences = st.lists(st.builds(Sentence, text=nonblank, boxes=box_lists, prior_boxes=box_lists), min_size=1, max_size=3)
+labels = st.builds(Label, kind=nonblank, side=st.sampled_from(["left", "right", "both", None]), boxes=box_lists)
 studies = st.builds(
     Study,
-    sample_id=texts,
+    sample_id=nonblank,
     frontal=st.just(Path("images/a.png")),
-    findings=st.none() | texts,
+    findings=st.none() | nonblank,
     grounded_findings=st.none() | sentences,
     phrases=st.none() | sentences,
     labels=st.none() | st.lists(labels, max_size=2),
 )
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def write_rows(path: Path, *rows: dict[str, Any] | str) -> Path:
@@ -61,34 +80,10 @@ def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == dict.fromkeys(Study.model_fields) | {"sample_id": "s", "frontal": "a.png"}
 
 
-SWAPPED = {"x_min": 0.5, "y_min": 0, "x_max": 0.2, "y_max": 1}
-
-
-@pytest.mark.parametrize(
-    ("second", "expected"),
-    [
-        (row(), "sample_id: duplicate"),
-        (row(sample_id="s2", finding="x"), "finding: unknown-field"),
-        (row(sample_id=7), "sample_id: invalid-value"),
-        (row(sample_id="s2", labels=[{"kind": "mass", "boxes": [SWAPPED]}]), "labels[0].boxes[0]: invalid-value"),
-        (
-            row(sample_id="s2", phrases=[{"text": "x", "boxes": [SWAPPED | {"x_min": False}]}]),
-            "phrases[0].boxes[0].x_min: invalid-value",
-        ),
-        (row(sample_id="s2", indication=" "), "indication: invalid-value"),
-        ('{"sample_id": "s2", "frontal": "a.png", "split": "a", "split": "b"}', "split: duplicate"),
-        (row(sample_id="s2", originals={"front": {"path": "a.dcm"}}), "originals.front: invalid-value"),
-        (row(sample_id="s2", originals={"frontal": "a.dcm"}), "originals.frontal: invalid-value"),
-        (row(sample_id="s2", originals={"frontal": {}}), "originals.frontal.path: missing-field"),
-        ({"sample_id": "s2"}, "frontal: missing-field"),
-        ('{"sample_id": ', "invalid-format"),
-    ],
-)
-def test_an_invalid_line_is_an_error_with_its_number(
-    tmp_path: Path, second: dict[str, Any] | str, expected: str
-) -> None:
+@pytest.mark.parametrize(("second", "expected"), CASES["invalid lines"])
+def test_an_invalid_line_is_an_error_with_a_number(tmp_path: Path, second: dict[str, Any] | str, expected: str) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), second)
-    skipped: list[Failure] = []
+    skipped: list[LeftOut] = []
     for failures in (None, skipped) if second != {"sample_id": "s2"} else (None,):
         with raises(f"manifest.jsonl:2: {expected}") as caught:
             read_manifest(path, failures)
@@ -99,7 +94,7 @@ def test_an_invalid_line_is_an_error_with_its_number(
 @pytest.mark.parametrize("frontal", [{}, {"frontal": None}, {"frontal": ""}])
 def test_samples_without_a_frontal_are_skipped_on_request(tmp_path: Path, frontal: dict[str, str | None]) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), {"sample_id": "s2", "lateral": "b.png"} | frontal)
-    left_out: list[Failure] = []
+    left_out: list[LeftOut] = []
     assert [study.sample_id for study in read_manifest(path, left_out)] == ["s1"]
     (failure,) = left_out
     assert (failure.sample_id, failure.stage) == ("s2", "read")
@@ -125,10 +120,8 @@ def test_paths_of_originals_move_with_the_manifest(tmp_path: Path) -> None:
     study = Study.model_validate({"sample_id": "s1", "frontal": tmp_path / "a.png", "originals": originals})
     write_manifest(tmp_path / "manifest.jsonl", [study])
     (row,) = (tmp_path / "manifest.jsonl").read_text().splitlines()
-    assert [original["path"] for original in json.loads(row)["originals"].values()] == [
-        "dicom/one.dcm",
-        "/archive/films.zip",
-    ]
+    paths = [original["path"] for original in json.loads(row)["originals"].values()]
+    assert paths == ["dicom/one.dcm", "/archive/films.zip"]
     assert read_manifest(tmp_path / "manifest.jsonl") == [study]
     tmp_path.rename(moved := tmp_path.with_name("moved"))
     [other] = read_manifest(moved / "manifest.jsonl")
@@ -150,3 +143,166 @@ def test_a_blank_optional_text_or_report_without_sentences_is_none(blank: str) -
 def test_identity_and_frontal_are_required(field: str, blank: str | None) -> None:
     with pytest.raises(ValidationError, match=field):
         Study.model_validate(row(**{field: blank}))
+
+
+def _study(sample_id: str, findings: str | None = None, **fields: Any) -> Study:
+    return Study.model_validate(row(sample_id=sample_id, findings=findings, **fields))
+
+
+def _write(folder: Path, *studies: Study) -> Path:
+    write_manifest(folder / "manifest.jsonl", studies)
+    return folder / "manifest.jsonl"
+
+
+@pytest.mark.parametrize(("studies", "expected"), CASES["statistics"])
+def test_counts_are_those_of_table_1(tmp_path: Path, studies: list[dict[str, Any]], expected: dict[str, float]) -> None:
+    (group,) = manifest_statistics(_write(tmp_path, *(_study(**fields) for fields in studies)))["groups"]
+    assert group | expected == group
+
+
+def test_parts_of_an_archive_share_its_patients(tmp_path: Path) -> None:
+    studies = [
+        _study("a", findings="Clear.", source="mimic-cxr", patient_id="10"),
+        _study("b", phrases=[Sentence(text="Mass.")], source="ms-cxr", patient_id="10"),
+        _study("c", findings="Clear.", source="padchest", patient_id="10"),
+    ]
+    assert manifest_statistics(_write(tmp_path, *studies))["total"]["patients"] == 2
+
+
+def test_shares_are_relative_to_the_split(tmp_path: Path) -> None:
+    splits = ["test", "train", "train", "train", "train"]
+    studies = [_study(f"{n}", findings="Clear.", source=f"s{n % 2}", split=s) for n, s in enumerate(splits)]
+    rows = manifest_statistics(_write(tmp_path, *studies), ["source", "split"])["groups"]
+    shares = [(row["source"], row["split"], row["share"]) for row in rows]
+    assert shares == [("s0", "train", 0.5), ("s0", "test", 1), ("s1", "train", 0.5)]
+    for columns in combinations(COLUMNS, 2):
+        counted = manifest_statistics(tmp_path / "manifest.jsonl", columns)
+        assert sum(row["samples"] for row in counted["groups"]) == counted["total"]["samples"] == len(studies)
+
+
+def test_the_command_prints_a_row_per_group_and_writes_json(tmp_path: Path) -> None:
+    studies = [_study("a", findings="Clear lungs.", source="iu-xray", split="test", lateral="a.png")]
+    path, out = _write(tmp_path, *studies), tmp_path / "stats.json"
+    output = CliRunner().invoke(app, ["stats", str(path)], env={"COLUMNS": "80"}).output
+    assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(output.split())
+    assert "* studies whose patient is unknown" in output
+    assert run("stats", path, "--by", "split", "--out", out).exit_code == 0
+    assert read_json(out) == json.loads(json.dumps(manifest_statistics(path, ["split"])))
+
+
+LISTING_2 = (
+    "Chest x-rays were taken in the upright and lateral positions. Diffuse peribronchovascular opacities are observed "
+    "throughout the lungs. No lobar consolidation, effusion, or pneumothorax is detected."
+)
+
+
+class Failing(OfflineSplitter):
+    """Splits every narrative except those that contain "failure", and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
+        self.asked += narratives
+        return [
+            Failure("no valid answer") if "failure" in text else [SplitSentence(text, tuple(text.split("; ")))]
+            for text in narratives
+        ]
+
+
+def texts(sentences: Sequence[Sentence] | None) -> list[str]:
+    return [sentence.text for sentence in sentences or ()]
+
+
+def test_listing_2_is_split_and_mapped() -> None:
+    result = split_findings([_study("a", LISTING_2)], OfflineSplitter())
+    assert texts(result.studies[0].grounded_findings) == [
+        "Diffuse peribronchovascular opacities are observed throughout the lungs.",
+        "No lobar consolidation is detected.",
+        "No effusion is detected.",
+        "No pneumothorax is detected.",
+    ]
+    assert [len(sentence.new) for sentence in result.splits["a"]] == [0, 1, 3]
+    assert list(result.counts.values()) == [1, 3, 4, 1, 1, len(LISTING_2.split()), 8 + 5 + 4 + 4]
+
+
+def test_two_samples_of_one_study_are_split_once() -> None:
+    splitter = Failing()
+    result = split_findings([_study("a", "One; two"), _study("b", "One; two")], splitter)
+    assert splitter.asked == ["One; two"]
+    assert [texts(one.grounded_findings) for one in result.studies] == [["One", "two"]] * 2
+    assert result.counts["reports"] == 1
+
+
+def test_unsplittable_reports_are_listed_with_a_reason() -> None:
+    result = split_findings([_study("a", None), _study("b", "A failure"), _study("c", "One")], Failing())
+    assert [one.sample_id for one in result.studies] == ["c"]
+    reasons = [(failure.sample_id, failure.reason) for failure in result.failures]
+    assert reasons == [("a", "no findings section"), ("b", "no valid answer")]
+
+
+def test_annotated_sentences_are_kept() -> None:
+    box = Box(x_min=0, y_min=0, x_max=1, y_max=1)
+    grounded = _study("a", "One; two", grounded_findings=[Sentence(text="Kept.", boxes=(box,))])
+    result = split_findings([grounded], Failing())
+    assert (result.studies, result.unchanged) == ([grounded], 1)
+
+
+def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "manifest.jsonl", [_study("a", LISTING_2), _study("b", None)])
+    write_failures(tmp_path / "failures.jsonl", [LeftOut(source="radiograph.dcm", stage="convert", reason="damaged")])
+    out = tmp_path / "sentences.jsonl"
+    options = ("--judge", "offline", "--compare", "offline", "--out", out)
+    result = run("sentences", tmp_path / "manifest.jsonl", *options)
+    assert result.exit_code == 3, result.output
+    [made] = read_manifest(out)
+    assert made.grounded_findings is not None
+    rows = [json.loads(line) for line in (tmp_path / "sentences.map.jsonl").read_text().splitlines()]
+    assert [sentence for row in rows for sentence in row["new"]] == texts(made.grounded_findings)
+    record = json.loads((tmp_path / "sentences.changes.json").read_text())
+    assert record["changes"]["removed"] == 1
+    assert record["scores"]["logical_precision"]["point"] == 1.0
+    # Failures of the preparation are still listed.
+    assert [f.source for f in read_failures(tmp_path / "failures.jsonl")] == ["radiograph.dcm", "sentences.jsonl"]
+
+
+@pytest.mark.parametrize("words", [["sentences", "--judge", "offline"], ["annotate", "export"]])
+def test_an_empty_manifest_is_refused(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "manifest.jsonl").write_text("")
+    with raises("manifest.jsonl: empty-input"):
+        CliRunner().invoke(app, [*words, f"{tmp_path}/manifest.jsonl", "--out", "out"], catch_exceptions=False)
+
+
+def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
+    manifest, phrases = (tmp_path / "set" / f"{name}.jsonl" for name in ("manifest", "phrases"))
+    rows = {"a": "Left effusion.", "b": None}
+    write_manifest(manifest, [_study(name, text, frontal=f"images/{name}.png") for name, text in rows.items()])
+    assert run("sentences", manifest, "--judge", "offline", "--as", "phrases", "--out", phrases).exit_code == 3
+    assert run("annotate", "export", phrases, "--out", tmp_path / "tasks").exit_code == 0
+    tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
+    assert tasks[0]["data"]["image"] == "/data/local-files/?d=set/images/a.png"
+    [phrase] = tasks[0]["data"]["phrases"]
+    box = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": [phrase["value"]]}
+    results = [
+        {"from_name": "quality", "to_name": "image", "type": "choices", "value": {"choices": ["No issue"]}},
+        {"from_name": "label_0", "to_name": "phrase_0", "type": "choices", "value": {"choices": ["A. Finding"]}},
+        {"from_name": "box", "to_name": "image", "type": "rectanglelabels", "value": box},
+    ]
+    annotations = [{"completed_by": who, "result": results} for who in (1, 2)]
+    (tmp_path / "export.json").write_text(json.dumps([tasks[0] | {"annotations": annotations}]))
+    out = tmp_path / "grounded" / "manifest.jsonl"
+    imported = ("annotate", "import", tmp_path / "export.json", "--manifest", phrases, "--out", out)
+    result = run(*imported)
+    assert result.exit_code == 3
+    assert "2 annotators (1, 2)" in result.output
+    result = run(*imported, "--combine", "union", "--overwrite")
+    assert result.exit_code == 0, result.output
+    [made] = read_manifest(out)
+    assert made.grounded_findings is not None
+    assert made.grounded_findings[0].boxes is not None
+    assert made.grounded_findings[0].boxes[0].as_tuple() == pytest.approx((0.1, 0.2, 0.4, 0.6))
+    [pair] = json.loads((out.parent / "manifest.agreement.json").read_text())["pairs"]
+    assert pair["mean_iou"] == pytest.approx(1)
+    assert len((out.parent / "manifest.annotations.jsonl").read_text().splitlines()) == 2
+    assert not (out.parent / "failures.jsonl").exists()

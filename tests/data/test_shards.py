@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from error_checks import raises
 from PIL import Image
 from typer.testing import CliRunner
 
-from maira.cli.manifest import pack as pack_command
+from maira.cli.main import app
 from maira.data.manifest import Failure, read_failures, read_manifest, write_manifest
 from maira.data.shards import INDEX, Shards, pack, parse_size
 from maira.data.study import IMAGE_COLUMNS, Study
@@ -104,9 +103,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("stop_at", [1, 4, 8])
-def test_a_resumed_packing_equals_an_uninterrupted_one(
-    manifest: Path, packed: Path, tmp_path: Path, stop_at: int
-) -> None:
+def test_a_resumed_packing_equals_a_whole_one(manifest: Path, packed: Path, tmp_path: Path, stop_at: int) -> None:
     def kill(done: int, _: int) -> None:
         if done == stop_at:
             raise Killed
@@ -152,10 +149,9 @@ def test_a_finished_packing_is_unchanged(manifest: Path, packed: Path) -> None:
 
 
 def _damaged(folder: Path, names: Iterable[str]) -> Path:
-    studies = []
-    for number, name in enumerate(names):
-        _png(folder / f"{number}.png", number)
-        studies.append(Study(sample_id=name, frontal=Path(f"{number}.png"), findings="Clear."))
+    studies = [Study(sample_id=name, frontal=Path(f"{n}.png"), findings="Clear.") for n, name in enumerate(names)]
+    for number, study in enumerate(studies):
+        _png(folder / study.frontal, number)
     write_manifest(folder / "manifest.jsonl", studies)
     return folder / "manifest.jsonl"
 
@@ -165,9 +161,7 @@ def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path
     (tmp_path / "1.png").unlink()
     (tmp_path / "2.png").write_bytes((tmp_path / "2.png").read_bytes()[:-20])
     (tmp_path / "3.png").write_text("hello")
-    app = typer.Typer()
-    app.command()(pack_command)
-    result = CliRunner().invoke(app, [str(manifest), "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["pack", str(manifest), "--out", str(tmp_path / "out")])
     assert result.exit_code == ExitCode.INCOMPLETE
     assert "skipped: lost:" in result.output
     assert [sample.study.sample_id for sample in Shards(tmp_path / "out")] == ["whole"]
@@ -178,17 +172,14 @@ def test_samples_without_their_images_are_listed_and_the_rest_is_packed(tmp_path
     ]
 
 
-def test_an_invalid_last_line_is_an_error_before_writing(tmp_path: Path) -> None:
-    manifest = _damaged(tmp_path, ["whole"])
-    with manifest.open("a") as handle:
-        handle.write('{"sample_id": "b"}\n')
+def test_an_invalid_last_line_is_an_error_before_writing_and_no_sample_a_failure(tmp_path: Path) -> None:
+    manifest = _damaged(tmp_path, ["lost"])
+    valid = manifest.read_text()
+    manifest.write_text(valid + '{"sample_id": "b"}\n')
     with raises("manifest.jsonl:2: frontal: missing-field"):
         pack(manifest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_packing_without_samples_fails(tmp_path: Path) -> None:
-    manifest = _damaged(tmp_path, ["lost"])
+    manifest.write_text(valid)
     (tmp_path / "0.png").unlink()
     with raises("run-failed"):
         pack(manifest, tmp_path / "out")
@@ -223,8 +214,6 @@ def test_shards_are_read_from_a_url(packed: Path) -> None:
         Shards("carrier-pigeon://loft")
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("500MB", 500_000_000), ("1.5 gb", 1_500_000_000), ("2K", 2000), ("77", 77)]
-)
-def test_sizes_are_read_with_units(text: str, size: int) -> None:
-    assert parse_size(text) == size
+def test_sizes_are_read_with_units() -> None:
+    sizes = {"500MB": 500_000_000, "1.5 gb": 1_500_000_000, "2K": 2000, "77": 77}
+    assert {text: parse_size(text) for text in sizes} == sizes

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chat_server import SECRET, ChatServer, Reply, Waits
-from results_folder import await_script
 
 from radfact.llm import ChatClient, load_chat_client
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 
 @pytest.fixture
@@ -59,28 +58,6 @@ def run_radfact(run_program: Callable[..., tuple[int, str, str]]) -> Callable[..
     from radfact.cli.main import main
 
     return partial(run_program, "radfact", main)
-
-
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Open pages from disk, without a network, or of a server; whatever the browser complains of fails the test."""
-    complaints: list[str] = []
-    contexts = []
-
-    def opened(address: str, *, offline: bool = True) -> Page:
-        contexts.append(browser.new_context(viewport={"width": 1400, "height": 900}, offline=offline))
-        contexts[-1].set_default_timeout(120_000)  # a busy machine may need more than half a minute
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(address)
-        await_script(page)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
 
 
 @pytest.fixture

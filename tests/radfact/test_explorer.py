@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from error_checks import raises
-from explorer_runs import CASES, REFERENCES, SECOND, TOKEN, serve_explorer, write_runs
+from results_folder import EXPLORER, REFERENCES, SECOND, TOKEN, serve_explorer, write_runs
 
 from radfact import Pair, Sentence, evaluate
 from radfact.io.jsonl import read_json, write_json
@@ -123,7 +123,7 @@ def get_json(served: str, cookie: str, path: str) -> Any:
 STUDY = "/api/study?run=runs/first&study=effusion"
 
 
-@pytest.mark.parametrize("path", CASES["protected"])
+@pytest.mark.parametrize("path", EXPLORER["protected"])
 def test_nothing_is_shown_without_the_token(served: str, path: str) -> None:
     for address in (path, f"{path}{'&' if '?' in path else '?'}token=wrong"):
         status, headers, content = request(served, address, Cookie="radfact_view_80=; =;;")
@@ -140,7 +140,7 @@ def test_other_hosts_and_sites_are_refused(served: str, cookie: str, host: str) 
     assert request(served, "/run/runs/first", Cookie=cookie, Sec_Fetch_Site="cross-site")[0] == 200
 
 
-@pytest.mark.parametrize("path", CASES["not_found"])
+@pytest.mark.parametrize("path", EXPLORER["not_found"])
 def test_what_is_not_listed_is_not_found(served: str, cookie: str, path: str) -> None:
     status, headers, _ = request(served, path, Cookie=cookie)
     assert status == 404

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from accessibility import serious_violations
-from explorer_runs import TOKEN, serve_explorer, write_runs
-from results_folder import HOSTILE, cards
+from results_folder import HOSTILE, TOKEN, cards, serve_explorer, write_runs
 
 from radfact import Pair, evaluate
 
