@@ -1,4 +1,4 @@
-"""The command radfact: score, page, judge-check and export."""
+"""The commands score, page, judge-check, export and split."""
 
 import json
 import shutil
@@ -13,8 +13,10 @@ import yaml
 from results_folder import page_data, write_image, write_manifest
 
 import radfact.judges
-from radfact.io.jsonl import read_json
+from radfact.errors import ExitCode, Failure
+from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges.offline import OfflineJudge
+from radfact.judges.offline_splitter import OfflineSplitter
 
 Run = Callable[..., tuple[int, str, str]]
 LOAD_SPLITTER = radfact.judges.load_splitter
@@ -134,9 +136,7 @@ def test_excluded_samples_are_listed_and_give_exit_code_3(run: Run, tmp_path: Pa
 
 @pytest.mark.parametrize(("arguments", "location", "error_code"), CASES["refused"])
 @pytest.mark.usefixtures("pairs")
-def test_wrong_input_is_one_line_and_exit_code_2(
-    run: Run, arguments: str, location: str, error_code: str, tmp_path: Path
-) -> None:
+def test_wrong_input_is_exit_code_2(run: Run, arguments: str, location: str, error_code: str, tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text("[]")
     narrative_pairs(tmp_path)
     code, out, err = run("score", *arguments.split())
@@ -151,9 +151,7 @@ def narrative_pairs(tmp_path: Path) -> str:
     return "pairs.csv"
 
 
-def test_page_is_the_same_again_with_images_and_notes_of_the_run_while_the_manifest_exists(
-    run: Run, pairs: str, tmp_path: Path
-) -> None:
+def test_page_is_the_same_again_with_images_and_notes_of_the_run(run: Run, pairs: str, tmp_path: Path) -> None:
     write_image(tmp_path / "radiograph.png")
     write_manifest(tmp_path / "manifest.jsonl", {"sample_id": "1", "frontal": "radiograph.png"})
     run("score", pairs, *JUDGE, "--manifest", "manifest.jsonl", "--note", "Phantoms.", "--out", "done")
@@ -216,3 +214,76 @@ def test_judge_check_has_default_examples(run: Run, tmp_path: Path) -> None:
     assert (code, "laterality" in out) == (0, True)
     check = read_json(tmp_path / "check.json")
     assert (check["judge_settings"]["name"], check["n"] > 100) == ("offline", True)
+
+
+PAIRS = """example_id,prediction,target,patient_id
+a,"Small effusion on the left. Possible pneumonia.","The heart is enlarged. Repeat film is recommended.",p1
+b,,"Clear lungs.",p2
+"""
+
+
+@pytest.fixture
+def split(run_radfact: Run, tmp_path: Path) -> Run:
+    def run(name: str, text: str, out: str) -> tuple[int, str, str]:
+        (tmp_path / name).write_text(text)
+        return run_radfact("split", name, "--judge", "offline", "--out", out)
+
+    return run
+
+
+def _texts(sentences: list[dict[str, str]]) -> list[str]:
+    return [sentence["text"] for sentence in sentences]
+
+
+def test_pairs_become_sentences_to_score_and_removed_parts(split: Run, run_radfact: Run, tmp_path: Path) -> None:
+    code, out, _ = split("pairs.csv", PAIRS, "sentences.json")
+    assert (code, "2 of 2 samples, 3 sentences, 2 parts removed" in out) == (0, True)
+    first, second = read_json(tmp_path / "sentences.json")
+    assert _texts(first["prediction"] + first["target"]) == ["Small effusion on the left.", "The heart is enlarged."]
+    assert (second["prediction"], second["patient_id"]) == ([], "p2")
+    rows = [row for _, row in read_jsonl(tmp_path / "sentences.removed.jsonl")]
+    assert [(row["sample_id"], row["field"], row["reason"]) for row in rows] == [
+        ("a", "prediction", "speculation"),
+        ("a", "target", "recommendation"),
+    ]
+    narrative = "Small effusion on the left. Possible pneumonia."
+    assert "Possible pneumonia" in narrative[rows[0]["start"] : rows[0]["end"]]
+    scores = []
+    for name in ("sentences.json", "pairs.csv"):
+        assert run_radfact("score", name, "--judge", "offline", "--out", f"of-{name}")[0] == 0
+        scores.append(read_json(tmp_path / f"of-{name}" / "scores.json")["scores"])
+    assert scores[0] == scores[1]
+
+
+def test_drafts_and_references_keep_their_fields(split: Run, tmp_path: Path) -> None:
+    sentences = [{"text": "Old rib fracture."}]
+    rows: list[dict[str, Any]] = [
+        {"sample_id": "draft", "report": "No effusion or pneumothorax.", "model": "m"},
+        {"sample_id": "split before", "report": sentences},
+        {"sample_id": "reference", "findings": "Clear lungs.", "frontal": "a.png"},
+        {"sample_id": "grounded", "findings": "Narrative.", "grounded_findings": sentences},
+    ]
+    assert split("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows), "out.jsonl")[0] == 0
+    draft, before, reference, grounded = (row for _, row in read_jsonl(tmp_path / "out.jsonl"))
+    assert (_texts(draft["report"]), draft["model"]) == (["No effusion.", "No pneumothorax."], "m")
+    assert (before, grounded) == (rows[1], rows[3])
+    assert (_texts(reference["grounded_findings"]), reference["findings"]) == (["Clear lungs."], "Clear lungs.")
+
+
+def test_a_failed_narrative_is_excluded_and_named(split: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explain = OfflineSplitter.explain
+
+    def fail_once(self: OfflineSplitter, narratives: list[str]) -> list[object]:
+        return [Failure("no valid response") if "Clear" in text else explain(self, [text])[0] for text in narratives]
+
+    monkeypatch.setattr(OfflineSplitter, "explain", fail_once)
+    code, out, _ = split("pairs.csv", PAIRS, "sentences.json")
+    assert (code, "b: no valid response" in out) == (ExitCode.INCOMPLETE, True)
+    assert [row["example_id"] for row in read_json(tmp_path / "sentences.json")] == ["a"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("pairs.csv", "[invalid-option]"), ("pairs.txt", "[invalid-format]")])
+def test_files_of_another_layout_are_refused(split: Run, tmp_path: Path, name: str, code: str) -> None:
+    status, _, error = split(name, PAIRS, "out.jsonl")
+    assert (status, error.strip().endswith(code)) == (ExitCode.INVALID_INPUT, True)
+    assert not (tmp_path / "out.jsonl").exists()

@@ -1,3 +1,5 @@
+"""Systems compared on shared samples, and published variants of metrics, which names tell apart."""
+
 import csv
 import json
 import math
@@ -5,31 +7,35 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from meta_run import write_scores
+from metric_files import fixed_metric
+from nltk.translate.bleu_score import corpus_bleu
 
 from radfact.api import evaluate
 from radfact.errors import InputError
+from radfact.io.jsonl import read_json
+from radfact.metrics.classical.bleu import CocoBleu, RadEvalBleu
+from radfact.metrics.classical.radcliq import InverseRadCliQ
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
+from radfact.metrics.registry import entries, expand_presets, select_metrics
 from radfact.pages.comparison_page import difference_table, write_comparison
-from radfact.records import Box, Pair, Pairs, Sentence
+from radfact.records import Box, Pair, Pairs, Sentence, TextPair
 from radfact.results.compare import Comparison, Contrast, compare
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize
 from radfact.statistics.clusters import Resampling
 from radfact.statistics.significance import f1_counts, f1_from_counts
 
+Run = Callable[..., tuple[int, str, str]]
 TEXTS = [
-    "The lungs are clear.",
-    "The heart is large.",
-    "There is a small left pleural effusion.",
-    "No pneumothorax is seen.",
-    "Mild pulmonary edema.",
-    "The mediastinum is normal.",
+    *("The lungs are clear.", "The heart is large.", "There is a small left pleural effusion."),
+    *("No pneumothorax is seen.", "Mild pulmonary edema.", "The mediastinum is normal."),
 ]
 
 
@@ -99,9 +105,7 @@ def test_scores_of_the_references_alone_are_not_tested(tmp_path: Path) -> None:
     assert (list(comparison.scores), comparison.tests) == (["lateral_mentions"], 1)
 
 
-def test_other_references_metrics_and_judges_are_reported(
-    folders: list[Path], comparison: Comparison, tmp_path: Path
-) -> None:
+def test_notes_of_other_references_metrics_judges(folders: list[Path], comparison: Comparison, tmp_path: Path) -> None:
     class Own(Metric):
         name = "own"
         scores: Mapping[str, Direction] = {"rouge_l": "higher"}
@@ -151,12 +155,7 @@ def test_compare_writes_its_files(comparison: Comparison, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("p", "rounds", "shown"),
-    [
-        (1 / 1001, 1000, "≤ 0.001"),
-        (2 / 1001, 1000, "0.002"),
-        (1 / 3001, 3000, "≤ 0.0004"),
-        (1.0, 1000, "1.000"),
-    ],
+    [(1 / 1001, 1000, "≤ 0.001"), (2 / 1001, 1000, "0.002"), (1 / 3001, 3000, "≤ 0.0004"), (1.0, 1000, "1.000")],
 )
 def test_the_smallest_p_is_shown_as_a_bound(p: float, rounds: int, shown: str) -> None:
     points = [Summary(value, n=3) for value in (0.5, 0.4, 0.5, 0.1)]
@@ -201,7 +200,7 @@ def test_a_pooled_score_of_a_custom_metric_is_compared(tmp_path: Path, monkeypat
     ("direction", "tag", "mark"), [("higher", "yes", "↑"), ("lower", "no", "↓"), ("neutral", "", "")]
 )
 def test_a_score_without_a_direction_is_neither_better_nor_worse(
-    direction: Direction, tag: str, mark: str, run_radfact: Callable[..., tuple[int, str, str]], tmp_path: Path
+    direction: Direction, tag: str, mark: str, run_radfact: Run, tmp_path: Path
 ) -> None:
     for name, values in (("a", [0.0, 0.1, 0.2, 0.1, 0.0, 0.1]), ("b", [0.8, 0.9, 1.0, 0.9, 0.8, 0.9])):
         write_scores(tmp_path / name, list(values), name="rate", direction=direction)
@@ -256,3 +255,118 @@ def test_f1_from_counts_equals_f1_of_mean_precision_and_recall(parts: list[tuple
     counts = f1_counts(np.array(parts))
     f1 = f1_from_counts(counts[scored_rows(counts)].sum(axis=0))
     assert (math.nan if expected is None else expected) == pytest.approx(f1, nan_ok=True)
+
+
+PAIRS = [
+    TextPair("1", "The heart is large. No pleural effusion.", "The heart is large; no pleural effusion is seen."),
+    TextPair("2", "Lungs are clear bilaterally.", "The lungs are clear bilaterally."),
+]
+REPORTS = [Pair(pair.sample_id, pair.candidate, pair.reference) for pair in PAIRS]
+
+
+@pytest.mark.parametrize("metric", [CocoBleu, RadEvalBleu])
+def test_bleu_without_smoothing_is_that_of_nltk(metric: type[Metric]) -> None:
+    tokens = [
+        ("the heart is large no pleural effusion", "the heart is large no pleural effusion is seen"),
+        ("lungs are clear bilaterally", "the lungs are clear bilaterally"),
+    ]
+    if metric is RadEvalBleu:
+        tokens = [(pair.candidate, pair.reference) for pair in PAIRS]
+    candidates, references = zip(*((left.split(), [right.split()]) for left, right in tokens), strict=True)
+    orders = (1, 2, 3) if metric is RadEvalBleu else (1, 2, 3, 4)
+    expected = [corpus_bleu(references, candidates, weights=[1 / order] * order) for order in orders]
+    pooled = list(metric().score(PAIRS).pooled.values())[: len(orders)]
+    assert [score.value(score.counts.sum(axis=0)) for score in pooled] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
+def test_scores_of_variants_have_their_own_names(entry: Any) -> None:
+    """RadFact keeps its names: the pages and the export know its scores by them."""
+    for name, variant in ((name, variant.load()) for name, variant in entry.variants.items()):
+        assert (variant.variant, variant.name) == (name, entry.name)
+        assert variant.difference
+        suffix = "" if entry.name == "radfact" else f".{name}"
+        assert all(score.endswith(suffix) for score in variant.scores)
+        assert set(variant.pooled) <= set(variant.scores)
+        assert set(variant.main_scores) <= set(variant.scores)
+
+
+def test_scores_of_different_variants_are_not_compared(tmp_path: Path) -> None:
+    for folder, compat in (("none", ()), ("coco", ["coco", "exact"]), ("again", ["coco", "exact"])):
+        metrics = ["bleu", "rouge_l", "radfact"]
+        evaluate(REPORTS, metrics, judge="offline", compat=compat, bootstrap=0, out=tmp_path / folder)
+    comparison = compare([tmp_path / "none", tmp_path / "coco"], replicates=0, rounds=9)
+    assert {name.partition("_")[0] for name in comparison.scores} == {"logical"}
+    for metric, variant in (("bleu", "coco"), ("rouge_l", "coco"), ("radfact", "exact")):
+        note = f"{metric}: the variant {variant} in coco, none in none"
+        assert [text.startswith(note) for text in comparison.notes].count(True) == 1
+    evaluate(REPORTS, "bleu", bootstrap=0, out=tmp_path / "bleu")
+    with pytest.raises(InputError, match="have different variants of bleu"):
+        compare([tmp_path / "bleu", tmp_path / "coco"], replicates=0, rounds=9)
+    same = compare([tmp_path / "coco", tmp_path / "again"], replicates=0, rounds=9)
+    assert same.scores["bleu_4.coco"][1].difference is not None
+    assert not any("variant" in note for note in same.notes)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "compat", "error"),
+    [
+        ("bleu", ["cocoa"], "compat: unknown-name"),
+        # Of no selected metric; two of one metric, alone and among others; without the selected score.
+        ("bleu", ["rrg"], "compat: conflicting-options"),
+        ("bleu", ["coco", "radeval"], "compat: conflicting-options"),
+        (["bleu", "lateral_mentions"], ["coco", "radeval"], "compat: conflicting-options"),
+        (["radcliq_v0", "bleu"], ["inverse"], "compat: conflicting-options"),
+    ],
+)
+def test_refused_variants(metrics: Any, compat: list[str], error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [fixed_metric("part", [1.0])] * 3
+    monkeypatch.setattr(InverseRadCliQ, "create", classmethod(lambda cls, _: cls(*parts)))
+    monkeypatch.setattr("radfact.metrics.registry.Weights.find_all", lambda *_: [])
+    with raises(error):
+        evaluate(REPORTS, metrics, compat=compat)
+
+
+def test_variants_are_an_option_of_the_commands(run_radfact: Run) -> None:
+    Path("pairs.csv").write_text("example_id,prediction,target\n1,Clear lungs.,The lungs are clear.\n")
+    Path("run.yaml").write_text("compat: [coco]\n")
+    command = ("evaluate", "pairs.csv", "--out", "r", "--metrics")
+    code, out, _ = run_radfact(*command, "bleu_2,rouge_l,lateral_mentions", "--config", "run.yaml")
+    assert (code, "bleu_2.coco ↑" in out) == (0, True)
+    results, record = read_json("r/scores.json"), read_json("r/run.json")
+    assert set(results["scores"]) >= {"bleu_2.coco", "rouge_l.coco"}
+    variants = {"bleu": "coco", "rouge_l": "coco", "lateral_mentions": None}
+    assert {name: metric["variant"] for name, metric in results["metrics"].items()} == variants
+    assert (record["options"]["variants"], record["metrics"]["bleu"]["variant"]) == (["coco"], "coco")
+    assert "bleu_2.coco" in Path("r/report.html").read_text("utf-8")
+    code, out, _ = run_radfact(*command, "bleu", "--compat", "radeval")
+    assert "variants ['coco']" in out
+    code, _, err = run_radfact(*command, "bleu", "--compat", "cocoa")
+    assert (code, "--compat: unknown variant 'cocoa'; did you mean 'coco'?" in err) == (2, True)
+    assert "variant --compat coco" in run_radfact("metrics")[1]
+
+
+def test_the_preset_of_rexrank_selects_its_metrics_in_its_variants(run_radfact: Run) -> None:
+    rows = (f"{report.sample_id},{report.candidate},{report.reference}\n" for report in REPORTS)
+    Path("pairs.csv").write_text("example_id,prediction,target\n" + "".join(rows))
+    assert run_radfact("evaluate", "pairs.csv", "--metrics", "rexrank,rouge_l", "--out", "r")[0] == 3
+    results = read_json("r/scores.json")
+    assert set(results["scores"]) == {"bleu_2.rexrank", "rouge_l"}
+    # BLEU-2 is the mean of the reports; values of fast-bleu 0.0.90.
+    bleu = results["scores"]["bleu_2.rexrank"]["point"]
+    assert bleu == pytest.approx((0.5580303566223722 + 0.8187307530779819) / 2)
+    assert set(results["unavailable"]) == {"bertscore", "chexbert", "radgraph", "radcliq", "ratescore", "green"}
+    assert all("weights fetch" in why or "--judge" in why for why in results["unavailable"].values())
+    options = read_json("r/run.json")["options"]
+    assert options["variants"] == ["rexrank", "inverse"]
+    assert "radcliq_v1" in options["metrics"]
+    assert "rexrank: preset" in run_radfact("metrics")[1]
+    names, compat = expand_presets(["rexrank", "rouge_l"], "rrg")
+    assert compat == ("rrg", "rexrank", "inverse")
+    selections = select_metrics(names, compat[1:])
+    scores = [score for selection in selections for score in selection.select(selection.entry.load())]
+    # GREEN comes with its counts.
+    assert [score for score in scores if not score.startswith("green_")] == [
+        *("bleu_2.rexrank", "bertscore", "chexbert_similarity", "radgraph_f1", "radcliq_v1.inverse"),
+        *("ratescore.rexrank", "green", "rouge_l"),
+    ]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from error_checks import summary
 from radfact.api import RadFact, evaluate
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl
+from radfact.judges import load_judge
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.classical.bleu import Bleu
 from radfact.metrics.classical.rouge import RougeL
@@ -29,15 +31,12 @@ from radfact.results.reader import read_scores
 from radfact.results.writer import write_results
 from radfact.statistics.bootstrap import Direction
 
+CLIENT = mock_client("yes")
 BOX = Box(x_min=0.1, y_min=0.1, x_max=0.5, y_max=0.5)
 PAIRS = [
     Pair("a", "The lungs are clear. The heart is large.", "The lungs are clear."),
     Pair("b", "There is a left pleural effusion.", "No pleural effusion."),
-    Pair(
-        "c",
-        [Sentence(text="Left pleural effusion.", boxes=(BOX,))],
-        [Sentence(text="Left pleural effusion.", boxes=(BOX,))],
-    ),
+    Pair("c", *[[Sentence(text="Left pleural effusion.", boxes=(BOX,))]] * 2),
     Pair("d", "", "Normal chest."),
 ]
 
@@ -73,10 +72,6 @@ def metric_class(name: str, values: Callable[[Sequence[Pair]], list[float]], **a
     return type(name, (Metric,), {"name": name, "scores": {"x": "higher"}, "score": score} | attributes)
 
 
-def unreachable(pairs: Sequence[Pair]) -> list[float]:
-    raise RunError(f"the server cannot be reached for {len(pairs)} pairs")
-
-
 def no_license(_: Metric) -> None:
     raise RuntimeError("no\nlicense")
 
@@ -85,7 +80,7 @@ def no_answer(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
     return MetricResult({"x": [math.nan] * len(pairs)}, failures=dict.fromkeys(range(len(pairs)), "no answer"))
 
 
-Broken = metric_class("broken", unreachable)
+Broken = metric_class("broken", Mock(side_effect=RunError("the server cannot be reached")))
 Short = metric_class("short", lambda pairs: [1.0] * (len(pairs) - 1))
 Silent = metric_class("silent", lambda pairs: [math.nan if pair.sample_id == "b" else 1.0 for pair in pairs])
 NoAnswer = metric_class("no_answer", lambda _: [], score=no_answer)
@@ -122,8 +117,6 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_radfact_scores_equal_those_of_radfact_score(tmp_path: Path) -> None:
-    from radfact.judges import load_judge
-
     result = evaluate(PAIRS, ["radfact", "rouge_l"], judge="offline", out=tmp_path / "many")
     alone = RadFact(load_judge("offline")).score(PAIRS)
     write_results(alone, tmp_path / "alone")
@@ -170,12 +163,7 @@ def second(name: str, **attributes: Any) -> Metric:
         (LIMITED, {"metric_args": {LIMITED: {"most": 7}}}, "metric_args: invalid-option", "'most'"),
         (["rouge_l"], {"metric_args": {"vert": {}}}, "metric_args.vert: conflicting-options", ""),
         (["rouge_l"], {"metric_args": {"rouge_l": {"stem": True}}}, "metric_args: invalid-option", "'stem'"),
-        (
-            "comparison_mentions",
-            {"model": mock_client("yes"), "judge_args": {"temperature": 1}},
-            "judge_args: conflicting-options",
-            "",
-        ),
+        ("comparison_mentions", {"model": CLIENT, "judge_args": {"t": 1}}, "judge_args: conflicting-options", ""),
         ([Length(), second("other")], {}, "metrics: duplicate", "length and other"),
         ([Length(), second("length")], {}, "metrics: duplicate", "'length'"),
         (["rouge_l", second("rouge_l")], {}, "metrics: duplicate", "'rouge_l'"),
@@ -325,8 +313,7 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new_results(tmp_path: Path) ->
 
 def test_a_sample_without_a_value_is_a_failure_and_counted_on_the_page(tmp_path: Path) -> None:
     run = evaluate(PAIRS, [Silent(), "rouge_l"], out=tmp_path).runs["silent"]
-    assert run.summaries["x"].n == 3
-    assert run.result.failures == {1: "gave no value"}
+    assert (run.summaries["x"].n, run.result.failures) == (3, {1: "gave no value"})
     page = (tmp_path / "report.html").read_text()
     assert "<dt>not scored by silent</dt><dd>1</dd>" in page
     assert "<dt>not scored by every metric</dt><dd>1</dd>" in page
@@ -397,12 +384,9 @@ def test_every_registered_metric_is_complete(entry: MetricEntry) -> None:
     assert metric.cost
 
 
-def test_registered_score_names_are_unique() -> None:
+def test_registered_score_names_are_unique_and_main_scores_where_a_metric_names_none() -> None:
     scores = [score for entry in entries().values() for score in entry.scores]
     assert len(scores) == len(set(scores))
-
-
-def test_all_scores_of_a_metric_without_main_scores_are_main_scores() -> None:
     assert main_scores_of(Length()) == list(Length.scores)
 
 
@@ -416,9 +400,7 @@ def test_all_scores_of_a_metric_without_main_scores_are_main_scores() -> None:
         (["all"], ["bleu_2"], "1234"),
     ],
 )
-def test_selected_names_determine_scores_and_main_scores(
-    names: list[str], main_scores: list[str], selected: str
-) -> None:
+def test_names_determine_scores_and_main_scores(names: list[str], main_scores: list[str], selected: str) -> None:
     selections = {selection.entry.name: selection for selection in select_metrics(names)}
     selection, metric = selections["bleu"], Bleu()
     assert selection.main_scores(metric) == main_scores

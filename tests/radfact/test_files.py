@@ -1,5 +1,12 @@
+"""Files: JSON and CSV, readers of pairs, drafts, COCO and ReXrank files, and the export for ReXrank."""
+
 import json
-from collections.abc import Callable
+import math
+import resource
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +22,169 @@ from results_folder import write_manifest as write_rows
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.coco import decode_mask, read_coco
+from radfact.io.csv_tables import stream_columns
+from radfact.io.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_pairs
+from radfact.io.rexrank import findings_of
 from radfact.meta.datasets.reports import read_counts, read_reports
 from radfact.records import Pair, PatientContext, Sentence
+
+CASES = yaml.safe_load(Path(__file__).with_name("invalid_tables.yaml").read_text("utf-8"))
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+# Half of a surrogate pair is no text that a UTF-8 file could hold.
+encodable = st.text(alphabet=st.characters(codec="utf-8"))
+
+
+@given(rows=st.lists(st.dictionaries(encodable, encodable | st.integers() | st.none(), max_size=4), max_size=5))
+def test_written_rows_are_unchanged(rows: list[dict[str, object]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    assert write_jsonl(path, rows) == len(rows)
+    assert [row for _, row in read_jsonl(path)] == rows
+
+
+@given(value=json_values)
+def test_a_json_line_has_no_line_break(value: object) -> None:
+    assert "\n" not in dumps(value)
+
+
+def test_lines_are_those_of_editors_without_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "x\u2028y"}\n\n{"a": 2}\n', encoding="utf-8-sig")
+    assert list(read_jsonl(path)) == [(1, {"a": "x\u2028y"}), (3, {"a": 2})]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_non_finite_number_is_refused_and_keeps_the_old_file(number: float, tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    write_json(path, {"point": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"point": number})
+    assert read_json(path) == {"point": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"a": 1}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_jsonl(tmp_path / "rows.jsonl", rows())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_written_files_are_private(tmp_path: Path) -> None:
+    write_json(tmp_path / "new" / "scores.json", {})
+    append_jsonl(tmp_path / "new" / "rows.jsonl", [{}])
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"new": 0o700, "scores.json": 0o600, "rows.jsonl": 0o600}
+
+
+TOO_MUCH = ["[" * 100_000, '{"a": ' + "9" * 5_000 + "}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "where"), [*CASES["lines"], *((text, ":1: not JSON that can be read") for text in TOO_MUCH)]
+)
+def test_invalid_lines_are_named(content: str, where: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError) as caught:
+        list(read_jsonl(path))
+    assert str(path) in str(caught.value)
+    assert where in str(caught.value)
+
+
+def test_a_missing_document_is_named(tmp_path: Path) -> None:
+    with raises_code(ErrorCode.FILE_NOT_FOUND, file=tmp_path / "pairs.json"):
+        read_json(tmp_path / "pairs.json")
+
+
+@pytest.mark.parametrize(("content", "error"), CASES["documents"])
+def test_an_invalid_document_is_refused(content: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "pairs.json").write_text(content)
+    with raises(f"pairs.json:{error}"):
+        read_json(tmp_path / "pairs.json")
+
+
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    """No file can grow beyond 100 bytes; not for longer than it must, since pytest's own log is a file too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("write", [write_jsonl, append_jsonl])
+def test_a_full_disk_error_names_the_file(write: Callable[[Path, Any], object], tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
+        write(path, [{"text": "x" * 200}])
+    assert caught.value.filename == str(path)
+    assert [item for item in tmp_path.iterdir() if write is write_jsonl] == []
+
+
+@pytest.mark.parametrize("name", ["file/rows.jsonl", "file/folder/rows.jsonl", "r" * 250])
+def test_a_file_that_cannot_be_created_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="cannot be written: ") as caught:
+        write_json(tmp_path / name, {})
+    assert caught.value.filename == str(tmp_path / name)
+
+
+def test_errors_of_other_files_are_not_changed(tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"text": (tmp_path / "none.txt").read_text()}
+
+    with pytest.raises(FileNotFoundError) as caught:
+        write_jsonl(tmp_path / "rows.jsonl", rows())
+    assert caught.value.filename == str(tmp_path / "none.txt")
+
+
+# Tables read row by row, plain and packed
+
+
+def test_columns_are_streamed_in_the_order_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('a,b,c\n1," 2 ",NaN\n\n"x\ny",,3\n', encoding="utf-8-sig")
+    assert list(stream_columns(path, ("c", "a"), ("none",))) == [(2, (None, "1", None)), (4, ("3", "x\ny", None))]
+    # Columns without a name may be many.
+    path.write_text('"b; c; d",a,,\n1,2,,\n')
+    assert list(stream_columns(path, ("a", "b; c; d"))) == [(2, ("2", "1"))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [*CASES["tables"], ("a\n" + "1\n" * 9000 + "\xff\n", r":9002: not UTF-8 text")]
+)
+def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match=message):
+        list(stream_columns(path, ("a",)))
+
+
+def test_a_zip_of_two_tables_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("a.csv", "a\n1\n")
+        packed.writestr("__MACOSX/._a.csv", "")
+    assert [cells for _, cells in stream_columns(path, ("a",))] == [("1",)]
+    with zipfile.ZipFile(path, "a") as packed:
+        packed.writestr("b.csv", "a\n1\n")
+    with pytest.raises(InputError, match="expected one CSV file, found 2"):
+        list(stream_columns(path, ("a",)))
+
 
 INVALID, READABLE = (
     yaml.safe_load(Path(__file__).with_name(f"{kind}_reports.yaml").read_text("utf-8"))
@@ -101,14 +268,12 @@ def test_a_dataset_given_as_pairs_is_refused_with_a_hint(tmp_path: Path) -> None
     drafted=st.sets(st.integers(0, 9).map(str), min_size=1),
     recorded=st.sets(st.integers(0, 9).map(str), min_size=1),
 )
-def test_ids_without_a_counterpart_are_refused(
-    drafted: set[str], recorded: set[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_ids_must_match(drafted: set[str], recorded: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("match")
-    drafts = write_rows(folder / "drafts.jsonl", *({"sample_id": key, "report": "Clear."} for key in sorted(drafted)))
-    manifest = write_rows(
-        folder / "manifest.jsonl", *({"sample_id": key, "findings": "Clear."} for key in sorted(recorded))
-    )
+    rows = [{"sample_id": key, "report": "Clear."} for key in sorted(drafted)]
+    drafts = write_rows(folder / "drafts.jsonl", *rows)
+    rows = [{"sample_id": key, "findings": "Clear."} for key in sorted(recorded)]
+    manifest = write_rows(folder / "manifest.jsonl", *rows)
     if drafted == recorded:
         assert len(read_candidates_and_references(drafts, manifest)) == len(drafted)
         return
@@ -157,8 +322,80 @@ def test_a_candidate_that_failed_is_named_with_the_reason(one_of_three: tuple[Pa
         read_candidates_and_references(*one_of_three)
 
 
-@pytest.mark.parametrize(
-    ("age", "years"), [(5, 5.0), ("006M", 0.5), ("26 weeks", 0.5), (">89", None), (True, None), ("", None)]
-)
-def test_ages_are_years_and_unreadable_ones_unknown(age: object, years: float | None) -> None:
-    assert PatientContext.of({"age": age}).age == years
+def test_ages_are_years_and_unreadable_ones_unknown() -> None:
+    years = {5: 5.0, "006M": 0.5, "26 weeks": 0.5, ">89": None, True: None, "": None}
+    assert {age: PatientContext.of({"age": age}).age for age in years} == years
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+REXRANK = yaml.safe_load(Path(__file__).with_name("rexrank.yaml").read_text("utf-8"))
+STUDIES: dict[str, dict[str, Any]] = REXRANK["studies"]
+
+
+@pytest.fixture
+def predictions(tmp_path: Path) -> Path:
+    write_json(tmp_path / "predictions.json", STUDIES)
+    return tmp_path / "predictions.json"
+
+
+def test_findings_are_compared_without_headings(predictions: Path) -> None:
+    pairs = read_pairs(predictions)
+    (pair,) = pairs
+    assert (pair.sample_id, pair.candidate, pair.reference) == ("s1", "The lungs are clear.", "Lungs are clear.")
+    assert pair.context == PatientContext(67, "Cough", "None")
+    assert pair.cluster == "7"
+    assert (pairs.read, pairs.skipped, pairs.without_reference, pairs.files) == (2, 1, ("s2",), (predictions,))
+
+
+def test_reports_are_compared_with_headings(predictions: Path) -> None:
+    first, second = read_pairs(predictions, section="report", cluster="none")
+    assert first.candidate == STUDIES["s1"]["model_prediction"]
+    assert first.reference == "Findings: Lungs are clear. Impression: Normal."
+    assert second.reference == "Impression: Small effusion."
+    # A range is no age.
+    assert second.context == PatientContext(None, None, "none")
+
+
+def test_findings_end_at_the_impression() -> None:
+    assert {report: findings_of(report) for report in REXRANK["findings"]} == REXRANK["findings"]
+
+
+def test_a_file_without_predictions_has_the_references_of_drafts(tmp_path: Path, predictions: Path) -> None:
+    test_set = {key: {k: v for k, v in study.items() if k != "model_prediction"} for key, study in STUDIES.items()}
+    write_json(tmp_path / "test.json", test_set)
+    write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "s1", "report": "Clear lungs."}])
+    (pair,) = read_candidates_and_references(tmp_path / "drafts.jsonl", tmp_path / "test.json")
+    assert (pair.candidate, pair.reference) == ("Clear lungs.", "Lungs are clear.")
+    drafts = (tmp_path / "drafts.jsonl", tmp_path / "test.json")
+    (pair,) = read_candidates_and_references(*drafts, section="report", missing="skip")
+    assert pair.reference == "Findings: Lungs are clear. Impression: Normal."
+    (pair,) = read_candidates_and_references(predictions, tmp_path / "test.json")
+    assert pair.candidate == "The lungs are clear."
+
+
+def test_other_files_have_no_sections(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("example_id,prediction,target\n1,Clear.,Clear.\n")
+    with raises_code(ErrorCode.CONFLICTING_OPTIONS, field="section"):
+        read_pairs(tmp_path / "pairs.csv", section="report")
+
+
+def test_an_export_holds_the_scored_reports_and_can_be_read(run_radfact: Run, predictions: Path) -> None:
+    options = ["--metrics", "lateral_mentions", "--section", "report", "--out", "r"]
+    assert run_radfact("evaluate", predictions.name, *options)[0] == 0
+    code, out, _ = run_radfact("export", "r", "--format", "rexrank")
+    assert (code, "r/rexrank_predictions.json" in out) == (0, True)
+    assert read_json("r/rexrank_predictions.json") == STUDIES
+    write_json(predictions, {**STUDIES, "s1": {**STUDIES["s1"], "model_prediction": "Other."}})
+    code, _, err = run_radfact("export", "r", "--format", "rexrank", "--overwrite")
+    assert (code, "[mismatch]" in err) == (2, True)
+    assert read_json("r/rexrank_predictions.json") == STUDIES
+
+
+def test_pairs_of_another_layout_are_exported(run_radfact: Run) -> None:
+    Path("pairs.csv").write_text("example_id,prediction,target,age\n1,Clear lungs.,Normal lungs.,67\n")
+    run_radfact("evaluate", "pairs.csv", "--metrics", "lateral_mentions", "--out", "r")
+    assert run_radfact("export", "r", "--format", "rexrank", "--out", "x.json")[0] == 0
+    expected = {"section_findings": "Normal lungs.", "context": "Age: 67", "model_prediction": "Clear lungs."}
+    assert read_json("x.json") == {"1": expected}
+    assert read_pairs("x.json")[0].context.age == 67

@@ -1,35 +1,35 @@
-"""Agreement with experts: correlations compared with scipy on explicit resamples, and the command on plain tables."""
+"""Agreement with experts: correlations compared with scipy on explicit resamples, the commands and what they refuse."""
 
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from meta_run import refuse_meta, run_meta, write_scores, write_table
+from meta_run import Serve, refuse_meta, run_meta, write_scores, write_table
 from scipy import stats
 
+from radfact.api import RadFact, evaluate
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode
-from radfact.io.jsonl import read_json
+from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.pairs import read_pairs
-from radfact.meta.agreement.analysis import (
-    MEAN_RATER,
-    compare_counts,
-    compare_raters,
-    correlate_with_experts,
-    count_errors,
-    counted_quantity,
-)
+from radfact.judges.offline import OfflineJudge
+from radfact.meta.agreement import analysis
 from radfact.meta.datasets.layouts import LAYOUTS
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
-from radfact.meta.scores import ScoreColumns
+from radfact.meta.ensembles import fit_ensemble
+from radfact.meta.scores import ScoreColumns, match_samples, pair_digests
 from radfact.pages import plots
 from radfact.pages.meta_page import Section, Table, write_page
 from radfact.records import Pair
+from radfact.results.compare import compare
+from radfact.results.writer import write_results
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import SEED, Estimate, correlate
@@ -93,27 +93,28 @@ def test_a_positive_coefficient_means_that_both_rate_the_same_reports_as_bad() -
         {"good": [9, 7, 4, 1], "ec": [0, 1, 2, 4], "share": [1, 2, 3, 4]},
         {"good": "higher", "ec": "lower", "share": "neutral"},
     )
-    results = correlate_with_experts(rated([[0], [1], [2], [5]]), scores, replicates=0)
+    results = analysis.correlate_with_experts(rated([[0], [1], [2], [5]]), scores, replicates=0)
     assert {row.score: row.coefficients["kendall"].value for row in results} == {"good": 1.0, "ec": 1.0}
 
 
 @pytest.mark.parametrize(("group", "label"), [("x", "x"), ("all", "all (site)")])
 def test_groups_are_correlated_separately(group: str, label: str) -> None:
     ratings = rated([[0], [1], [2], [0], [1], [2]], groups=[group] * 3 + ["y"] * 3)
-    results = correlate_with_experts(ratings, ScoreColumns({"f": [0, 1, 2, 2, 1, 0]}, {"f": "lower"}), replicates=0)
+    scores = ScoreColumns({"f": [0, 1, 2, 2, 1, 0]}, {"f": "lower"})
+    results = analysis.correlate_with_experts(ratings, scores, replicates=0)
     values = {row.group: row.coefficients["spearman"].value for row in results}
     assert values == {"all": pytest.approx(0), label: pytest.approx(1), "y": pytest.approx(-1)}
 
 
 def test_raters_are_compared_over_the_candidates_of_both() -> None:
-    (row,) = compare_raters(rated([[0, 1], [1, 1], [2, 3], [4, math.nan], [5, 5]]), replicates=0)
+    (row,) = analysis.compare_raters(rated([[0, 1], [1, 1], [2, 3], [4, math.nan], [5, 5]]), replicates=0)
     assert (row.first, row.second, row.kendall.n) == ("A", "B", 4)
     assert row.mean_absolute_difference == pytest.approx(0.5)
     assert row.kendall.value == pytest.approx(stats.kendalltau([0, 1, 2, 5], [1, 1, 3, 5]).statistic)
     # Each of three raters is also compared with the mean of all.
-    results = compare_raters(rated([[0, 1, 2], [1, 1, 1], [3, 2, 4]]), replicates=0)
+    results = analysis.compare_raters(rated([[0, 1, 2], [1, 1, 1], [3, 2, 4]]), replicates=0)
     pairs = [f"{row.first}-{row.second}" for row in results]
-    assert pairs == [*(f"{MEAN_RATER}-{name}" for name in "ABC"), "A-B", "A-C", "B-C"]
+    assert pairs == [*(f"{analysis.MEAN_RATER}-{name}" for name in "ABC"), "A-B", "A-C", "B-C"]
     assert results[0].mean_absolute_difference == pytest.approx((1 + 0 + 0) / 3)
 
 
@@ -121,7 +122,7 @@ def test_scores_that_count_errors_are_recognized_by_name() -> None:
     quantities = {"green_ec": "errors", "green_significant": "significant", "vert_insignificant": "insignificant"}
     quantities |= {"green_significant_c": "significant_c", "chexprompt_errors": "errors"}
     names = [*quantities, "green", "green_matched"]
-    assert {name: counted_quantity(name, count_directions()) for name in names} == {
+    assert {name: analysis.counted_quantity(name, count_directions()) for name in names} == {
         **dict.fromkeys(names),
         **quantities,
     }
@@ -139,12 +140,12 @@ def test_counts_are_compared_with_the_mean_expert() -> None:
     values: dict[str, list[float]] = {"m_significant": [3.0, 1.0]}
     values |= {f"m_significant_{letter}": [1.0 if letter in "ac" else 0.0, 0.0] for letter in ERROR_CATEGORIES}
     scores = ScoreColumns(values, dict.fromkeys(values, "lower"))
-    first, *each = count_errors(ratings, scores)[:3]
-    assert (first.quantity, first.rater, first.mean, first.deviation) == ("significant", MEAN_RATER, 1.0, 0.0)
+    first, *each = analysis.count_errors(ratings, scores)[:3]
+    assert (first.quantity, first.rater, first.mean, first.deviation) == ("significant", analysis.MEAN_RATER, 1.0, 0.0)
     assert first.n == 2
     # One rater counts 3 and 0, the other 1 and 0.
     assert [(row.rater, row.mean) for row in each] == [("A", 0.5), ("B", 1.5)]
-    (result,) = compare_counts(ratings, scores)
+    (result,) = analysis.compare_counts(ratings, scores)
     assert {true: mean.value for true, mean in result.detected.items()} == {0: 1.0, 2: 3.0}
     # (a): 1.5 rounds to 2, of which one is detected; (b): 0.5 rounds to 1, missed; (c): one too many.
     assert [result.f1[letter] for letter in "abc"] == pytest.approx([2 / 3, 0, 0])
@@ -216,7 +217,7 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, command: tup
     assert (kendall["m"]["value"] > 0.8, kendall["bleu_1"]["value"] > 0.5, kendall["same"]["value"]) == (1, 1, None)
     assert {row["group"] for row in record["agreement"]} == {"all", "A", "B"}
     assert (record["seed"], record["bootstrap"], len(record["inter_rater"])) == (42, 20, 1)
-    assert {row["rater"] for row in record["count_errors"]} == {MEAN_RATER, "x", "y"}
+    assert {row["rater"] for row in record["count_errors"]} == {analysis.MEAN_RATER, "x", "y"}
     for name in ("forest", "scatter", "ratings", "detected"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (out / f"{name}.svg").read_text()
@@ -238,9 +239,7 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, command: tup
 
 
 @pytest.mark.usefixtures("without_plots")
-def test_selected_reports_are_compared_without_matplotlib_and_without_a_selected_metric(
-    tmp_path: Path, command: tuple[object, ...]
-) -> None:
+def test_reports_are_compared_without_matplotlib_and_a_metric(tmp_path: Path, command: tuple[object, ...]) -> None:
     (tmp_path / "ids.txt").write_text("1\n2\n3\n4\n5\n")
     console = run_meta(*command, "--metrics", "bleu_1,green", "--ids", tmp_path / "ids.txt", exit_code=3)
     assert ("matplotlib" in console, "without green: " in console) == (True, True)
@@ -253,9 +252,7 @@ def test_selected_reports_are_compared_without_matplotlib_and_without_a_selected
 
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(("option", "by", "size"), [(None, "study_id", 3), ("case", "case", 4), ("none", None, 1)])
-def test_candidates_of_a_study_are_resampled_together(
-    option: str | None, by: str | None, size: int, tmp_path: Path
-) -> None:
+def test_reports_of_a_study_are_drawn_together(option: str | None, by: str | None, size: int, tmp_path: Path) -> None:
     """Twelve candidates of four studies and of three cases."""
     values = [float(index * 7 % 12) for index in range(12)]
     columns = ["id", "reference", "candidate", "expert", "study_id", "case"]
@@ -296,3 +293,123 @@ def test_plots_omit_missing_values_and_keep_scales(tmp_path: Path, monkeypatch: 
     assert [panel.get_title() for panel in panels] == ["ROUGE-L", "GREEN ec"]
     points = [panel.collections[0].get_offsets().tolist() for panel in panels]
     assert points == [[[5, 0.1], [2, 0.4]], [[5, 3], [2, 1]]]
+
+
+CASES = yaml.safe_load(Path(__file__).with_name("meta_refusals.yaml").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    run_meta("examples", "--out", folder / "examples")
+    rows = [[f"{site}{number}", site, "No effusion. Mild cardiomegaly."] for site in "xy" for number in (1, 2)]
+    write_table(folder / "examples" / "reports.csv", ["id", "site", "report"], rows)
+    return folder / "examples"
+
+
+@pytest.mark.parametrize(("arguments", "code", "option"), CASES)
+def test_wrong_options_are_refused_before_the_model_is_queried(
+    arguments: str,
+    code: str,
+    option: str,
+    inputs: Path,
+    tmp_path: Path,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(inputs)
+    server, out = serve(lambda *_: (200, {}, "")), tmp_path / "out"
+    command = arguments.replace("MODEL", "--judge openai:m SERVER").replace("SERVER", f"--base-url {server.base_url}")
+    found, line = refuse_meta(*shlex.split(command), "--out", out)
+    assert (found, option in line) == (code, True)
+    assert not server.requests
+    assert not out.exists()
+
+
+PAIRS = [Pair(str(i), f"Clear lungs {i}.", "Clear lungs. No effusion.") for i in range(6)]
+
+
+def scores(folder: Path, pairs: list[Pair]) -> Path:
+    evaluate(pairs, ["lateral_mentions", "radfact"], judge="offline", bootstrap=0, out=folder)
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[object, ...]:
+    rows = [[pair.sample_id, pair.reference, pair.candidate, i % 3] for i, pair in enumerate(PAIRS)]
+    path = write_table(tmp_path / "r.csv", ["id", "reference", "candidate", "expert"], rows)
+    return (path, "--better", "lower", "--bootstrap", 0)
+
+
+# Two pairs with other texts, one with another id, and one missing.
+CHANGED = [Pair("0", "Edema.", PAIRS[0].reference), Pair("1", PAIRS[1].candidate, "Edema.")]
+OTHERS = [*CHANGED, *PAIRS[2:5], Pair("x", "Clear lungs.", "Clear lungs.")]
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_agreement_records_samples_that_do_not_match(tmp_path: Path, table: tuple[object, ...]) -> None:
+    folder, out = scores(tmp_path / "s", OTHERS), tmp_path / "out"
+    console = run_meta("agreement", *table, "--scores", folder, "--out", out)
+    kinds = ("missing samples of the set: 1 (5).", "samples that are not in the set: 1 (x).", "splitter): 2 (0, 1).")
+    assert all(note in console for note in kinds)
+    expected = {"folder": "s", "missing": ["5"], "unknown": ["x"], "other_texts": ["0", "1"]}
+    assert read_json(out / "agreement.json")["results_folders"] == [expected]
+    assert "with other texts" in (out / "agreement.html").read_text()
+
+
+def test_an_ensemble_prints_samples_of_a_judge_that_do_not_match(tmp_path: Path, table: tuple[object, ...]) -> None:
+    judges = (f"--judges=one={scores(tmp_path / 'one', PAIRS)}", f"--judges=two={scores(tmp_path / 'two', OTHERS)}")
+    fitted, more = tmp_path / "e.json", ("--features", "logical_recall", "--folds", 2, "--method", "average")
+    console = run_meta("ensemble", "fit", *table, *judges, *more, "--out", fitted)
+    assert ("one:" in console, "two: samples with other texts than in the set" in console) == (False, True)
+    console = run_meta("ensemble", "apply", fitted, *judges, "--out", tmp_path / "n")
+    assert "two: samples that are not in the set: 1 (x)." in console
+    assert "two: samples with other texts" in console
+
+
+# The offline splitter makes two sentences of each of these.
+DIVIDED = [
+    Pair(f"{i}", f"No effusion or pneumothorax {i}.", "Lungs are clear. No edema or effusion.") for i in range(6)
+]
+
+
+@pytest.mark.parametrize("order", [("split", "whole"), ("whole", "split"), ("split",)])
+def test_split_reports_match_and_an_ensemble_has_those_before_the_split(tmp_path: Path, order: tuple[str, ...]) -> None:
+    write_results(RadFact(OfflineJudge(), bootstrap=0).score(DIVIDED), tmp_path / "split")
+    texts = [row["text"] for _, row in read_jsonl(tmp_path / "split/sentences.jsonl") if row["sample_id"] == "0"]
+    assert len(texts) == 5
+    assert match_samples(tmp_path / "split", pair_digests(DIVIDED)).notes() == []
+    assert match_samples(tmp_path / "split", pair_digests(PAIRS)).other_texts == [pair.sample_id for pair in PAIRS]
+    evaluate(DIVIDED, ["rouge_l"], bootstrap=0, out=tmp_path / "whole")
+    names = {"split": "logical_precision", "whole": "rouge_l"}
+    fit_ensemble({f"{judge}/{names[judge]}": [0.0] for judge in order}, method="average").save(tmp_path / "e.json")
+    judges = [f"--judges={judge}={tmp_path / judge}" for judge in order]
+    run_meta("ensemble", "apply", tmp_path / "e.json", *judges, "--out", tmp_path / "out")
+    assert match_samples(tmp_path / "out", pair_digests(DIVIDED)).notes() == []
+    if "whole" in order:
+        texts = [row["text"] for _, row in read_jsonl(tmp_path / "out/sentences.jsonl")]
+        assert texts == [text for pair in DIVIDED for text in (pair.candidate, pair.reference)]
+
+
+def test_the_record_of_an_ensemble_identifies_it(tmp_path: Path) -> None:
+    one, two = scores(tmp_path / "one", PAIRS), scores(tmp_path / "two", PAIRS)
+    judges = (f"--judges=a={one}", f"--judges=b={two}")
+    judged = {"first": "ab", "same": "ab", "other": "a"}
+    for name, letters in judged.items():
+        columns = {f"{letter}/logical_recall": [0.0, 1.0, 2.0] for letter in letters}
+        fit_ensemble(columns, [0.0, 1.0, 2.0]).save(tmp_path / f"{name}.json")
+        run_meta("ensemble", "apply", tmp_path / f"{name}.json", *judges, "--out", tmp_path / name)
+    run = read_json(tmp_path / "first/run.json")
+    metric = read_json(tmp_path / "first/scores.json")["metrics"]["ensemble"]
+    assert {"versions", "input", "judge", "options", "calls", "seconds"} <= set(run)
+    files = {"files": [str(tmp_path / "first.json")], "judges": {"a": str(one), "b": str(two)}}
+    assert run["input"] == {**files, "read": 6, "skipped": 0}
+    fitted = read_json(tmp_path / "first.json")
+    assert {name: metric["settings"][name] for name in fitted} == fitted
+    assert metric["settings"]["judges"]["a"]["radfact"]["judge"]["name"] == "offline"
+    assert metric["source"] == "VERT, section 5.1.5"
+    assert "Judge: <strong>ensemble of a, b</strong>" in (tmp_path / "first/report.html").read_text()
+    notes = compare([tmp_path / name for name in ("first", "same", "other")], replicates=0, rounds=1).notes
+    assert [note for note in notes if "other settings" in note] == [
+        "ensemble: another judge or model, or other settings, in other than in first."
+    ]

@@ -1,15 +1,19 @@
-"""Errors by models with the papers' prompts, their detection by scores, and `radfact meta inject` and `detect`."""
+"""Errors by models and by rules, their detection by scores, and parsers of responses (`meta_responses.yaml`)."""
 
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from chat_server import Reply, last
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from meta_run import Serve, refuse_meta, run_meta, write_table
 
 from radfact.error_categories import CategoryLetter
@@ -17,32 +21,32 @@ from radfact.errors import ErrorCode, Failure
 from radfact.io.jsonl import read_json
 from radfact.llm import mock_client
 from radfact.llm.protocol import Message
+from radfact.meta.agreement.preferences import parse_preference
 from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.injection import llm_editor
 from radfact.meta.injection.detection import detect, detection_pairs, write_detection
-from radfact.meta.injection.llm_editor import (
-    ModelEditor,
-    draw_categories,
-    inject_mixed_with_model,
-    inject_with_model,
-)
-from radfact.meta.injection.records import InjectedError, InjectedReport, read_injected
+from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences, parse_facts, read_injected
+from radfact.meta.injection.rules import RuleInjector
+from radfact.meta.injection.word_tables import tables
 from radfact.meta.scores import ScoreColumns
+from radfact.reader.ontology_file import default_ontology
+from radfact.reader.vocabulary import is_plural
 
 REPORT = "The heart is normal. Lungs are clear."
 SOURCE = SiteReport("s", "", REPORT)
 ABOUT = {"modality": "X-ray", "region": "chest"}
 CHANGED = "The heart is normal. There is a left effusion."
 REFUSAL = "I'm sorry, but I can't assist with that."
+CHANGE = {"original": "Lungs are clear.", "modified": "There is a left effusion.", "explanation": "x"}
 
 
 def response(modified: str = CHANGED) -> str:
-    change = {"sentence_index": 1, "original": "Lungs are clear.", "modified": "There is a left effusion."}
-    return json.dumps({"modified_report": modified, "changes_detail": [change | {"explanation": "x"}]})
+    return json.dumps({"modified_report": modified, "changes_detail": [CHANGE | {"sentence_index": 1}]})
 
 
 def test_a_plausible_error_is_accepted() -> None:
     model = Mock(side_effect=[response(), '{"plausible": true, "reason": "ok"}'])
-    (candidate,) = inject_with_model(mock_client(lambda text: str(model(text))), [SOURCE], "a", 1, **ABOUT)
+    (candidate,) = llm_editor.inject_with_model(mock_client(lambda text: str(model(text))), [SOURCE], "a", 1, **ABOUT)
     assert isinstance(candidate, InjectedReport)
     assert (candidate.candidate, candidate.sample_id, candidate.by) == (CHANGED, "s_a1", "mock:model")
     (change,) = candidate.changes
@@ -57,9 +61,8 @@ def test_implausible_errors_are_requested_up_to_five_times() -> None:
     checks = Counter[str]()
 
     def model(text: str, conversation: Sequence[Message]) -> str:
-        report = next(
-            name for name in ("Good", "Odd", "Bad") if any(f"{name} heart" in text for _, text in conversation)
-        )
+        texts = " ".join(text for _, text in conversation)
+        report = next(name for name in ("Good", "Odd", "Bad") if f"{name} heart" in texts)
         if "Modifications:" not in text:
             injections.append(text)
             return response(f"{report} heart, {len(injections)}. There is a left effusion.")
@@ -68,7 +71,7 @@ def test_implausible_errors_are_requested_up_to_five_times() -> None:
         return json.dumps({"plausible": is_plausible, "reason": "no such anatomy"})
 
     sources = [SiteReport(name, "", f"{name} heart. Lungs are clear.") for name in ("Good", "Odd", "Bad")]
-    candidates = inject_with_model(mock_client(model), sources, "b", 1, **ABOUT)
+    candidates = llm_editor.inject_with_model(mock_client(model), sources, "b", 1, **ABOUT)
     assert [isinstance(candidate, InjectedReport) for candidate in candidates] == [True, True, False]
     assert checks == {"Good": 1, "Odd": 2, "Bad": 5}
     assert ["no such anatomy" in text for text in injections] == [False] * 3 + [True] * 5
@@ -76,7 +79,7 @@ def test_implausible_errors_are_requested_up_to_five_times() -> None:
 
 def test_a_category_without_instructions_is_refused() -> None:
     with pytest.raises(ValueError, match="'c'"):
-        inject_with_model(mock_client(str), [], "c", 1, **ABOUT)
+        llm_editor.inject_with_model(mock_client(str), [], "c", 1, **ABOUT)
 
 
 def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:
@@ -87,7 +90,7 @@ def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:
         return "[Candidate]: The heart is large."
 
     sources = [SOURCE, SiteReport("2", "", REPORT)]
-    first, second = inject_mixed_with_model(mock_client(model), sources, [("a", "d"), ()])
+    first, second = llm_editor.inject_mixed_with_model(mock_client(model), sources, [("a", "d"), ()])
     assert isinstance(first, InjectedReport)
     assert isinstance(second, InjectedReport)
     assert (first.candidate, first.counts["a"], first.counts["d"], second.changes) == ("The heart is large.", 1, 1, ())
@@ -97,21 +100,22 @@ def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:
 
 
 def test_categories_are_drawn_by_seed_and_report() -> None:
-    drawn = [draw_categories(str(i), seed=1) for i in range(60)]
-    assert drawn == [draw_categories(str(i), seed=1) for i in range(60)]
+    drawn = [llm_editor.draw_categories(str(i), seed=1) for i in range(60)]
+    assert drawn == [llm_editor.draw_categories(str(i), seed=1) for i in range(60)]
     assert {len(categories) for categories in drawn} == {0, 1, 2, 3}
     assert {letter for categories in drawn for letter in categories} == set("abcdef")
 
 
 @pytest.mark.parametrize("text", [REFUSAL, REPORT])
 def test_a_refusal_or_a_report_without_errors_is_a_failure(text: str) -> None:
-    assert isinstance(inject_mixed_with_model(mock_client(text), [SOURCE], [("a",)])[0], Failure)
-    assert isinstance(ModelEditor(mock_client(text), "perturb").edit([SOURCE])[0], Failure)
+    assert isinstance(llm_editor.inject_mixed_with_model(mock_client(text), [SOURCE], [("a",)])[0], Failure)
+    assert isinstance(llm_editor.ModelEditor(mock_client(text), "perturb").edit([SOURCE])[0], Failure)
 
 
 def test_one_failed_report_does_not_affect_the_others() -> None:
     client = mock_client(lambda text: "" if "bad" in text or "cannot be used" in text else f"**Findings:** {text}")
-    good, bad = ModelEditor(client, "standardize").edit([SiteReport(text, "x", text) for text in ("fine", "bad")])
+    reports = [SiteReport(text, "x", text) for text in ("fine", "bad")]
+    good, bad = llm_editor.ModelEditor(client, "standardize").edit(reports)
     assert isinstance(good, InjectedReport)
     assert (good.candidate, good.site) == ("Findings: fine", "x")
     assert isinstance(bad, Failure)
@@ -233,3 +237,168 @@ def test_reports_that_a_model_fails_on_are_excluded(tmp_path: Path, serve: Serve
     command = ("inject", table, "--by", "openai:m", "--base-url", server.base_url, "--out", made)
     assert "excluded: 2_a1" in run_meta(*command, "--types", "a", "--errors", 1, exit_code=3)
     assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
+
+
+LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("injected_errors.yaml").read_text("utf-8"))
+SENTENCES = CASES["sentences"]
+REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=True).map(" ".join)
+
+
+def facts(text: str | None) -> list[tuple[str, bool]]:
+    return sorted((fact.concept, fact.present) for fact in parse_facts(text or ""))
+
+
+@settings(deadline=None, max_examples=60)
+@given(REPORTS, st.sampled_from(LETTERS), st.integers(1, 3))
+def test_a_candidate_has_its_errors_only(report: str, letter: CategoryLetter, count: int) -> None:
+    made = RuleInjector(seed=1).inject("x", report, letter, count)
+    if made is None:
+        return
+    assert len(made.changes) == count
+    assert {change.category for change in made.changes} == {letter}
+    assert made.candidate != made.reference == report
+    changed = {change.original for change in made.changes if change.original}
+    for sentence in ReportSentences.of(report).sentences:
+        assert sentence in changed or f"{sentence}." in made.candidate
+    for change in made.changes:
+        assert (change.modified or "") in made.candidate
+        _check_label(change.category, change.original, change.modified)
+
+
+def _check_label(letter: CategoryLetter, original: str | None, modified: str | None) -> None:
+    before, after = facts(original), facts(modified)
+    if letter in "ab":
+        stated = [{concept for concept, present in facts if present} for facts in (before, after)]
+        assert stated[1] - stated[0] if letter == "a" else stated[0] - stated[1]
+    else:
+        assert before == after
+        property_name = {"c": "places", "d": "severity", "e": "change", "f": "change"}[letter]
+        values = [[getattr(f, property_name) for f in parse_facts(text or "")] for text in (original, modified)]
+        assert values[0] != values[1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(REPORTS, st.sampled_from(LETTERS))
+def test_fewer_errors_are_among_more(report: str, letter: CategoryLetter) -> None:
+    injector = RuleInjector(seed=3)
+    candidates = [made for k in (1, 2, 3) if (made := injector.inject("x", report, letter, k))]
+    for fewer, more in pairwise(candidates):
+        assert more.changes[: len(fewer.changes)] == fewer.changes
+
+
+def test_candidates_depend_on_seed_and_report_only() -> None:
+    report = " ".join(SENTENCES)
+    first = RuleInjector(seed=5).inject("x", report, "c", 2)
+    other = RuleInjector(seed=5)
+    other.inject("y", report, "a", 3)
+    assert other.inject("x", report, "c", 2) == first
+    assert RuleInjector(seed=6).inject("x", report, "a", 3) != RuleInjector(seed=5).inject("x", report, "a", 3)
+
+
+@pytest.mark.parametrize(
+    ("letter", "report", "changed"),
+    [(letter, report, texts) for letter, rows in CASES["changes"].items() for report, texts in rows],
+)
+def test_errors_by_category(letter: CategoryLetter, report: str, changed: list[str | None]) -> None:
+    made = [RuleInjector(seed=seed).inject("x", report, letter, 1) for seed in range(60)]
+    changes = [change for candidate in made if candidate for change in candidate.changes]
+    assert {change.modified for change in changes if change.original} == set(changed)
+
+
+@pytest.mark.parametrize(("letter", "report"), [(key, text) for key, texts in CASES["none"].items() for text in texts])
+def test_a_report_without_an_opportunity_has_no_candidate(letter: CategoryLetter, report: str) -> None:
+    assert RuleInjector().inject("x", report, letter, 1) is None
+
+
+def test_an_unreadable_report_gets_no_mixed_errors() -> None:
+    report = "Kein Pneumothorax. Das Herz ist normal groß. Kein Erguss."
+    made = RuleInjector().inject_mixed("x", report, 3)
+    assert (made.candidate, made.changes) == (report, ())
+
+
+def test_added_findings_match_their_names_in_the_ontology() -> None:
+    ontology = default_ontology()
+    for finding, texts in tables()["findings"].items():
+        assert finding in ontology.findings
+        for text in texts:
+            assert any(f.present and ontology.is_a(f.concept, finding) for f in parse_facts(text)), text
+
+
+def test_findings_that_another_sentence_denies_are_not_added() -> None:
+    for seed in range(20):
+        made = RuleInjector(seed=seed).inject("x", "No pneumothorax. The pleura shows no pneumothorax.", "a", 3)
+        assert made is not None
+        assert "apical pneumothorax" not in made.candidate
+
+
+def test_mixed_errors_change_a_sentence_once() -> None:
+    report = " ".join(SENTENCES)
+    made = RuleInjector(seed=2).inject_mixed("x", report, 5)
+    assert len(made.changes) == 5
+    originals = [change.original for change in made.changes if change.original]
+    assert len(originals) == len(set(originals))
+    assert sum(made.counts.values()) == 5
+
+
+def test_latin_plurals() -> None:
+    plurals = {phrase: is_plural(phrase.split()) for phrase in ("central emboli", "prominent hili", "free gas")}
+    assert plurals == {"central emboli": True, "prominent hili": True, "free gas": False}
+
+
+TEXTS = {"REPORT": REPORT, "CHANGED": CHANGED, "DETAIL": json.dumps(CHANGE)}
+RESPONSES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("meta_responses.yaml").read_text("utf-8"))
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "preference": parse_preference,
+    "plausibility": lambda text: llm_editor.parse_plausibility(text).plausible,
+    "candidate": lambda text: llm_editor.parse_candidate(text, REPORT, changed=True),
+    "modified report": lambda text: llm_editor.parse_modified_report(text, SOURCE, "a", 1).candidate,
+}
+
+
+def filled(text: Any) -> Any:
+    for name, value in TEXTS.items():
+        text = text.replace(name, value) if isinstance(text, str) else text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "expected"), [(name, *row) for name, rows in RESPONSES["read"].items() for row in rows]
+)
+def test_responses_are_parsed(parser: str, text: str, expected: Any) -> None:
+    assert PARSERS[parser](filled(text)) == filled(expected)
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"), [(name, text) for name, rows in RESPONSES["refused"].items() for text in rows]
+)
+def test_unusable_responses_are_refused(parser: str, text: str) -> None:
+    match = {"preference": "last line", "plausibility": "plausible"}.get(parser, r"\w")
+    with pytest.raises(ValueError, match=match):
+        PARSERS[parser](filled(text))
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(st.sampled_from([text for text, _ in RESPONSES["read"]["preference"]]) | st.text("ab 12.\n", max_size=20)),
+    st.sampled_from(["better", "worse"]),
+)
+def test_only_the_last_line_is_the_label_of_a_preference(before: list[str], how: str) -> None:
+    label = f"Assistant 1 is {how} than Assistant 2"
+    assert parse_preference("\n".join([*before, label])) == ("first" if how == "better" else "second")
+    with pytest.raises(ValueError, match="last line"):
+        parse_preference("\n".join([*before, label, "Both miss the effusion."]))
+
+
+@pytest.mark.parametrize("nothing", ["", "None", "(none)", "[new sentence]", "N/A"])
+def test_an_added_sentence_has_no_original_and_a_removed_one_no_text(nothing: str) -> None:
+    for change in ({"original": nothing}, {"modified": nothing}):
+        report = "The heart is normal." if "modified" in change else TEXTS["CHANGED"]
+        text = json.dumps({"modified_report": report, "changes_detail": [CHANGE | change]})
+        (made,) = llm_editor.parse_modified_report(text, SOURCE, "a", 1).changes
+        expected = {name: None if name in change else CHANGE[name] for name in ("original", "modified")}
+        assert {"original": made.original, "modified": made.modified} == expected
+
+
+def test_a_paraphrase_may_equal_the_report() -> None:
+    assert llm_editor.parse_candidate(f"[Candidate]: {REPORT}", REPORT) == REPORT

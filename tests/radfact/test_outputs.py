@@ -91,14 +91,10 @@ def test_files_of_another_origin_need_overwrite_and_survive_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("output", [FOLDER, FILE, NEW], ids=lambda output: output.kind)
-def test_a_place_that_cannot_be_written_is_one_error(
-    output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_place_is_one_error(output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("mine")
-    wrong = (
-        ["/", "..", "file/below"] + (["."] if output != FOLDER else []) + (["file"] if output.kind != "file" else [])
-    )
+    wrong = ["/", "..", "file/below", *["."] * (output != FOLDER), *["file"] * (output.kind != "file")]
     for place in wrong:
         with raises_code(ErrorCode.OUTPUT_CONFLICT), lock_output(Path(place), output):
             pass

@@ -148,78 +148,78 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(folder: Path) -> No
 @given(texts=st.lists(st.text(st.characters(codec=None), min_size=1), min_size=1, max_size=30))
 def test_any_text_is_unchanged_on_the_page(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     folder = write_folder(tmp_path_factory.mktemp("any"))
+    rows = [sentence("failed", "candidate", index, text) for index, text in enumerate(texts, 1)]
     with (folder / "sentences.jsonl").open("a", encoding="utf-8") as handle:
-        handle.writelines(
-            json.dumps(sentence("failed", "candidate", index, text)) + "\n" for index, text in enumerate(texts, 1)
-        )
+        handle.writelines(json.dumps(row) + "\n" for row in rows)
     shown = Page(write_page(folder)).study("failed")["candidate"]
     assert [row["text"] for row in shown[1:]] == texts
 
 
-class TestImages:
-    @pytest.fixture
-    def manifest(self, tmp_path: Path) -> Path:
-        write_image(tmp_path / "radiograph.png")
-        row = {"sample_id": "good", "frontal": "radiograph.png", "indication": "Cough."}
-        return write_manifest(tmp_path / "manifest.jsonl", row)
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    write_image(tmp_path / "radiograph.png")
+    row = {"sample_id": "good", "frontal": "radiograph.png", "indication": "Cough."}
+    return write_manifest(tmp_path / "manifest.jsonl", row)
 
-    @staticmethod
-    def image(folder: Path, manifest: Path, **options: Any) -> dict[str, Any]:
-        return dict(Page(write_page(folder, manifest=manifest, **options)).study()["images"]["frontal"])
 
-    def pixels(self, folder: Path, manifest: Path) -> Image.Image:
-        src = self.image(folder, manifest)["src"]
-        return Image.open(BytesIO(base64.b64decode(src.removeprefix("data:image/jpeg;base64,"))))
+def frontal(folder: Path, manifest: Path, **options: Any) -> dict[str, Any]:
+    return dict(Page(write_page(folder, manifest=manifest, **options)).study()["images"]["frontal"])
 
-    def test_an_image_is_embedded_small_without_metadata_and_with_its_original_size(
-        self, folder: Path, manifest: Path
-    ) -> None:
-        exif = Image.Exif()
-        exif[0x010E] = "Name of a patient"
-        Image.new("L", (900, 1800)).save(manifest.parent / "radiograph.png", exif=exif)
-        image = self.image(folder, manifest)
-        assert (image["width"], image["height"]) == (900, 1800)
-        assert self.pixels(folder, manifest).size == (320, 640)
-        assert not self.pixels(folder, manifest).getexif()
 
-    def test_sixteen_bit_images_are_scaled_to_their_full_range(self, folder: Path, manifest: Path) -> None:
-        write_image(manifest.parent / "radiograph.png", dtype=np.uint16)
-        shown = np.asarray(self.pixels(folder, manifest))
-        assert shown.min() < 5
-        assert shown.max() > 250
-        assert abs(float(shown.mean()) - 127.5) < 3
+def pixels(folder: Path, manifest: Path) -> Image.Image:
+    src = frontal(folder, manifest)["src"]
+    return Image.open(BytesIO(base64.b64decode(src.removeprefix("data:image/jpeg;base64,"))))
 
-    @pytest.mark.parametrize("kept", [None, 8, 200])
-    def test_a_missing_or_damaged_image_is_reported(self, folder: Path, manifest: Path, kept: int | None) -> None:
-        path = write_image(manifest.parent / "radiograph.png", 400, 300)
-        content = path.read_bytes()
-        path.unlink()
-        if kept is not None:
-            path.write_bytes(content[:kept])
-        reason = "no such image" if kept is None else "this image cannot be read"
-        assert self.image(folder, manifest) == {"message": f"radiograph.png: {reason}"}
 
-    def test_images_of_many_studies_are_in_files(
-        self, folder: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(page_module, "MAX_EMBEDDED", 2)
-        own = write_image(folder / "report_images" / "mine.jpg")
-        before = folder / self.image(folder, manifest)["src"]
-        assert Image.open(before).size == (40, 30)
-        write_image(manifest.parent / "radiograph.png", 50, 20)
-        after = folder / self.image(folder, manifest)["src"]
-        assert (before.exists(), after.exists()) == (False, True)
-        write_page(folder, manifest=manifest, images="inside")
-        assert list((folder / "report_images").iterdir()) == [own]
+def test_an_image_is_embedded_small_without_metadata_and_with_its_size(folder: Path, manifest: Path) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "Name of a patient"
+    Image.new("L", (900, 1800)).save(manifest.parent / "radiograph.png", exif=exif)
+    image = frontal(folder, manifest)
+    assert (image["width"], image["height"]) == (900, 1800)
+    assert pixels(folder, manifest).size == (320, 640)
+    assert not pixels(folder, manifest).getexif()
 
-    def test_the_location_of_images_is_an_option_that_is_kept(self, folder: Path, manifest: Path) -> None:
-        record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
-        write_json(folder / "run.json", {"version": VERSION, "page": record.model_dump(mode="json")})
-        for arguments, begin in (([], "report_images/"), (["--images", "inside"], "data:")):
-            assert CliRunner().invoke(app, ["page", str(folder), *arguments]).exit_code == 0
-            study = Page(folder / "report.html").study()
-            assert study["images"]["frontal"]["src"].startswith(begin)
-            assert study["indication"] == "Cough."
+
+def test_sixteen_bit_images_are_scaled_to_their_full_range(folder: Path, manifest: Path) -> None:
+    write_image(manifest.parent / "radiograph.png", dtype=np.uint16)
+    shown = np.asarray(pixels(folder, manifest))
+    assert shown.min() < 5
+    assert shown.max() > 250
+    assert abs(float(shown.mean()) - 127.5) < 3
+
+
+@pytest.mark.parametrize("kept", [None, 8, 200])
+def test_a_missing_or_damaged_image_is_reported(folder: Path, manifest: Path, kept: int | None) -> None:
+    path = write_image(manifest.parent / "radiograph.png", 400, 300)
+    content = path.read_bytes()
+    path.unlink()
+    if kept is not None:
+        path.write_bytes(content[:kept])
+    reason = "no such image" if kept is None else "this image cannot be read"
+    assert frontal(folder, manifest) == {"message": f"radiograph.png: {reason}"}
+
+
+def test_images_of_many_studies_are_in_files(folder: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "MAX_EMBEDDED", 2)
+    own = write_image(folder / "report_images" / "mine.jpg")
+    before = folder / frontal(folder, manifest)["src"]
+    assert Image.open(before).size == (40, 30)
+    write_image(manifest.parent / "radiograph.png", 50, 20)
+    after = folder / frontal(folder, manifest)["src"]
+    assert (before.exists(), after.exists()) == (False, True)
+    write_page(folder, manifest=manifest, images="inside")
+    assert list((folder / "report_images").iterdir()) == [own]
+
+
+def test_the_location_of_images_is_an_option_that_is_kept(folder: Path, manifest: Path) -> None:
+    record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
+    write_json(folder / "run.json", {"version": VERSION, "page": record.model_dump(mode="json")})
+    for arguments, begin in (([], "report_images/"), (["--images", "inside"], "data:")):
+        assert CliRunner().invoke(app, ["page", str(folder), *arguments]).exit_code == 0
+        study = Page(folder / "report.html").study()
+        assert study["images"]["frontal"]["src"].startswith(begin)
+        assert study["indication"] == "Cough."
 
 
 def write_drafts(folder: Path, report: Any = "Lungs clear. Heart normal.") -> Path:
@@ -255,17 +255,8 @@ def test_an_incomplete_folder_is_refused(folder: Path, name: str) -> None:
         write_page(folder)
 
 
-@pytest.mark.parametrize(
-    ("row", "place"),
-    [
-        (None, "manifest.jsonl: file-not-found"),
-        ({"sample_id": "1", "frontal": "a.png"}, "manifest.jsonl: sample_id: mismatch"),
-        ({"sample_id": "good", "frontal": ["a.png"]}, "manifest.jsonl:1: frontal: invalid-value"),
-    ],
-)
-def test_an_unusable_manifest_is_refused_and_nothing_written(
-    folder: Path, tmp_path: Path, row: dict[str, Any] | None, place: str
-) -> None:
+@pytest.mark.parametrize(("row", "place"), CASES["manifests"])
+def test_an_unusable_manifest_is_refused(folder: Path, tmp_path: Path, row: dict[str, Any] | None, place: str) -> None:
     if row is not None:
         write_manifest(tmp_path / "manifest.jsonl", row)
     before = sorted(folder.rglob("*"))

@@ -315,9 +315,8 @@ def test_a_selected_bar_of_a_histogram_lists_its_studies(many_page: Page) -> Non
 
 def test_only_studies_near_the_viewport_or_in_use_are_rendered(open_page: OpenPage, tmp_path: Path) -> None:
     names = [f"s{number:03d}" for number in range(300)]
-    sentences = [
-        sentence(name, side, 0, f"Finding of {name}.") for name in names for side in ("candidate", "reference")
-    ]
+    sides = ("candidate", "reference")
+    sentences = [sentence(name, side, 0, f"Finding of {name}.") for name in names for side in sides]
     page = open_page(write_set(tmp_path, dict.fromkeys(names), sentences).as_uri())
     card(page, "s000").get_by_role("button", name="C1 Finding").click()
     places = page.locator("#study-list .place")
