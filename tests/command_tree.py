@@ -22,9 +22,7 @@ def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         yield from walk(child, (*words, name))
 
 
-COMMANDS: dict[str, Any] = {
-    " ".join(words): command for name, root in ROOTS.items() for words, command in walk(root, (name,))
-}
+COMMANDS: dict[str, Any] = {" ".join(path): command for name in ROOTS for path, command in walk(ROOTS[name], (name,))}
 """Every command and group by its words, "radfact meta pairs"."""
 
 

@@ -1,22 +1,34 @@
-"""The documentation and the README: links are valid, commands run unchanged, and listed files exist."""
+"""The documentation, README and CONTRIBUTING: links are valid, commands and examples run, and listed files exist."""
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from command_tree import COMMANDS, command_lines, examples, read
+from PIL import Image
 from typer.testing import CliRunner
 
 from docs.metric_tables import FILES, update
 from maira.cli.main import app as maira
 from maira.data.manifest import read_manifest
+from maira.data.pairing import Rules, make_samples
+from maira.data.phantoms import write_phantoms
+from maira.data.preparation import Conversion, prepare
 from maira.evaluate.ablations import read_configs
+from maira.generate import drafts
+from maira.generate.engine import GenerationOptions
+from radfact import Pair, evaluate
 from radfact.cli.main import app as radfact
 from radfact.errors import ErrorCode, ExitCode
 from radfact.io.pairs import read_drafts, read_pairs
@@ -28,6 +40,8 @@ PAGES = {
     for path in sorted((*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md")))
 }
 TEXTS = {**PAGES, "README.md": (ROOT / "README.md").read_text("utf-8")}
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+SECTIONS: dict[str, str] = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", CONTRIBUTING, re.M | re.S))
 GUIDES = (
     *(f"tutorials/{name}.md" for name in ("score", "draft", "train", "judge")),
     "what-radfact-measures.md",
@@ -49,9 +63,8 @@ def _blocks(page: str, language: str) -> list[str]:
 def test_commands_and_options_named_on_a_page_exist(page: str) -> None:
     lines = [line for _, block in FENCE.findall(TEXTS[page]) for line in command_lines(block)]
     assert all(map(read, lines))
-    known = {
-        option for one in COMMANDS.values() for each in one.params for option in (*each.opts, *each.secondary_opts)
-    }
+    parameters = [parameter for command in COMMANDS.values() for parameter in command.params]
+    known = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
     named = re.findall(r"(?<![\w-])--[a-z][\w-]+", FENCE.sub("", TEXTS[page]))
     # Options with an underscore are others'.
     assert {option for option in named if "_" not in option} - known <= {"--help"}
@@ -154,12 +167,8 @@ def test_the_minimal_run_config_of_the_guide_trains(clone: Path) -> None:
     (config,) = re.findall(r"^cat > try/config.yaml <<END\n(.*?)^END$", PAGES["train.md"], re.M | re.S)
     (clone / "try").mkdir()
     (clone / "try/config.yaml").write_text(config)
-    _run(
-        [
-            "maira prepare phantom --count 8 --size 64 --out try/phantoms",
-            "maira train try/config.yaml epochs=null passes=8 global_batch=4",
-        ]
-    )
+    _run(["maira prepare phantom --count 8 --size 64 --out try/phantoms"])
+    _run(["maira train try/config.yaml epochs=null passes=8 global_batch=4"])
     assert (clone / "try/run/checkpoint/model.safetensors").exists()
 
 
@@ -223,3 +232,74 @@ def test_the_page_of_exit_codes_lists_every_code() -> None:
     codes = {code for row in rows for code in re.findall(r"`([\w-]+)`", row)}
     assert codes == {code.value for code in ErrorCode}
     assert [int(row) for row in rows if row.isdigit()] == [code.value for code in ExitCode]
+
+
+def _run_example(title: str) -> dict[str, Any]:
+    """Execute the example of a guide and return its names."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", SECTIONS[title], re.M | re.S)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "CONTRIBUTING.md", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("title", [title for title in SECTIONS if title.startswith("Add a")])
+def test_the_files_of_a_guide_exist(title: str) -> None:
+    paths = re.findall(r"`((?:radfact|maira|data|docs|tests)/[\w./]+|pyproject\.toml)`", SECTIONS[title])
+    existing = [path for path in paths if "NAME" not in path]
+    assert existing
+    assert [path for path in existing if not (ROOT / path).exists()] == []
+
+
+def test_a_new_metric_scores_pairs() -> None:
+    metric = _run_example("Add a metric")["LengthRatio"]()
+    pairs = [Pair("1", "Clear lungs.", "The lungs are clear."), Pair("2", "Clear lungs.", "")]
+    result = evaluate(pairs, [metric], bootstrap=0)
+    assert result.scores["length_ratio"] == 0.5
+    assert result.summaries["length_ratio"].n == 1
+    assert result.failures[1] == {"length_ratio": "empty reference"}
+
+
+def test_a_new_backend_answers_through_the_client() -> None:
+    assert _run_example("Add a judge provider")["responses"] == ["NO EFFUSION"]
+
+
+def test_a_new_reader_prepares_an_archive(tmp_path: Path) -> None:
+    archive, out = tmp_path / "archive", tmp_path / "out"
+    archive.mkdir()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), np.uint8)).save(archive / "a.png")
+    table = "study,patient,image,findings\ns1,p1,a.png,The lungs are clear.\ns2,p1,gone.png,Small effusion.\n"
+    (archive / "reports.csv").write_text(table)
+    read = _run_example("Add an archive reader")["read_clinic"](archive)
+    make, conversion = partial(make_samples, read, Rules()), Conversion(size=32)
+    result = prepare("clinic", str(archive), make, out, conversion, unread=read.failures)
+    (study,) = read_manifest(out / "manifest.jsonl")
+    assert (study.study_id, study.findings) == ("s1", "The lungs are clear.")
+    assert [failure.source for failure in result.failures] == ["s2"]
+
+
+def test_a_new_engine_drafts_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = _run_example("Add a generation engine")
+    monkeypatch.setattr(drafts, "start_engine", example["ConstantEngine"])
+    list(write_phantoms(tmp_path / "phantoms", count=2, seed=0, size=64))
+    studies = read_manifest(tmp_path / "phantoms" / "manifest.jsonl")
+    out = tmp_path / "drafts.jsonl"
+    options = GenerationOptions(task="findings")
+    count, failures = drafts.generate_drafts(studies, ROOT / "checkpoints/phantom", out, options)
+    assert (count, failures) == (2, [])
+    assert set(read_drafts(out).values()) == {"The lungs are clear."}
+
+
+def test_a_failed_test_is_repeated_by_the_command_that_pytest_prints(tmp_path: Path) -> None:
+    (tmp_path / "test_sum.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('number', [2, 3], ids=['right', \"it's wrong\"])\n"
+        "def test_sum(number):\n    assert 1 + 1 == number\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "conftest", "test_sum.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    printed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    assert "1 failed, 1 passed" in printed
+    (repeat,) = re.findall(r"^env PYTHONPATH=.*", printed, re.M)
+    repeated = subprocess.run(repeat, shell=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "1 failed in" in repeated
+    assert "it's wrong" in repeated

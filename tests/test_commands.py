@@ -1,4 +1,4 @@
-"""Conventions of all commands."""
+"""Conventions of all commands: help, exit codes, colors, and outputs that are never inputs."""
 
 import os
 import re
@@ -6,26 +6,29 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
+from inspect import signature, unwrap
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from command_tree import COMMANDS, ROOTS, command_lines, examples, read
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from maira.cli.examples import EXAMPLES as OF_MAIRA
 from maira.cli.main import app as maira
 from radfact.cli.examples import EXAMPLES as OF_RADFACT
 from radfact.cli.main import app as radfact
+from radfact.errors import ErrorCode, InputError
+from radfact.io.outputs import Output
 
 APPS = {"radfact": radfact, "maira": maira}
 COLOR = re.compile(r"\x1b\[(?:[0-9;]*;)?[34][0-7]m|\x1b\[38;|\x1b\[48;")
 
 
-def _run(words: str, *arguments: str) -> tuple[int, str]:
+def _run(words: str, *arguments: str) -> Result:
     name, *rest = words.split()
-    result = CliRunner().invoke(APPS[name], [*rest, *arguments])
-    return result.exit_code, result.output
+    return CliRunner().invoke(APPS[name], [*rest, *arguments])
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -62,9 +65,8 @@ def test_an_unknown_option_or_command_is_exit_code_2_with_a_suggestion(words: st
     if words in ROOTS:
         names |= {f"{name[:-2]}{name[-1]}x": f"'{name}'" for name in ROOTS[words].commands}
     for name, suggestion in names.items():
-        code, output = _run(words, name, "value")
-        assert code == 2
-        assert suggestion in re.sub(r"[\s│]+", "", output)
+        result = _run(words, name, "value")
+        assert (result.exit_code, suggestion in re.sub(r"[\s│]+", "", result.output)) == (2, True)
 
 
 def test_commands_with_an_output_take_a_file_of_options() -> None:
@@ -74,8 +76,9 @@ def test_commands_with_an_output_take_a_file_of_options() -> None:
 
 @pytest.mark.parametrize("program", ROOTS)
 def test_the_version_and_the_exit_codes_are_shown(program: str) -> None:
-    assert _run(program, "--version") == (0, f"{version('maira-radfact')}\n")
-    output = _run(program, "--help")[1]
+    result = _run(program, "--version")
+    assert (result.exit_code, result.output) == (0, f"{version('maira-radfact')}\n")
+    output = _run(program, "--help").output
     assert "0 done; 1 the run failed; 2 wrong input or options;" in output
     assert "3 done, with samples" in output
 
@@ -119,3 +122,98 @@ def test_only_terminals_get_color(tmp_path: Path) -> None:
     assert not COLOR.search(plain)
     piped = subprocess.run(score, capture_output=True, text=True, check=True, env=terminal)
     assert "\x1b" not in piped.stdout + piped.stderr
+
+
+OPTIONAL = {"radfact score", "radfact evaluate", "radfact judge-check", "maira judge-data"}
+"""Commands whose input, a file, is not required."""
+FOLDERS = {"checkpoint", "encoder", "folder", "folders", "images", "language_model", "root"}
+"""Parameters that take a folder."""
+VALUES = {"judges": "a=FOLDER", "task": "entailment"}
+"""Values of required options that take no path."""
+
+
+def _inputs(words: str) -> list[str]:
+    """Return the required arguments of a command but `--out`; IN is a file and FOLDER a folder with a file."""
+    given = ["IN"] if words in OPTIONAL else []
+    for parameter in COMMANDS[words].params:
+        if parameter.required and parameter.name != "out":
+            value = VALUES.get(parameter.name, "FOLDER" if parameter.name in FOLDERS else "IN")
+            given += [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
+    return given
+
+
+def _output(command: Any) -> Output | None:
+    annotation = signature(unwrap(command.callback), eval_str=True).parameters["out"].annotation
+    return next((item for item in get_args(annotation) if isinstance(item, Output)), None)
+
+
+OUTPUTS = {
+    words: _output(command)
+    for words, command in COMMANDS.items()
+    if any(parameter.name == "out" for parameter in command.params)
+}
+INPUTS = {words: _inputs(words) for words in OUTPUTS}
+FILES = {words for words, output in OUTPUTS.items() if output and output.kind == "file"}
+"""Commands whose output is a file."""
+RESUMED = {words for words, output in OUTPUTS.items() if output and (output.resumes or output.kind == "new folder")}
+"""Commands that recognize their own output and have no --overwrite."""
+MODELS = {"maira generate", "maira ground", "maira boxes", "maira evaluate inputs"}
+"""Commands that read a checkpoint before they look at the content of their output."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RADFACT_JUDGE", raising=False)
+    (tmp_path / "input").mkdir()
+    for name in ("in.csv", "input/config.json"):
+        (tmp_path / name).write_text('{"of": "others"}\n')
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return the text of each file in a folder."""
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def error_of(words: str, *arguments: str) -> ErrorCode:
+    """Run a command with its inputs, and return the code of the error that ends it."""
+    inputs = [text.replace("IN", "in.csv").replace("FOLDER", "input") for text in INPUTS[words]]
+    result = _run(words, *inputs, *arguments)
+    assert isinstance(result.exception, InputError), result.output
+    return result.exception.code
+
+
+def test_every_output_is_locked() -> None:
+    assert len(OUTPUTS) > 40
+    assert [words for words, output in OUTPUTS.items() if output is None] == []
+
+
+@pytest.mark.parametrize("words", [words for words, inputs in INPUTS.items() if inputs])
+def test_an_input_is_no_output(words: str, place: Path) -> None:
+    """Links to an input are a matter of `lock_output`, whose tests have them."""
+    has_file = any(text == "IN" for text in INPUTS[words])
+    out = "in.csv" if has_file else "input" if words not in FILES else "input/config.json"
+    before = contents(place)
+    for overwrite in ([], ["--overwrite"]) if words not in RESUMED else ([],):
+        if overwrite and not has_file and words in FILES:
+            continue  # a file in a folder that is an input, but not one that the command wrote
+        assert error_of(words, "--out", out, *overwrite) is ErrorCode.OUTPUT_CONFLICT
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize("words", INPUTS)
+def test_files_of_another_origin_survive(words: str, place: Path) -> None:
+    out = place / "out"
+    if words in FILES:
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        for name in ("scores.json", "manifest.jsonl", "tasks.json", "notes.txt"):
+            (out / name).write_text("mine")
+    before = contents(place)
+    code = error_of(words, "--out", "out")
+    # The others read their inputs first, which are none here.
+    assert code is ErrorCode.OUTPUT_CONFLICT or words.startswith("maira prepare") or words in MODELS | {"maira pack"}
+    assert error_of(words, "--out", "in.csv/below") is ErrorCode.OUTPUT_CONFLICT
+    assert contents(place) == before
