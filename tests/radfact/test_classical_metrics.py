@@ -15,25 +15,27 @@ from metric_files import fixed_metric, write_wordnet
 from radfact.api import evaluate
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.llm import ChatClient, MockChatModel, mock_client
-from radfact.metrics.classical import chexbert, ptb
+from radfact.metrics.classical import chexbert, ptb, radgraph
 from radfact.metrics.classical.bleu import Bleu
 from radfact.metrics.classical.chexbert import CLASSES, FIVE, CheXbert, RrgCheXbert
 from radfact.metrics.classical.meteor import Meteor
 from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ, Regression
-from radfact.metrics.classical.radgraph import (
-    Graph,
-    RadGraph,
-    combined_f1,
-    complete_reward,
-    entity_reward,
-    partial_reward,
-)
+from radfact.metrics.classical.radgraph import Graph, RadGraph
 from radfact.metrics.llm.mentions import ComparisonMentions, mentions_lateral
 from radfact.records import Pair, Sentence, TextPair
 
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))
 
 words = st.lists(st.sampled_from(["the", "heart", "is", "large", "no", "effusion", "."]), max_size=12).map(" ".join)
+GRAPHS: dict[str, Graph] = {
+    name: {
+        "entities": {
+            str(number): {"tokens": text, "label": f"{kind}::definitely present", "relations": relations}
+            for number, (text, kind, relations) in entities.items()
+        }
+    }
+    for name, entities in CASES["graphs"].items()
+}
 
 
 def pair(candidate: str, reference: str, sample_id: str = "1") -> TextPair:
@@ -49,9 +51,7 @@ def wordnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "candidate", "reference", "expected"),
     [(name, *case) for name, cases in CASES["scores"].items() for case in cases],
 )
-def test_scores_of_a_pair_have_known_values(
-    name: str, candidate: str, reference: str, expected: float, wordnet: Path
-) -> None:
+def test_a_pair_has_known_scores(name: str, candidate: str, reference: str, expected: float, wordnet: Path) -> None:
     score, _, variant = name.partition(".")
     options = {"compat": variant or (), "weights": {"wordnet": wordnet}, "bootstrap": 0}
     values = evaluate([Pair("1", candidate, reference)], score, **options).values[name]
@@ -140,20 +140,9 @@ def test_radcliq_combines_its_parts_and_bleu_2() -> None:
     assert (summary.point, summary.n) == (pytest.approx(3 / sum(version1[:3])), 3)
 
 
-GRAPHS: dict[str, Graph] = {
-    name: {
-        "entities": {
-            str(number): {"tokens": text, "label": f"{kind}::definitely present", "relations": relations}
-            for number, (text, kind, relations) in entities.items()
-        }
-    }
-    for name, entities in CASES["graphs"].items()
-}
-
-
 @pytest.mark.parametrize(("candidate", "reference", "expected"), CASES["rewards"])
 def test_rewards_of_hand_made_graphs(candidate: str, reference: str, expected: list[float]) -> None:
-    functions = (combined_f1, entity_reward, partial_reward, complete_reward)
+    functions = (radgraph.combined_f1, radgraph.entity_reward, radgraph.partial_reward, radgraph.complete_reward)
     rewards = [function(GRAPHS[candidate], GRAPHS[reference]) for function in functions]
     assert rewards == pytest.approx(expected)
 
@@ -173,7 +162,7 @@ def test_radgraph_annotates_each_text_once_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize(("metric", "suffix"), [(CheXbert, ""), (CheXbert, "_plus"), (RrgCheXbert, ".rrg")])
-def test_scores_of_findings_are_those_of_scikit_learn(
+def test_findings_score_as_in_scikit_learn(
     metric: type[CheXbert], suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sklearn = pytest.importorskip("sklearn.metrics")

@@ -23,10 +23,8 @@ LEVELS = dict(zip(("urgent", "actionable", "minor", "benign"), SIGNIFICANCE_WEIG
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("crimson.yaml").read_text("utf-8"))
 
 
-def response(
-    reference: Sequence[str], candidate: Sequence[str], matches: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """Return a valid response from levels and matches, as in `crimson.yaml`; other findings are missing or false."""
+def answer(reference: Sequence[str], candidate: Sequence[str], matches: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return a valid answer from levels and matches, as in `crimson.yaml`; other findings are missing or false."""
     findings = [
         [
             {"id": f"{letter}{number}", "finding": "a finding", "clinical_significance": LEVELS[level]}
@@ -51,11 +49,11 @@ def response(
 def test_scores_follow_the_published_formula(name: str) -> None:
     example = dict(CASES["scores"][name])
     score = example.pop("score")
-    assert crimson_score(FindingErrors.model_validate(response(**example))) == pytest.approx(score, abs=1e-6)
+    assert crimson_score(FindingErrors.model_validate(answer(**example))) == pytest.approx(score, abs=1e-6)
 
 
 def test_scores_and_counts_come_from_one_response() -> None:
-    body = response(["urgent", "minor"], ["urgent", "minor", "minor"], {"R1 P1": ["significant", "negligible"]})
+    body = answer(["urgent", "minor"], ["urgent", "minor", "minor"], {"R1 P1": ["significant", "negligible"]})
     body["errors"]["attribute_errors"][1]["error_types"] = ["severity", "measurement", "uncertainty"]
     result = Crimson(mock_client(json.dumps(body))).score([TextPair("1", "A candidate.", "A reference.")])
     assert {name: values[0] for name, values in result.values.items() if values[0]} == {
@@ -73,13 +71,13 @@ def test_scores_and_counts_come_from_one_response() -> None:
 
 @st.composite
 def responses(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a valid response."""
+    """Draw a valid answer."""
     levels = st.lists(st.sampled_from(list(LEVELS)), max_size=5)
     reference, candidate = draw(levels), draw(levels)
     ids = [f"R{i + 1} P{j + 1}" for i in range(len(reference)) for j in range(len(candidate))]
     matches = draw(st.lists(st.sampled_from(ids), unique=True)) if ids else []
     severities = st.lists(st.sampled_from(list(SEVERITY_WEIGHTS)), max_size=3)
-    return response(reference, candidate, {match: draw(severities) for match in matches})
+    return answer(reference, candidate, {match: draw(severities) for match in matches})
 
 
 @given(responses())
@@ -108,7 +106,7 @@ def test_the_prompt_is_the_published_one(guidelines: bool, has_context: bool, di
     assert hashlib.sha256(prompt.encode()).hexdigest() == digest
 
 
-RIGHT = json.dumps(response(["urgent", "minor"], ["urgent", "minor"], {"R1 P1": ["significant"]}))
+RIGHT = json.dumps(answer(["urgent", "minor"], ["urgent", "minor"], {"R1 P1": ["significant"]}))
 
 
 def test_an_invalid_response_is_sent_back() -> None:

@@ -29,6 +29,7 @@ CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("findings.yaml")
 EXTRACTOR = OfflineFindingExtractor()
 SIGNIFICANCE = Significance(EXTRACTOR.ontology)
 METRIC = Findings()
+REPORTS = st.lists(st.sampled_from(CASES["statements"]), min_size=1, max_size=6, unique=True).map(" ".join)
 
 
 def extract(report: Any) -> tuple[Finding, ...]:
@@ -183,9 +184,6 @@ def test_details_can_be_read_as_findings_with_verdicts() -> None:
     assert json.loads(json.dumps(detail))["matches"][0]["attributes"][2]["attribute"] == "side"
 
 
-REPORTS = st.lists(st.sampled_from(CASES["statements"]), min_size=1, max_size=6, unique=True).map(" ".join)
-
-
 @given(REPORTS)
 def test_a_report_has_no_error_compared_with_itself(report: str) -> None:
     assert cost(report, report) == 0.0
@@ -246,9 +244,7 @@ def test_the_table_can_be_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "code", "field"), CASES["tables"])
-def test_an_error_in_the_table_names_its_field(
-    old: str, new: str, code: str, field: str | None, tmp_path: Path
-) -> None:
+def test_an_error_in_the_table_has_its_field(old: str, new: str, code: str, field: str | None, tmp_path: Path) -> None:
     table = significance(old, new, tmp_path)
     with raises_code(ErrorCode(code), file=table, field=field):
         Findings(significance=table)

@@ -14,15 +14,8 @@ from hypothesis import strategies as st
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.metrics.llm.responses.assessment import Assessment
-from radfact.results.green_summary import (
-    Embeddings,
-    SentenceEmbedder,
-    cluster,
-    format_summary,
-    load_assessments,
-    read_assessments,
-    summarize_green,
-)
+from radfact.results import green_summary
+from radfact.results.green_summary import cluster, format_summary, load_assessments, read_assessments, summarize_green
 
 needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reason="scikit-learn is not installed")
 
@@ -32,7 +25,7 @@ def assessment(matched: int, *false_findings: str) -> Assessment:
     return Assessment.model_validate({"significant": errors, "insignificant": {}, "matched": {"count": matched}})
 
 
-def by_first_word(sentences: Sequence[str]) -> Embeddings:
+def by_first_word(sentences: Sequence[str]) -> green_summary.Embeddings:
     """Embed sentences with one dimension per first word, and one for the length."""
     words = sorted({text.split()[0] for text in sentences})
     vectors = np.zeros((len(sentences), len(words) + 1))
@@ -121,7 +114,7 @@ def test_other_details_no_reports_and_a_folder_without_a_model_are_refused(tmp_p
         summarize_green([], by_first_word)
     is_installed = importlib.util.find_spec("sentence_transformers") is not None
     with raises_code(ErrorCode.FILE_NOT_FOUND if is_installed else ErrorCode.MISSING_REQUIREMENT):
-        SentenceEmbedder(tmp_path)
+        green_summary.SentenceEmbedder(tmp_path)
 
 
 @pytest.mark.skipif(
@@ -130,7 +123,7 @@ def test_other_details_no_reports_and_a_folder_without_a_model_are_refused(tmp_p
 )
 @pytest.mark.slow
 def test_the_default_model_embeds_similar_sentences_nearby() -> None:
-    vectors = SentenceEmbedder()(["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."])
+    vectors = green_summary.SentenceEmbedder()(["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."])
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
     similarity = vectors @ vectors.T
     assert similarity[0, 1] > 0.8 > 0.5 > similarity[0, 2]

@@ -17,10 +17,25 @@ from hypothesis import strategies as st
 from radfact.errors import ErrorCode
 from radfact.judges import CallableJudge, EntailmentQuery, Failure, Judge, MockJudge, Verdict, load_judge
 from radfact.judges.check import Agreement, check_judge, confusion_accuracy, load_labeled_queries
-from radfact.judges.prompt import Example, Label
+from radfact.judges.prompt import Example
 
 PREMISES = ("The heart is enlarged.", "No pneumothorax.")
 QUERY = EntailmentQuery(PREMISES, "Enlarged heart.")
+ODD_PARTS: Sequence[Any] = (
+    ("maybe", []),
+    ("entailment", ["No pneumothorax."]),
+    ("entailment", "01"),
+    ("entailment", [True]),
+    ("entailment", 0),
+    ("not_entailment", None),
+)
+ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_entailment", relation="entailment"))
+CHECK: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("judge_check.yaml").read_text("utf-8"))
+SENTENCES = ("First.", "Second.", "Third.")
+SET = [
+    Example(SENTENCES, hypothesis, tuple(SENTENCES[index] for index in evidence), label, topic)
+    for hypothesis, (label, evidence, topic, _) in CHECK["queries"].items()
+]
 
 
 @pytest.mark.parametrize(
@@ -38,17 +53,6 @@ QUERY = EntailmentQuery(PREMISES, "Enlarged heart.")
 )
 def test_return_values_become_verdicts(opinion: Any, verdict: Verdict) -> None:
     assert CallableJudge(lambda *_: opinion).judge([QUERY]) == [verdict]
-
-
-ODD_PARTS: Sequence[Any] = (
-    ("maybe", []),
-    ("entailment", ["No pneumothorax."]),
-    ("entailment", "01"),
-    ("entailment", [True]),
-    ("entailment", 0),
-    ("not_entailment", None),
-)
-ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_entailment", relation="entailment"))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +76,7 @@ def test_a_function_that_fails_on_its_first_query_stops_the_run(function: Any) -
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([True, False, ValueError("odd"), OSError("gone")]), max_size=6))
-def test_verdicts_keep_the_order_of_the_queries_and_an_exception_fails_its_query_only(
-    opinions: list[bool | Exception],
-) -> None:
+def test_verdicts_keep_their_order_and_an_exception_fails_its_query_only(opinions: list[bool | Exception]) -> None:
     # A programming error in the first query would stop the run.
     opinions = [*opinions, True, TypeError("one of them has no text"), False]
 
@@ -163,52 +165,21 @@ def test_a_mock_judge_entails_verbatim_sentences() -> None:
     assert judge.name == judge.describe()["name"] == "mock"
 
 
-def labeled(hypothesis: str, label: Label, evidence: tuple[int, ...] = (), topic: str | None = None) -> Example:
-    premises = ("First.", "Second.", "Third.")
-    return Example(premises, hypothesis, tuple(premises[index] for index in evidence), label, topic)
-
-
-SET = [
-    labeled("a", "entailment", (0,), "lists"),
-    labeled("b", "entailment", (0, 1), "lists"),
-    labeled("c", "entailment", (2,)),
-    labeled("d", "neutral", (), "devices"),
-    labeled("e", "contradiction", (1,)),
-    labeled("f", "neutral"),
-    labeled("g", "not_entailment"),
-]
-VERDICTS: dict[str, Verdict] = {
-    "a": Verdict("entailment", (0,)),
-    "b": Verdict("entailment", (1, 2)),
-    "c": Verdict("not_entailment"),
-    "d": Verdict("entailment", (0,)),
-    "e": Verdict("not_entailment", (1,), relation="contradiction"),
-    "g": Verdict("not_entailment"),
-}
+def judge_as_stated(_: Sequence[str], hypothesis: str) -> Verdict:
+    """Fail where no verdict is stated."""
+    status, evidence, relation = CHECK["queries"][hypothesis][3]
+    return Verdict(status, tuple(evidence), relation=relation)
 
 
 def test_scores_and_confusion_matrices_follow_from_the_verdicts() -> None:
-    # The judge fails where it has no verdict.
-    checked = check_judge(CallableJudge(lambda _, hypothesis: VERDICTS[hypothesis], "mine"), SET)
+    checked = check_judge(CallableJudge(judge_as_stated, "mine"), SET)
     # By hand: two of three judged as entailed are entailed, two of three entailed are judged so; 4 of 7 are correct.
     # Evidence of a and b: two indices in common, three named, three labeled.
     share = pytest.approx(2 / 3)
-    assert (checked.n, checked.failures, checked.accuracy) == (7, 1, pytest.approx(4 / 7))
+    assert {name: getattr(checked, name) for name in CHECK["expected"]} == CHECK["expected"]
+    assert checked.accuracy == pytest.approx(4 / 7)
     assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (share, share, share, share)
-    assert checked.agreement is None
-    assert checked.confusion == {
-        "entailment": {"entailment": 2, "not_entailment": 1},
-        "neutral": {"entailment": 1, "failed": 1},
-        "contradiction": {"not_entailment": 1},
-        "not_entailment": {"not_entailment": 1},
-    }
     assert confusion_accuracy(checked.confusion) == checked.accuracy
-    assert checked.relations == {
-        "entailment": {"entailment": 2, "not_entailment": 1},
-        "neutral": {"entailment": 1, "failed": 1},
-        "contradiction": {"contradiction": 1},
-    }
-    assert checked.by_topic == {"lists": {"entailment": {"entailment": 2}}, "devices": {"neutral": {"entailment": 1}}}
 
 
 def test_a_score_without_a_denominator_is_missing() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
@@ -21,21 +21,18 @@ from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radfact import llm
 from radfact.errors import ErrorCode, Failure, RunError
-from radfact.llm import (
-    CachedResponse,
-    CallError,
-    ChatClient,
-    ChatRequest,
-    Message,
-    MockChatModel,
-    PromptPrefix,
-    ResponseCache,
-    cache,
-    client,
-    load_chat_client,
-)
+from radfact.llm import CachedResponse, CallError, ChatClient, ChatRequest, MockChatModel, PromptPrefix, ResponseCache
 from radfact.llm.cache import GroupCommit, response_key
+
+PROGRAM = """
+import sys
+from radfact.llm import ChatRequest, load_chat_client
+chat = load_chat_client("openai:m", base_url=sys.argv[1], cache=sys.argv[2])
+print(chat.complete_all([ChatRequest((("user", "3"),), int)]))
+"""
+messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text(max_size=8)), max_size=5)
 
 
 def echo(body: dict[str, Any], _: int) -> Reply:
@@ -57,7 +54,7 @@ def test_a_call_that_its_backend_cancels_ends_the_run() -> None:
 
 def test_concurrency_limits_the_calls_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     # No loop runs yet: threads that start together agree on one.
-    monkeypatch.setattr(client, "_EVENT_LOOPS", {})
+    monkeypatch.setattr(llm.client, "_EVENT_LOOPS", {})
 
     class Counting(MockChatModel):
         in_flight = most_in_flight = 0
@@ -106,17 +103,15 @@ def test_a_shared_call_is_repeated_if_its_run_stops() -> None:
     class StopsWhenJoined(MockChatModel):
         """Never answers the first "x", and stops its run as soon as another run shares the request."""
 
-        async def complete(
-            self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
-        ) -> CachedResponse:
-            if messages[-1][1] == "stop":
+        async def complete(self, *conversation: Any) -> CachedResponse:
+            if conversation[1][-1][1] == "stop":
                 while chat.usage_counter.planned < 3:
                     await asyncio.sleep(0.001)
                 # The other run joins in the next turns of the loop.
                 for _ in range(20):
                     await asyncio.sleep(0)
                 raise CallError("stopped", "enough")
-            response = await super().complete(prefix, messages, schema)
+            response = await super().complete(*conversation)
             if len(self.calls) == 1:
                 started.set()
                 await asyncio.Event().wait()
@@ -173,14 +168,6 @@ def test_a_lone_surrogate_can_be_sent(serve: Any) -> None:
     assert answers == ["caf?"]
 
 
-PROGRAM = """
-import sys
-from radfact.llm import ChatRequest, load_chat_client
-chat = load_chat_client("openai:m", base_url=sys.argv[1], cache=sys.argv[2])
-print(chat.complete_all([ChatRequest((("user", "3"),), int)]))
-"""
-
-
 def test_an_unclosed_client_ends_without_a_warning(serve: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, serve(echo).base_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -195,7 +182,7 @@ def test_a_closed_client_may_be_closed_again(serve: Any) -> None:
 
 def test_a_forked_process_can_have_its_own_client(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Waiting for a loop that does not run in the child would outlast this test.
-    monkeypatch.setattr(client, "_CLOSING_SECONDS", 60.0)
+    monkeypatch.setattr(llm.client, "_CLOSING_SECONDS", 60.0)
     url = serve(echo).base_url
     inherited = [http_client(url)]
     assert inherited[0].complete_all([numeric("1")]) == [1]
@@ -234,7 +221,7 @@ def test_the_cache_key_covers_all_that_changes_a_response(serve: Any, tmp_path: 
         """Return the response of a server of its own: the address is not part of the key."""
         parameters = {"temperature": 0, **parameters}
         server = serve(lambda *_: (200, {}, str(next(numbers))))
-        with load_chat_client(name, base_url=server.base_url, parameters=parameters, cache=tmp_path) as chat:
+        with llm.load_chat_client(name, base_url=server.base_url, parameters=parameters, cache=tmp_path) as chat:
             return chat.complete_all([request])[0]
 
     numbers = count()
@@ -248,9 +235,6 @@ def test_the_cache_key_covers_all_that_changes_a_response(serve: Any, tmp_path: 
     assert respond(request, timeout=50) == 0
 
 
-messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text(max_size=8)), max_size=5)
-
-
 @given(st.lists(messages, max_size=4, unique_by=tuple))
 def test_different_conversations_have_different_keys(conversations: list[list[tuple[str, str]]]) -> None:
     keys = {response_key(b"{}", PromptPrefix(), tuple(conversation)) for conversation in conversations}
@@ -258,9 +242,7 @@ def test_different_conversations_have_different_keys(conversations: list[list[tu
 
 
 @given(messages, st.data())
-def test_the_key_does_not_depend_on_the_end_of_the_prefix(
-    conversation: list[tuple[str, str]], data: st.DataObject
-) -> None:
+def test_the_key_ignores_the_end_of_the_prefix(conversation: list[tuple[str, str]], data: st.DataObject) -> None:
     # A last message follows every prefix: the request.
     whole = (*conversation, ("user", "q"))
     cut = data.draw(st.integers(0, len(conversation)))
@@ -285,7 +267,7 @@ def test_a_cache_file_under_creation_is_waited_for(tmp_path: Path, monkeypatch: 
     with closing(sqlite3.connect(tmp_path / "answers.sqlite", isolation_level=None)) as another:
         another.execute("BEGIN IMMEDIATE")
         with monkeypatch.context() as patch:
-            patch.setattr(cache, "_LOCK_SECONDS", 0.0)
+            patch.setattr(llm.cache, "_LOCK_SECONDS", 0.0)
             # The error does not suggest to remove a cache in use.
             with raises_code(ErrorCode.FILE_UNREADABLE, match=r"\(database is locked\); try again"):
                 ResponseCache(tmp_path)

@@ -30,6 +30,7 @@ from radfact.llm.client import MAX_FAILED_REQUESTS
 from radfact.progress import ServerActivity
 
 LEAKY = f"Incorrect API key provided: {SECRET}"
+PARAMETERS = {"temperature": 0, "top_p": 1, "max_tokens": 9}
 
 
 def raw(body: str, status: str = "200 OK", kind: str = "application/json", length: int | None = None) -> bytes:
@@ -72,9 +73,6 @@ def both_routes(kind: str | None = None) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(["route", "fault", "reason"][: len(cases[0].values)], cases)
 
 
-PARAMETERS = {"temperature": 0, "top_p": 1, "max_tokens": 9}
-
-
 @both_routes("retried")
 def test_a_fault_of_the_server_is_retried(serve: Any, load_route: Any, route: str, fault: Reply) -> None:
     server = serve(lambda _, n: (200, {}, "7") if n > 2 else fault)
@@ -113,9 +111,7 @@ def test_a_refused_request_fails_alone(
 
 
 @both_routes("stopped")
-def test_a_refusal_of_all_requests_stops_the_run(
-    serve: Any, load_route: Any, route: str, fault: Reply, reason: str
-) -> None:
+def test_a_refusal_of_all_stops_the_run(serve: Any, load_route: Any, route: str, fault: Reply, reason: str) -> None:
     server = serve(lambda *_: fault)
     with raises_code(ErrorCode.JUDGE_FAILED, match=f"^[^\n]*{re.escape(reason)}[^\n]*$"):
         load_route(server, route, parameters=PARAMETERS).complete_all([numeric(str(i)) for i in range(50)])
@@ -203,9 +199,7 @@ def test_a_server_without_key_or_usage_is_enough(serve: Any, monkeypatch: pytest
     # A failure after retries was waited for longer than a refusal.
     [(400, "refused", 256), (429, "busy", 16), (500, "broken", 16)],
 )
-def test_a_server_that_fails_every_request_stops_the_run(
-    serve: Any, status: int, kind: CallErrorKind, count: int
-) -> None:
+def test_failure_of_every_request_stops_the_run(serve: Any, status: int, kind: CallErrorKind, count: int) -> None:
     server = serve(lambda *_: (status, {}, "no"))
     chat = http_client(server.base_url, concurrency=1, attempts={"busy": 2, "broken": 2})
     times = "" if kind == "refused" else ", 2 times"

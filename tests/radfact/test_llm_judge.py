@@ -32,6 +32,23 @@ HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
 QUERIES = [EntailmentQuery(PREMISES, hypothesis) for hypothesis in HYPOTHESES]
 YES = Verdict("entailment", (0,))
 RESPONSE = '{"phrase": "x", "evidence": ["No pneumothorax."], "status": "entailment"}'
+# Words such as "none" mean that there is nothing, so a sentence needs other words, too.
+sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
+    "Finding {} seen".format
+)
+sentences = sentences.filter(lambda text: strip_reasoning(text) == text)
+texts = st.text(max_size=120) | st.lists(
+    st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "\u2013"]), max_size=60
+).map(" ".join)
+NARRATIVE = "Two views. Heart and hila are normal. Opacity at the left base, likely pneumonia."
+ANSWER = [
+    {"orig": "Two views.", "new": [""]},
+    {"orig": "Heart and hila are normal.", "new": ["Heart is normal.", "Hila are normal."]},
+    {"orig": "Opacity at the left base, likely pneumonia.", "new": ["Opacity at the left base."]},
+]
+SENTENCES = ["Heart is normal.", "Hila are normal.", "Opacity at the left base."]
+phrases = sentences.map("{}.".format)
+NARRATIVES = Pair("1", "Heart is large.", "Left effusion.")
 
 
 def yes(body: dict[str, Any], _: int) -> Reply:
@@ -235,13 +252,6 @@ def test_unmatched_quotations_are_counted(serve: Any, batch: str) -> None:
     assert judge.usage()["evidence_dropped"] == 1
 
 
-# Words such as "none" mean that there is nothing, so a sentence needs other words, too.
-sentences = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=30).map(
-    "Finding {} seen".format
-)
-sentences = sentences.filter(lambda text: strip_reasoning(text) == text)
-
-
 # Quotation marks of a response are part of a premise, too.
 @example(premises=["Clear <think> lungs.", "No effusion."], index=0)
 @example(premises=["Clear ``` lungs.", "No effusion."], index=0)
@@ -270,11 +280,6 @@ def test_formatted_responses_for_a_report_are_parsed(premises: list[str], data: 
     assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
 
 
-texts = st.text(max_size=120) | st.lists(
-    st.sampled_from(["effusion", "-", ":", "#", "'left'", '"x"', "no", "  ", "1.5", "null", "\u2013"]), max_size=60
-).map(" ".join)
-
-
 @settings(deadline=None)
 @given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
 def test_queries_equal_the_output_of_the_safe_dumper(reference: list[str], hypotheses: list[str]) -> None:
@@ -288,15 +293,6 @@ def test_formatting_a_query_makes_few_calls() -> None:
     """Formatting by PyYAML in Python makes hundreds of calls per sentence."""
     premises = [f"The lungs are clear apart from atelectasis in zone {number}." for number in range(10)]
     assert count_calls(lambda: prompt.query_message(premises, "A nodule.")) < 60 * len(premises)
-
-
-NARRATIVE = "Two views. Heart and hila are normal. Opacity at the left base, likely pneumonia."
-ANSWER = [
-    {"orig": "Two views.", "new": [""]},
-    {"orig": "Heart and hila are normal.", "new": ["Heart is normal.", "Hila are normal."]},
-    {"orig": "Opacity at the left base, likely pneumonia.", "new": ["Opacity at the left base."]},
-]
-SENTENCES = ["Heart is normal.", "Hila are normal.", "Opacity at the left base."]
 
 
 def sentences_read(text: str, narrative: str) -> list[str]:
@@ -332,9 +328,6 @@ def test_a_missing_sentence_is_requested_again_equal_narratives_once_and_empty_o
     assert splitter.split([NARRATIVE, "", NARRATIVE, " \n"]) == [SENTENCES, [], SENTENCES, []]
     assert (len(server.requests), splitter.usage()["repairs"]) == (2, 1)
     assert "'Opacity at the left base, likely pneumonia.' is missing" in last(server.requests[1])
-
-
-phrases = sentences.map("{}.".format)
 
 
 @settings(deadline=None)
@@ -384,9 +377,6 @@ def judging(serve: Any) -> Any:
 
 def splits(server: Any) -> list[dict[str, Any]]:
     return [body for body in server.requests if body["messages"][0]["content"] == llm_splitter.SYSTEM_MESSAGE]
-
-
-NARRATIVES = Pair("1", "Heart is large.", "Left effusion.")
 
 
 def test_the_judge_is_the_default_splitter(judging: Any) -> None:

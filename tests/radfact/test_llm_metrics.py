@@ -39,6 +39,11 @@ from radfact.records import Pair, Sentence, TextPair
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("llm_metrics.yaml").read_text("utf-8"))
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
 CANDIDATE = TextPair("one", " ".join(LINES), "Two left lung nodules. Left basilar opacity.")
+PAIR = TextPair("one", "Small effusion.", "No effusion.")
+SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
+SECTIONS: dict[Style, str] = yaml.safe_load(Path(__file__).with_name("vert_shots.yaml").read_text("utf-8"))
+SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
+TURNS: dict[str, str] = CASES["fineradscore_turns"]
 
 
 @pytest.mark.parametrize(("metric", "response", "values", "details"), CASES["scores"])
@@ -93,11 +98,6 @@ def test_scores_are_shares_and_f1_is_never_below_green(response: GreenResponse) 
     assert 0 <= scores["green_weighted"] <= scores["green"] <= scores["green_f1"] <= 1
     by_category = [value for name, value in scores.items() if name[-2:-1] == "_"]
     assert sum(by_category) == scores["green_ec"] == scores["green_significant"] + scores["green_insignificant"]
-
-
-PAIR = TextPair("one", "Small effusion.", "No effusion.")
-SHOT = Shot(reference="The heart is large.", candidate="The heart is normal.", significant={"b": 2}, category="b")
-SECTIONS: dict[Style, str] = yaml.safe_load(Path(__file__).with_name("vert_shots.yaml").read_text("utf-8"))
 
 
 def test_the_prompt_adds_the_score_to_that_of_green() -> None:
@@ -179,13 +179,7 @@ def test_the_published_examples_of_chexprompt_can_be_read() -> None:
         {kind: "".join(f"{letter}{n}" for letter, n in numbers.items() if n) for kind, numbers in lists.items()}
         for lists in map(parse_error_lists, examples)
     ]
-    assert counts == [
-        {"significant": "a1b1f1", "insignificant": ""},
-        {"significant": "b1d1", "insignificant": "b1"},
-        {"significant": "a1b1", "insignificant": "a1"},
-        {"significant": "d1", "insignificant": ""},
-        {"significant": "", "insignificant": "a1"},
-    ]
+    assert counts == CASES["chexprompt_examples"]
 
 
 @given(
@@ -204,28 +198,18 @@ def test_a_list_is_read_as_it_is_or_refused(pairs: Sequence[tuple[str, int]], pa
         assert parse_error_lists(text)["significant"] == {letter.lower(): n for letter, n in pairs}
 
 
-SEEDS = Path(__file__).resolve().parents[2].parent / "shared" / "seeds"
-# By file with the text of a paper: prompts of metrics, and of the injection of errors.
-PAPERS = {
-    "000_e6b0ddc06faf3acd.txt": (("preference",), ("modify", "rephrase")),
-    "001_eb2a3074c3378f2b.txt": (("fineradscore", "fineradscore_zero_shot", "fineradscore_few_shot"), ()),
-    "002_99692e40ec0969ef.txt": ((), ("standardize", "perturb")),
-    "003_abf792c1c1f4ab9d.txt": (("vert", "vert_formula", "vert_rubric"), ("inject_a", "inject_b", "plausible")),
-}
-
-
 def letters(text: str) -> str:
     return re.sub(r"[^0-9A-Za-z*+/=]", "", re.sub(r"<[^<>]*>", "", text))
 
 
 @pytest.mark.skipif(not SEEDS.exists(), reason="the papers' texts are not available")
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", CASES["papers"])
 def test_every_line_is_the_papers(paper: str) -> None:
     text = re.sub(r"<\|.*?\|>|\n\d+\s+Preprint. Under review.", "", (SEEDS / paper).read_text(encoding="utf-8"))
     # Numbers of code lines and marks of the scan stand between the lines of a listing.
     text = re.sub(r"(?m)^\d+\t|<tt>|</?pre>|\$\{\\tt X\}\$|\{\\tt X\}", lambda m: "X" if "X" in m[0] else "", text)
     printed = letters(text)
-    for package, names in zip(("radfact.metrics.llm", "radfact.meta.injection"), PAPERS[paper], strict=True):
+    for package, names in CASES["papers"][paper].items():
         for name in names:
             lines = [re.sub(r"\{\w+\}", "", line) for line in load_prompt(name, package).splitlines()]
             missing = [line for line in lines if letters(line) not in printed]
@@ -269,38 +253,24 @@ def test_the_published_examples_of_fineradscore_can_be_read() -> None:
     assert parsed[2].corrected_report().endswith(ending)
 
 
-LAST_TURN = (
-    "Generated Text: [0] Three left lung nodules. [1] Multiple lung nodules. [2] Pulmonary edema. \n \n "
-    "Ground Truth Text: Two left lung nodules. Left basilar opacity."
-)
-
-
 def test_examples_are_turns_of_the_conversation() -> None:
     model = MockChatModel("{}")
     FineRadScore(ChatClient(model, {})).score([CANDIDATE])
     (system, *turns, last) = model.calls[0]
-    assert (system, last) == (("system", load_prompt("fineradscore")), ("user", LAST_TURN))
+    assert (system, last) == (("system", load_prompt("fineradscore")), ("user", TURNS["last"]))
     assert [role for role, _ in turns] == ["user", "assistant"] * 5
-    assert turns[2][1] == (
-        "Generated Text: [0] Three left lung nodules concerning for metastatic disease. [1] Multiple lung nodules. "
-        "\n \n Ground Truth Text: Two left lung nodules concerning for metastatic disease. Left basilar opacity could "
-        "represent atelectasis or consolidation."
-    )
-    assert turns[3][1].startswith('{"0": {"corrections": "Two left lung nodules concerning for metastatic disease.", ')
+    assert turns[2][1] == TURNS["third"]
+    assert turns[3][1].startswith(TURNS["fourth"])
     assert turns[-1] == ("assistant", "{}")
 
 
 def test_examples_are_one_prompt_with_the_instructions_or_left_out() -> None:
     instructions = load_prompt("fineradscore")
-    prompt = (
-        "Generated Text: [0] Three left lung nodules.\n[1] Multiple lung nodules.\n[2] Pulmonary edema.\n\n"
-        "Ground Truth Text: Two left lung nodules. Left basilar opacity.\n\nCorrections:"
-    )
     model = MockChatModel("Corrections: {}")
     FineRadScore(ChatClient(model, {}), examples="prompt").score([CANDIDATE])
-    assert model.calls == [(("system", instructions + load_prompt("fineradscore_few_shot")), ("user", prompt))]
+    assert model.calls == [(("system", instructions + load_prompt("fineradscore_few_shot")), ("user", TURNS["prompt"]))]
     FineRadScore(ChatClient(model, {}), examples="none").score([CANDIDATE])
-    assert model.calls[1:] == [(("user", instructions + load_prompt("fineradscore_zero_shot") + LAST_TURN),)]
+    assert model.calls[1:] == [(("user", instructions + load_prompt("fineradscore_zero_shot") + TURNS["last"]),)]
 
 
 def test_a_malformed_response_is_repaired_up_to_five_times() -> None:

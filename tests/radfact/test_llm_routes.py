@@ -14,25 +14,30 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from radfact import llm
 from radfact.errors import ErrorCode, Failure
 from radfact.judges import load_judge, load_splitter
 from radfact.judges.check import load_labeled_queries
 from radfact.judges.llm_splitter import load_split_examples
 from radfact.judges.prompt import load_few_shots
-from radfact.llm import (
-    ChatClient,
-    ChatRequest,
-    Message,
-    MockChatModel,
-    PromptPrefix,
-    load_chat_client,
-    mock_client,
-    parse_model_args,
-    structured_request,
-)
+from radfact.llm import ChatClient, ChatRequest, MockChatModel, PromptPrefix, load_chat_client, mock_client
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
 from radfact.llm.loading import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
 from radfact.metrics.llm.vert_shots import load_shots
+
+REFUSED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))
+LOADERS: dict[str, Callable[..., object]] = {
+    "judge": load_judge,
+    "splitter": load_splitter,
+    "chat client": load_chat_client,
+    "model arguments": llm.parse_model_args,
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    "few shots": load_few_shots,
+    "labeled queries": load_labeled_queries,
+    "split examples": load_split_examples,
+    "shots of VERT": load_shots,
+}
 
 
 class Count(BaseModel):
@@ -116,7 +121,7 @@ def test_errors_of_providers_have_a_status(is_cause: bool) -> None:
 
 def structured(text: str) -> ChatRequest[int]:
     """Return a request by schema, whose response may be a whole number instead."""
-    return structured_request((("user", text),), Count, lambda response: response.errors, int)
+    return llm.structured_request((("user", text),), Count, lambda response: response.errors, int)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_a_refused_request_is_sent_again_without_its_schema(
 
 
 def test_a_mock_model_repeats_a_text_cycles_through_a_list_or_calls_a_function() -> None:
-    def last_role(_: str, conversation: Sequence[Message]) -> str:
+    def last_role(_: str, conversation: Sequence[llm.Message]) -> str:
         return f"{conversation[-1][0]} has spoken"
 
     requests = [ChatRequest((("user", text),), str) for text in ("a", "b", "a b")]
@@ -172,21 +177,6 @@ def test_a_mock_model_repeats_a_text_cycles_through_a_list_or_calls_a_function()
     assert model.calls == [(("user", "a b"),)]
     # A word counts as a token.
     assert (client.usage_counter.tokens_in, client.usage_counter.tokens_out) == (2, 3)
-
-
-REFUSED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))
-LOADERS: dict[str, Callable[..., object]] = {
-    "judge": load_judge,
-    "splitter": load_splitter,
-    "chat client": load_chat_client,
-    "model arguments": parse_model_args,
-}
-READERS: dict[str, Callable[[Path], object]] = {
-    "few shots": load_few_shots,
-    "labeled queries": load_labeled_queries,
-    "split examples": load_split_examples,
-    "shots of VERT": load_shots,
-}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +223,7 @@ def test_a_missing_package_or_key_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_model_arguments_are_converted_to_numbers() -> None:
     arguments = {"temperature": "0.5", "seed": "3", "user": "abc", "stop": "[a, b]", "stop_token_ids": "[2]"}
     values = {"temperature": 0.5, "seed": 3, "user": "abc", "stop": ["a", "b"], "stop_token_ids": [2]}
-    assert parse_model_args(arguments) == parse_model_args(values) == values
+    assert llm.parse_model_args(arguments) == llm.parse_model_args(values) == values
 
 
 class _Named(FakeListChatModel):

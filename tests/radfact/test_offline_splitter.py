@@ -24,6 +24,17 @@ from radfact.reader.segmentation import segment_sentences
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 REPORTS = DATA / "openi" / "NLMCXR_reports.tgz"
 PUBLISHED = DATA / "radfact" / "report_to_phrases_few_shot_examples.json"
+findings = st.sampled_from(
+    ["effusion", "consolidation", "a small nodule", "pneumothorax", "left atelectasis", "cardiomegaly", "edema"]
+)
+things = findings | st.sampled_from(["widgetosis", "gadgetal lines", "a XXXX"])
+AGREEING = {"is", "are", "was", "were", "has", "have", "show", "shows", "no"}
+LOOPS = {
+    "absent": ("No ", "effusion in the left lung of {} mm", ", "),
+    "present": ("", "there is a small left effusion of {} mm", " and "),
+    "states": ("", "the heart is normal and the lungs have a nodule of {} mm", ", "),
+    "attached": ("The lungs are clear", " without effusion with a nodule of {} mm", ""),
+}
 
 
 def test_the_splitter_follows_the_protocol_of_splitters() -> None:
@@ -45,12 +56,6 @@ def stated(texts: Iterable[str]) -> set[tuple[str, bool]]:
         if node.exhaustive and stated.issuperset((part, False) for part in node.exhaustive):
             stated.add((name, False))
     return {fact for fact in stated if fact[0] != "low_lung_volumes"}
-
-
-findings = st.sampled_from(
-    ["effusion", "consolidation", "a small nodule", "pneumothorax", "left atelectasis", "cardiomegaly", "edema"]
-)
-things = findings | st.sampled_from(["widgetosis", "gadgetal lines", "a XXXX"])
 
 
 def listed(members: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -76,9 +81,6 @@ def test_no_stated_finding_is_lost(sentences: list[str]) -> None:
 def test_splitting_is_idempotent(sentences: list[str]) -> None:
     once = split_narrative(" ".join(sentences))
     assert [part for sentence in once for part in split_narrative(sentence)] == once
-
-
-AGREEING = {"is", "are", "was", "were", "has", "have", "show", "shows", "no"}
 
 
 @given(narratives_of(things))
@@ -142,14 +144,6 @@ def test_open_i_reports_keep_their_findings() -> None:
 def test_splitting_open_i_sentences_is_idempotent() -> None:
     sentences = {sentence for text in open_i(500) for sentence in split_narrative(text)}
     assert [sentence for sentence in sentences if split_narrative(sentence) != [sentence]] == []
-
-
-LOOPS = {
-    "absent": ("No ", "effusion in the left lung of {} mm", ", "),
-    "present": ("", "there is a small left effusion of {} mm", " and "),
-    "states": ("", "the heart is normal and the lungs have a nodule of {} mm", ", "),
-    "attached": ("The lungs are clear", " without effusion with a nodule of {} mm", ""),
-}
 
 
 def looping_sentence(loop: str, items: int) -> str:

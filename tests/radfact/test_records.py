@@ -22,6 +22,8 @@ from radfact.records import Box, Pair, Record, Sentence, normalize_text, parse_s
 
 CASES = yaml.safe_load(Path(__file__).with_name("records.yaml").read_text("utf-8"))
 shares = st.floats(0, 1)
+RUSSIAN = "Пневмоторакса нет."
+CHINESE = "未见气胸。"
 
 
 @given(x0=shares, y0=shares, x1=shares, y1=shares)
@@ -53,9 +55,7 @@ def test_an_error_names_the_path_of_its_field_and_what_is_right(value: object, e
     ("first", "second", "are_equal"),
     [*((*pair, True) for pair in CASES["same"]), *((*pair, False) for pair in CASES["different"])],
 )
-def test_normalization_ignores_case_spaces_dashes_and_a_final_mark_alone(
-    first: str, second: str, are_equal: bool
-) -> None:
+def test_normalization_ignores_case_spaces_dashes_and_a_final_mark(first: str, second: str, are_equal: bool) -> None:
     assert (normalize_text(first) == normalize_text(second)) is are_equal
 
 
@@ -86,10 +86,6 @@ def test_an_invalid_value_is_described_by_what_is_expected(field: str, value: An
 def test_missing_and_unknown_fields_have_codes_of_their_own(values: Any, place: str) -> None:
     with raises(place):
         validate_model(Sentence, values)
-
-
-RUSSIAN = "Пневмоторакса нет."
-CHINESE = "未见气胸。"
 
 
 @pytest.mark.parametrize(("text", "english", "spaced"), CASES["languages"])

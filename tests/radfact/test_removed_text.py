@@ -37,6 +37,8 @@ SENTENCES = [
     "CT is recommended.",
     "1. (AP view)",
 ]
+REWRITTEN = [SplitSentence("Two radiographs", ()), SplitSentence("No effusion", ("No effusion.",))]
+"""Quotes a sentence in other words, as a language model may."""
 
 
 @given(st.lists(st.sampled_from(SENTENCES), max_size=8).map(" ".join))
@@ -48,10 +50,6 @@ def test_every_part_that_the_rules_remove_has_a_position_of_its_own(narrative: s
         words, expected = (re.findall(r"\w+", text) for text in (narrative[removed.start : removed.end], removed.text))
         assert words == expected
         end = removed.end or 0
-
-
-REWRITTEN = [SplitSentence("Two radiographs", ()), SplitSentence("No effusion", ("No effusion.",))]
-"""Quotes a sentence in other words, as a language model may."""
 
 
 def test_text_that_was_rewritten_or_that_occurs_twice_without_its_sentence_has_no_position() -> None:
@@ -111,9 +109,7 @@ def test_positions_outside_of_the_narrative_or_of_another_part_are_refused(
 
 
 @pytest.mark.browser
-def test_removed_text_is_struck_through_in_the_narrative_or_listed(
-    open_page: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_removed_text_is_struck_through_or_listed(open_page: Callable[..., Page], tmp_path: Path) -> None:
     candidate = f"No effusion. \U0001f600 PA view. {HOSTILE}. CT is recommended."
     page = open_page(write_page(results(tmp_path / "rules", candidate)).as_uri())
     narrative = page.locator(".report.candidate .narrative")

@@ -31,6 +31,13 @@ PAIRS = [
     TextPair("2", "The lungs are clear.", "The lungs are clear."),
     TextPair("3", "", "no pneumothorax"),
 ]
+ENTITY_PAIRS = [
+    TextPair("1", "there is a small right effusion. the heart is large.", "large effusion, no pneumothorax."),
+    TextPair("2", "the lungs are clear.", "the lungs are clear."),
+    TextPair("3", "", "the heart is large. no edema."),
+    TextPair("4", "", "."),
+]
+LOADERS = {"chexbert": CheXbert, "bertscore": BertScore, "radgraph": load_radgraph, "ratescore": RaTEScore}
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +126,7 @@ def test_radgraph_loads_local_files_alone_and_prints_nothing(weights: Path, caps
     assert capsys.readouterr().out == ""
 
 
-def test_radcliq_shares_the_results_of_its_parts(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_radcliq_shares_results_of_its_parts(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics: tuple[type[Metric], ...] = (RadGraph, BertScore, CheXbert)
     spies = [create_autospec(metric.score, side_effect=metric.score) for metric in metrics]
     for metric, spy in zip(metrics, spies, strict=True):
@@ -132,14 +137,6 @@ def test_radcliq_shares_the_results_of_its_parts(
     parts = [row["details"] for _, row in read_jsonl(tmp_path / "metrics" / "radcliq.jsonl")]
     for name in ("radgraph_f1", "chexbert_similarity"):
         assert [row[name] for row in parts] == list(result.values[name])
-
-
-ENTITY_PAIRS = [
-    TextPair("1", "there is a small right effusion. the heart is large.", "large effusion, no pneumothorax."),
-    TextPair("2", "the lungs are clear.", "the lungs are clear."),
-    TextPair("3", "", "the heart is large. no edema."),
-    TextPair("4", "", "."),
-]
 
 
 def entities_of(*items: tuple[str, Sequence[float]]) -> Entities:
@@ -223,9 +220,6 @@ def test_scores_have_the_matched_entities_as_details(weights: Path) -> None:
     assert published.failures == [{}] * 4
     with raises("metric_args.ratescore.penalty: invalid-option"):
         evaluate(pairs, ["ratescore"], metric_args={"ratescore": {"penalty": 2}}, **options)
-
-
-LOADERS = {"chexbert": CheXbert, "bertscore": BertScore, "radgraph": load_radgraph, "ratescore": RaTEScore}
 
 
 def change_file(path: Path, name: str, value: Any) -> None:

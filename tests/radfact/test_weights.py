@@ -34,6 +34,8 @@ Run = Callable[..., tuple[int, str, str]]
 PAIRS = [Pair("1", "The chest is clear.", "The bosom is clear.")]
 CONTENT = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+SIZE = 100_000
+NAMES = [f"layers.{number}.weight" for number in range(200)]
 
 
 @dataclass
@@ -50,14 +52,11 @@ class FileServer(LocalServer):
     requests: list[tuple[str, str | None, int]] = field(default_factory=list)
     """Path and range of every request, and the number of bytes of the reply."""
 
-    def __post_init__(self) -> None:
-        super().__init__(self._handler())
-
     def url(self, path: str) -> str:
         """Return the address of a file."""
         return f"{self.root_url}/{path}"
 
-    def _handler(self) -> type[QuietHandler]:
+    def __post_init__(self) -> None:
         outer = self
 
         class Handler(QuietHandler):
@@ -68,31 +67,30 @@ class FileServer(LocalServer):
                     return
                 content = outer.files.get(name)
                 if outer.status or content is None:
-                    self._send(outer.status or 404, b"", {}, asked)
+                    self._send(outer.status or 404, b"", {})
                     return
                 digest = f'"{hashlib.md5(content).hexdigest()}"'
                 headers = {"strong": {"ETag": digest}, "weak": {"ETag": f"W/{digest}"}}.get(outer.etag, {})
                 is_same = self.headers.get("If-Range", digest) == digest
                 start = int(re.findall(r"\d+", asked)[0]) if asked and outer.has_ranges and is_same else 0
                 if start >= len(content) > 0:
-                    self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"}, asked)
+                    self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
                 elif start:
                     headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-                    self._send(206, content[start:], headers, asked)
+                    self._send(206, content[start:], headers)
                 else:
-                    self._send(200, content, headers, asked)
+                    self._send(200, content, headers)
 
-            def _send(self, status: int, body: bytes, headers: dict[str, str], asked: str | None) -> None:
-                self.send_head(
-                    status, {"Content-Type": outer.content_type, "Content-Length": str(len(body)), **headers}
-                )
+            def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+                fixed = {"Content-Type": outer.content_type, "Content-Length": str(len(body))}
+                self.send_head(status, fixed | headers)
                 sent = body if outer.cut is None else body[: outer.cut]
                 outer.cut = None
-                outer.requests.append((self.path.lstrip("/"), asked, len(sent)))
+                outer.requests.append((self.path.lstrip("/"), self.headers.get("Range"), len(sent)))
                 self.wfile.write(sent)
                 self.close_connection = len(sent) < len(body)
 
-        return Handler
+        super().__init__(Handler)
 
 
 def tar_of(files: dict[str, str]) -> bytes:
@@ -205,9 +203,6 @@ def test_a_snapshot_in_the_cache_has_its_name() -> None:
     assert snapshot_name(Path("checkpoints/phantom")) is None
 
 
-SIZE = 100_000
-
-
 def write(path: Path, names: Sequence[str], changed: int | None = None) -> Path:
     """Tensors of one size, all zeros but for one byte."""
     spans = {name: [place * SIZE, (place + 1) * SIZE] for place, name in enumerate(names)}
@@ -217,9 +212,6 @@ def write(path: Path, names: Sequence[str], changed: int | None = None) -> Path:
         tensors[changed] = 1
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + tensors)
     return path
-
-
-NAMES = [f"layers.{number}.weight" for number in range(200)]
 
 
 def test_names_and_each_end_and_the_middle_of_tensors_count(tmp_path: Path) -> None:
@@ -344,9 +336,7 @@ def test_a_folder_argument_comes_before_the_fetched_weights(tmp_path: Path) -> N
     assert "meteor" in evaluate(PAIRS, ["meteor"], weights={"chexbert": tmp_path}).runs
 
 
-def test_a_broken_fetch_is_resumed_and_a_wrong_checksum_ends_it(
-    run_radfact: Run, root: Path, server: FileServer
-) -> None:
+def test_a_broken_fetch_resumes_and_a_wrong_checksum_ends_it(run_radfact: Run, root: Path, server: FileServer) -> None:
     content, server.cut = server.files["chexbert.pth"], 3
     server.files["chexbert.pth"] = content[1:] + b"x"
     for code, files in (
@@ -364,9 +354,7 @@ def test_a_broken_fetch_is_resumed_and_a_wrong_checksum_ends_it(
 
 
 @pytest.mark.parametrize(("words", "hint", "code"), CASES["commands"])
-def test_names_without_weights_are_refused_with_a_hint(
-    run_radfact: Run, root: Path, words: list[str], hint: str, code: str
-) -> None:
+def test_unknown_names_are_refused(run_radfact: Run, root: Path, words: list[str], hint: str, code: str) -> None:
     exit_code, _, err = run_radfact("weights", *words)
     assert (exit_code, hint in err, f"[{code}]" in err, root.exists()) == (2, True, True, False)
 
