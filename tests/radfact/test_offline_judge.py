@@ -36,18 +36,19 @@ JUDGMENTS: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("judge
 DATA: dict[str, Any] = yaml.safe_load(DEFAULT_PATH.read_text("utf-8"))
 JUDGE = OfflineJudge()
 
-findings = st.sampled_from(
-    [
-        "pleural effusion", "consolidation", "nodule", "mass", "pneumothorax", "cardiomegaly", "atelectasis",
-        "pulmonary oedema", "rib fracture", "central venous catheter", "endotracheal tube", "nasogastric tube",
-        "pacemaker", "hyperinflation", "elevated hemidiaphragm", "hiatal hernia", "increased interstitial markings",
-        "emphysema",
-    ]
-)  # fmt: skip
+FINDINGS = (
+    "pleural effusion, consolidation, nodule, mass, pneumothorax, cardiomegaly, atelectasis, pulmonary oedema, "
+    "rib fracture, central venous catheter, endotracheal tube, nasogastric tube, pacemaker, hyperinflation, "
+    "elevated hemidiaphragm, hiatal hernia, increased interstitial markings, emphysema"
+)
+findings = st.sampled_from(FINDINGS.split(", "))
 sides = st.sampled_from(["", "left ", "right ", "bilateral "])
 degrees = st.sampled_from(["", "tiny ", "small ", "moderate ", "severe "])
 changes = st.sampled_from(["", "new ", "unchanged ", "worsening ", "improved "])
 statements = st.builds(lambda c, d, s, f: f"{c}{d}{s}{f}.".capitalize(), changes, degrees, sides, findings)
+GERMAN = "Das Herz ist normal groß. Kein Pleuraerguss. Die Lunge ist frei belüftet. Unauffälliges Mediastinum."
+CASES: dict[str, dict[str, list[Any]]] = yaml.safe_load(Path(__file__).with_name("reading.yaml").read_text("utf-8"))
+INVALID: list[list[Any]] = yaml.safe_load(Path(__file__).with_name("invalid_ontology.yaml").read_text("utf-8"))
 
 
 def judge(premises: list[str], hypothesis: str) -> Verdict:
@@ -175,9 +176,6 @@ def test_words_can_be_added_to_a_copy_of_the_ontology(tmp_path: Path) -> None:
     assert not any(load_judge("offline").usage().values())
 
 
-GERMAN = "Das Herz ist normal groß. Kein Pleuraerguss. Die Lunge ist frei belüftet. Unauffälliges Mediastinum."
-
-
 def test_reports_in_another_language_get_a_warning(run_radfact: Callable[..., tuple[int, str, str]]) -> None:
     def run(text: str) -> tuple[str, dict[str, Any]]:
         Path("pairs.csv").write_text(f"example_id,prediction,target\n1,{text},{text}\n", encoding="utf-8")
@@ -190,9 +188,6 @@ def test_reports_in_another_language_get_a_warning(run_radfact: Callable[..., tu
     assert scores["counts"]["unread_sentences"] == 8
     output, _ = run("The heart is large. No pleural effusion. Kein Erguss.")
     assert "name no known finding" not in output
-
-
-CASES: dict[str, dict[str, list[Any]]] = yaml.safe_load(Path(__file__).with_name("reading.yaml").read_text("utf-8"))
 
 
 def cases(table: str) -> list[Any]:
@@ -278,9 +273,6 @@ def test_removed_text(narrative: str, kept: str, removed: str, reason: str) -> N
     assert " ".join(single for sentence in split for single in sentence.new) == kept
     assert [text for sentence in split for text in sentence.removed] == [RemovedText(removed, reason)]
     assert ". ".join(sentence.orig for sentence in split) == narrative.rstrip(".")
-
-
-INVALID: list[list[Any]] = yaml.safe_load(Path(__file__).with_name("invalid_ontology.yaml").read_text("utf-8"))
 
 
 def test_every_name_means_its_finding() -> None:

@@ -59,6 +59,37 @@ HYPOTHESES = ("Enlarged heart.", "Left effusion.", "Rib fracture.")
 NARRATIVE = "Two views. Heart and hila are normal. Opacity at the left base, likely pneumonia."
 REPORT = "The heart is normal. Lungs are clear. There is no pleural effusion or pneumothorax."
 GROUPS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("responses.yaml").read_text("utf-8"))
+INVARIANTS: dict[str, Callable[[Any], object]] = {
+    "data": lambda _: True,
+    "query": lambda result: result[0] == "not_entailment" or result[1],
+    "report": lambda result: len(result["verdicts"]) == len(HYPOTHESES) or result["problems"],
+    "split": lambda sentences: all(sentence.strip() for sentence in sentences),
+    "rewritten": lambda report: report.strip(),
+    "paraphrase": lambda report: report.strip(),
+}
+TOKENS = "-:[]{}\"'`,\n answersnumber12evidencestatusphraseorignew"
+REMARKS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("report_remarks.yaml").read_text("utf-8"))
+REWRITTEN = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."
+GREEN_FORMS = {
+    name: GROUPS[0]["forms"][name]
+    for name in ("no full stops", "bold headers", "lower-case headers", "blank lines", "stars")
+}
+SORRY = "I'm sorry, but I cannot assess medical images."
+LLM_METRICS = [
+    name for name, entry in entries().items() if entry.is_builtin and entry.declared.requirements.judge == "model"
+]
+WORDS = ("Zebra", "quagga", "okapi", "Émile", "A7731")
+"""Words that no prompt has."""
+PAIRS = [Pair(str(i), f"{' '.join(WORDS)} {i}.", f"No {' '.join(WORDS)} {i}.") for i in range(12)]
+ECHOES: dict[str, Callable[[str], str]] = {
+    "the prompt": lambda message: message,
+    "in upper case": lambda message: message.upper(),
+    "a word per line": lambda message: "\n".join(message.split()),
+    "one word": lambda _: WORDS[0],
+    "JSON": lambda _: json.dumps({"finding": f"{WORDS[0]} of the {WORDS[1]}", "id": [WORDS[2]]}),
+    "joined": lambda _: "_".join(WORDS),
+    "cut off": lambda message: message[: len(message) // 2],
+}
 
 
 def letters(counts: Mapping[str, int]) -> str:
@@ -179,27 +210,12 @@ def test_brackets_in_a_row_are_decoded_once() -> None:
     assert count_calls(lambda: parse_corrections("[" * 2_000 + "{}", LINES)) < 2 * 2_000
 
 
-INVARIANTS: dict[str, Callable[[Any], object]] = {
-    "data": lambda _: True,
-    "query": lambda result: result[0] == "not_entailment" or result[1],
-    "report": lambda result: len(result["verdicts"]) == len(HYPOTHESES) or result["problems"],
-    "split": lambda sentences: all(sentence.strip() for sentence in sentences),
-    "rewritten": lambda report: report.strip(),
-    "paraphrase": lambda report: report.strip(),
-}
-TOKENS = "-:[]{}\"'`,\n answersnumber12evidencestatusphraseorignew"
-
-
 @pytest.mark.parametrize("parser", INVARIANTS)
 @settings(deadline=None)
 @given(text=st.text(max_size=200) | st.text(TOKENS, max_size=300))
 def test_any_text_is_parsed_or_refused(parser: str, text: str) -> None:
     with suppress(ValueError):
         assert INVARIANTS[parser](PARSERS[parser](text))
-
-
-REMARKS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("report_remarks.yaml").read_text("utf-8"))
-REWRITTEN = "Findings: The heart is normal in size. The lungs are clear.\n\nImpression: No acute process."
 
 
 @settings(deadline=None, max_examples=150)
@@ -209,14 +225,6 @@ def test_remarks_around_a_rewritten_report_are_removed(before: str, report: str,
 
 
 # Properties of the parser of GREEN's and VERT's notation
-
-GREEN_FORMS = {
-    "no full stops": [[r"(\n|: )(\d)\.(?=\s)", r"\1\2"]],
-    "bold headers": [[r"\[(.*?)\]:", r"**\1:**"]],
-    "lower-case headers": [["Clinically Significant Errors", "clinically significant errors"]],
-    "blank lines": [["\n", "\n\n"]],
-    "stars": [[r"\n\(", "\n* ("]],
-}
 
 
 def counts(assessment: Assessment) -> Counts:
@@ -284,15 +292,6 @@ def test_any_text_has_counts_in_range_or_is_refused(text: str) -> None:
     with suppress(ValueError):
         significant, insignificant, matched = counts(parse_assessment(text))
         assert all(0 <= count <= 99 for count in (*significant, *insignificant, matched))
-
-
-SORRY = "I'm sorry, but I cannot assess medical images."
-LLM_METRICS = [
-    name for name, entry in entries().items() if entry.is_builtin and entry.declared.requirements.judge == "model"
-]
-WORDS = ("Zebra", "quagga", "okapi", "Émile", "A7731")
-"""Words that no prompt has."""
-PAIRS = [Pair(str(i), f"{' '.join(WORDS)} {i}.", f"No {' '.join(WORDS)} {i}.") for i in range(12)]
 
 
 def client(model: MockChatModel, **options: Any) -> ChatClient:
@@ -403,17 +402,6 @@ def test_the_display_shows_the_first_failures(monkeypatch: pytest.MonkeyPatch) -
     lines = written.getvalue().splitlines()
     assert lines[: progress.MAX_FAILURES] == [f"judge:8000: problem {i}" for i in range(progress.MAX_FAILURES)]
     assert "problem 3" not in written.getvalue()
-
-
-ECHOES: dict[str, Callable[[str], str]] = {
-    "the prompt": lambda message: message,
-    "in upper case": lambda message: message.upper(),
-    "a word per line": lambda message: "\n".join(message.split()),
-    "one word": lambda _: WORDS[0],
-    "JSON": lambda _: json.dumps({"finding": f"{WORDS[0]} of the {WORDS[1]}", "id": [WORDS[2]]}),
-    "joined": lambda _: "_".join(WORDS),
-    "cut off": lambda message: message[: len(message) // 2],
-}
 
 
 @pytest.mark.parametrize(("name", "echo"), [*product([*LLM_METRICS, "judge", "splitter"], ECHOES)])
