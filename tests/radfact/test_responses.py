@@ -374,7 +374,9 @@ def test_judge_and_splitter_stop(options: dict[str, Any], tmp_path: Path) -> Non
         metric.score(PAIRS)
 
 
-def test_the_command_names_the_option_that_continues(run_radfact: Any, serve: Any) -> None:
+def test_the_command_names_the_option(run_radfact: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for interval in ("LINE_INTERVAL", "POLL_INTERVAL"):
+        monkeypatch.setattr(progress, interval, 3600.0)  # or a slow machine shows the progress, too
     server = serve(lambda *_: (200, {}, SORRY))
     rows = [f"{i},Effusion {i}.,No effusion {i}." for i in range(12)]
     Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
