@@ -234,11 +234,25 @@ def test_the_table_has_a_row_per_model_and_input_set(
     assert "mute: the model was not trained on this task." not in page
 
 
-def test_only_a_failed_config_is_trained_again(
+def test_only_failed_configs_are_trained_again(
     ablate: Ablate, commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "out" / "ablation.json"
+    commands.failing = {"base", "blind", "mute"}
+    with raises("run-failed") as caught:
+        ablate()
+    assert "base: train: the loss is nan" in str(caught.value)
+    assert not file.exists()
+    # Without the base config there are scores but no differences.
+    commands.failing = {"base"}
+    assert ablate("--infer").exit_code == 3
+    record = json.loads(file.read_text())
+    assert (record["base"], list(record["experiments"])) == (None, ["blind", "mute"])
+    scores = [score for row in record["experiments"].values() for score in row["scores"].values()]
+    assert {score["difference"] for score in scores} == {None}
+    assert "compared with" not in (tmp_path / "out" / "ablation.md").read_text()
     commands.failing = {"blind"}
+    shutil.rmtree(tmp_path / "runs" / "blind")
     result = ablate()
     assert result.exit_code == 3
     assert "skipped: blind: train: the loss is nan" in result.output
@@ -248,30 +262,9 @@ def test_only_a_failed_config_is_trained_again(
     assert record["failures"] == [["blind", "train: the loss is nan"]]
     commands.failing = set()
     assert ablate().exit_code == 0
-    assert commands.trained == ["base", "blind", "mute", "blind"]
+    assert commands.trained == ["base", "blind", "mute"] * 2 + ["base", "blind", "blind"]
     complete = file.read_text()
     monkeypatch.delattr("maira.generate.drafts.start_engine")
     assert ablate().exit_code == 0
-    assert len(commands.trained) == 4
+    assert len(commands.trained) == 9
     assert file.read_text() == complete
-
-
-def test_without_the_base_config_there_are_scores_but_no_differences(
-    ablate: Ablate, commands: Commands, tmp_path: Path
-) -> None:
-    commands.failing = {"base"}
-    assert ablate("--infer").exit_code == 3
-    record = json.loads((tmp_path / "out" / "ablation.json").read_text())
-    assert commands.trained == ["base", "blind", "mute"]
-    assert record["base"] is None
-    scores = [score for row in record["experiments"].values() for score in row["scores"].values()]
-    assert {score["difference"] for score in scores} == {None}
-    assert "compared with" not in (tmp_path / "out" / "ablation.md").read_text()
-
-
-def test_no_table_is_written_if_all_configs_fail(ablate: Ablate, commands: Commands, tmp_path: Path) -> None:
-    commands.failing = {"base", "blind", "mute"}
-    with raises("run-failed") as caught:
-        ablate()
-    assert "base: train: the loss is nan" in str(caught.value)
-    assert not (tmp_path / "out" / "ablation.json").exists()
