@@ -321,9 +321,7 @@ class SignalingConsole(Console):
             self.printed.set()
 
 
-def test_without_terminal_lines_come_at_intervals_and_a_silent_server_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_terminal_lines_come_at_intervals_and_a_silent_server_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LINE_INTERVAL", 0.001)
     monkeypatch.setattr(live, "POLL_INTERVAL", 0.001)
     monkeypatch.setattr(live, "SILENT_SECONDS", 0.0)

@@ -143,9 +143,7 @@ def test_a_duplicate_sentence_is_judged_once_and_counted_twice() -> None:
 
 
 @given(st.lists(st.tuples(*[st.lists(st.sampled_from(["a", "b", "c"]), max_size=3)] * 2), min_size=1, max_size=6))
-def test_a_dataset_is_one_call_without_duplicates_by_premises(
-    reports: list[tuple[list[str], list[str]]],
-) -> None:
+def test_a_dataset_is_one_call_without_duplicates_by_premises(reports: list[tuple[list[str], list[str]]]) -> None:
     judge = Oracle(verbatim)
     RadFact(judge=judge, bootstrap=0).score([Pair(str(i), texts(*a), texts(*b)) for i, (a, b) in enumerate(reports)])
     queries = [query for call in judge.calls for query in call]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from call_counts import count_calls
 from error_checks import raises_code
 from hypothesis import given
@@ -33,6 +34,7 @@ from radfact.statistics.significance import (
     randomization_test,
 )
 
+CASES = yaml.safe_load(Path(__file__).with_name("statistics.yaml").read_text("utf-8"))
 shares = st.floats(0, 1) | st.just(math.nan)
 
 
@@ -72,24 +74,12 @@ def test_intervals_are_those_of_replicates_drawn_one_by_one(samples: list[tuple[
             assert spread(summaries[name]) == pytest.approx(row, abs=1e-12)
 
 
-NO = math.nan
-
-
-@pytest.mark.parametrize(
-    ("precision", "recall", "expected"),
-    [
-        ([1.0, 0.0], [0.0, 1.0], {"p": (0.5, 2), "r": (0.5, 2), "f": (0.5, 2)}),
-        ([1.0, NO, 0.5], [NO, 1.0, 0.75], {"p": (0.75, 2), "r": (0.875, 2), "f": (pytest.approx(21 / 26), 1)}),
-        ([NO, NO], [1.0, 1.0], {"p": (None, 0), "r": (1.0, 2), "f": (None, 0)}),
-        ([], [], dict.fromkeys("prf", (None, 0))),
-    ],
-    ids=["the F1 of a set is that of its means", "samples without a value", "no value", "no samples"],
-)
+@pytest.mark.parametrize(("precision", "recall", "expected"), CASES["points"])
 def test_points_are_means_over_the_samples_with_a_value(
-    precision: list[float], recall: list[float], expected: dict[str, tuple[float | None, int]]
+    precision: list[float], recall: list[float], expected: dict[str, list[float | None]]
 ) -> None:
     summaries = summarize({"p": precision, "r": recall}, f1={"f": ("p", "r")}, replicates=5)
-    assert {name: (summary.point, summary.n) for name, summary in summaries.items()} == expected
+    assert {name: [summary.point, summary.n] for name, summary in summaries.items()} == expected
 
 
 def test_without_replicates_there_is_a_point_and_no_interval() -> None:
@@ -180,19 +170,7 @@ def test_an_interval_contains_the_value_and_follows_the_clusters() -> None:
 COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize(
-    ("expert", "predicted", "f1"),
-    [
-        # VERT, appendix C. Report 1: 1 detected, 2 missed; report 2: 1 detected, 1 too many.
-        ([3, 1], [1, 2], 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)),
-        # A score whose denominator is 0 is 0.
-        ([0, 0], [0, 1], 0),
-        ([0], [0], 0),
-        # Reports without a count are excluded.
-        ([3, 1], [math.nan, 1], 1),
-        ([1], [math.nan], None),
-    ],
-)
+@pytest.mark.parametrize(("expert", "predicted", "f1"), CASES["f1"])
 def test_error_type_f1_by_hand(expert: list[float], predicted: list[float], f1: float | None) -> None:
     assert raters.error_type_f1(expert, predicted) == (None if f1 is None else pytest.approx(f1))
 
@@ -294,18 +272,7 @@ def test_a_score_with_values_in_one_cluster_has_no_interval() -> None:
     assert scores["y"].low is not None
 
 
-@pytest.mark.parametrize(
-    ("raw", "adjusted"),
-    [
-        # Worked by hand: 4 x 0.01; max(0.04, 3 x 0.02); max(0.06, 2 x 0.03); max(0.06, 0.04).
-        ([0.01, 0.04, 0.03, 0.02], [0.04, 0.06, 0.06, 0.06]),
-        # Two tests: a missing p-value does not belong to the family.
-        ([0.03, None, 0.01], [0.03, None, 0.02]),
-        ([0.6, 0.7], [1.0, 1.0]),
-        ([None], [None]),
-        ([], []),
-    ],
-)
+@pytest.mark.parametrize(("raw", "adjusted"), CASES["holm"])
 def test_holm(raw: list[float | None], adjusted: list[float | None]) -> None:
     assert adjust_holm(raw) == pytest.approx(adjusted)
 
@@ -324,17 +291,7 @@ def _manifest(folder: Path, **columns: list[Any]) -> tuple[Path, Path]:
     return folder / "drafts.jsonl", folder / "manifest.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("columns", "cluster", "by", "labels"),
-    [
-        ({"patient_id": ["a", "a", None, "b"], "study_id": [*"1234"]}, None, "patient_id", ["a", "a", None]),
-        ({"patient_id": [None] * 4, "study_id": [*"1134"]}, None, "study_id", [*"113"]),
-        ({"patient_id": [*"aaaa"], "study_id": [1, 1, 3, 4]}, "study_id", "study_id", [*"113"]),
-        ({"patient_id": [*"aaaa"], "site": ["x", "y", "y", ""]}, "site", "site", [*"xyy"]),
-        ({"patient_id": [*"aaaa"]}, "none", None, [None] * 3),
-        ({}, None, None, [None] * 3),
-    ],
-)
+@pytest.mark.parametrize(("columns", "cluster", "by", "labels"), CASES["clusters"])
 def test_clusters_come_from_the_manifest(
     tmp_path: Path, columns: dict[str, list[Any]], cluster: str | None, by: str | None, labels: list[str | None]
 ) -> None:
