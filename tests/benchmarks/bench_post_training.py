@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import yaml
 
 from maira.train.validation import sentence_statistics
 from radfact import evaluate, read_candidates_and_references
@@ -37,24 +38,7 @@ SHOWN = {"spatial_f1": "spatial F1", "logical_f1": "logical F1", "findings": "fi
 """Scores of the printed table; `results.json` has all."""
 STATISTICS = ("words", "normal_sentence_share", "boxes_per_sentence")
 REPLICATES = 1000
-
-
-class Arm(NamedTuple):
-    """One arm of the comparison."""
-
-    label: str
-    config: str
-    batch: int
-    steps: int
-    options: Mapping[str, object]
-
-
-ARMS = {
-    "supervised": Arm("supervised", "phantom_grpo.yaml", 64, 60, {"grpo": "null"}),
-    "grpo": Arm("GRPO, findings and boxes", "phantom_grpo.yaml", 64, 30, {}),
-    "grpo_rouge_l": Arm("GRPO, ROUGE-L", "phantom_grpo.yaml", 64, 30, {"grpo.reward.scores": "{rouge_l: 1.0}"}),
-    "dpo": Arm("DPO, findings and boxes", "phantom_dpo.yaml", 32, 34, {"epochs": "null", "learning_rate": 5e-5}),
-}
+ARMS: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 BASELINE = "supervised"
 
 
@@ -103,9 +87,14 @@ def train(arm: str, seed: int, manifests: Mapping[str, Path], out: Path) -> Path
         run(out, f"{name}.preferences", "preferences", *pair, *options)
         sources = json.dumps([{"manifest": str(manifests["pairs"]), "preferences": str(preferences)}])
     overrides = {"model": CHECKPOINT, "train": sources, "validation.sources": "[]", "seed": seed}
-    overrides |= {"global_batch": spec.batch, "passes": spec.batch * spec.steps, "trackers": "[]", "out": out / name}
-    overrides |= spec.options
-    config = ROOT / "configs" / spec.config
+    overrides |= {
+        "global_batch": spec["batch"],
+        "passes": spec["batch"] * spec["steps"],
+        "trackers": "[]",
+        "out": out / name,
+    }
+    overrides |= spec["options"]
+    config = ROOT / "configs" / spec["config"]
     run(out, f"{name}.train", "train", config, *(f"{key}={value}" for key, value in overrides.items()))
     return draft(out / name / "checkpoint", name, manifests["test"], out)
 
@@ -182,7 +171,7 @@ def main() -> None:
     write_json(out / "results.json", table)
     rows = []
     for arm, row in table.items():
-        cells = [ARMS[arm].label if arm in ARMS else "shipped checkpoint"]
+        cells = [ARMS[arm]["label"] if arm in ARMS else "shipped checkpoint"]
         for name in SHOWN:
             low, high = row[name]["difference_interval"]
             cells.append(f"{row[name]['mean']:.3f}" + ("" if arm == BASELINE else f" ({low:+.3f} to {high:+.3f})"))

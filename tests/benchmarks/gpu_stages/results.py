@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,9 @@ class Results:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.path.exists():
-            self.rows = [row for line in self.path.read_text(encoding="utf-8").splitlines() if (row := _parse(line))]
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
+            with suppress(ValueError):
+                self.rows.append(json.loads(line))
 
     @property
     def path(self) -> Path:
@@ -128,14 +130,6 @@ class Setup:
 
 def _format(value: float | str | None) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else "" if value is None else str(value)
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and {"stage", "case", "name"} <= row.keys() else None
 
 
 def parse_case(case: str) -> dict[str, str]:
