@@ -20,7 +20,6 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.train.config.run_config import TrainConfig
 
 
 @pytest.fixture
@@ -93,23 +92,6 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(TransformersEngine, "generate", spy)
     return ids
-
-
-@pytest.fixture
-def make_recipe(checkpoint: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
-    """Return a function that makes configs for the shared checkpoint; their studies are never read."""
-
-    def make(**options: Any) -> TrainConfig:
-        values: dict[str, Any] = {
-            "model": checkpoint,
-            "train": [{"manifest": "none.jsonl"}],
-            "out": tmp_path / "run",
-            "passes": 128,
-            "precision": "no",
-        }
-        return TrainConfig.model_validate(values | options)
-
-    return make
 
 
 @pytest.fixture

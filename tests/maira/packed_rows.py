@@ -1,4 +1,4 @@
-"""Packed rows of random samples for a tiny model, and the same samples by themselves; shared by tests of training."""
+"""Packed rows of samples for a tiny model, and the same samples by themselves; shared by tests of training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from maira.data.study import Study
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
+from maira.model.processor import MairaProcessor
+from maira.model.task_examples import make_example
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.loss import MairaLossModel
 
@@ -41,13 +44,12 @@ def pack(samples: Sequence[EncodedSample], padding: int = 0, totals: StepTotals 
 def alone(training: MairaLossModel, sample: EncodedSample) -> tuple[Tensor, Tensor]:
     """Losses of one sample by the model's plain forward pass: summed cross-entropy, and the patches' loss."""
     model = training.model
-    pixels = torch.from_numpy(sample.images)[:, None].expand(-1, 3, -1, -1)
-    logits = model(input_ids=torch.tensor([sample.input_ids]), pixel_values=pixels).logits[0].float()
-    targets = torch.tensor(sample.input_ids[sample.prompt_tokens :])
-    answer = F.cross_entropy(logits[sample.prompt_tokens - 1 : -1], targets, reduction="sum")
+    scores = answer_scores(model, sample.input_ids, sample.prompt_tokens, sample.images)
+    answer = F.cross_entropy(scores, torch.tensor(sample.input_ids[sample.prompt_tokens :]), reduction="sum")
     if training.patch_head is None:
         return answer, answer.new_zeros(())
-    found = training.patch_head(model.model.vision_tower(pixels[:1]))[0]
+    frontal = torch.from_numpy(sample.images[:1])[:, None].expand(-1, 3, -1, -1)
+    found = training.patch_head(model.model.vision_tower(frontal))[0]
     assert sample.coverage is not None
     wrong = F.binary_cross_entropy_with_logits(found, torch.from_numpy(sample.coverage), reduction="none")
     return answer, wrong.sum(1).mean()
@@ -76,3 +78,17 @@ def trainable(config: MairaConfig, frozen: bool = False, **text: Any) -> MairaFo
             if parameter.ndim >= 2:
                 parameter.mul_(5)
     return model.train()
+
+
+def encode_prompt(study: Study, processor: MairaProcessor) -> tuple[list[int], Any]:
+    """The tokens and images, (images, size, size), of the prompt of a grounded report."""
+    example = make_example(study, "grounded")
+    images = processor.image_processor(list(example.images))["pixel_values"][:, 0].numpy()
+    return processor.encode_example(example), images
+
+
+def answer_scores(model: Any, ids: list[int], prompt: int, images: Any) -> Tensor:
+    """The logits of each token of an answer, by the model's plain forward pass."""
+    pixels = torch.from_numpy(images)[:, None].expand(-1, 3, -1, -1)
+    scores: Tensor = model(input_ids=torch.tensor([ids]), pixel_values=pixels).logits[0, prompt - 1 : -1].float()
+    return scores

@@ -25,39 +25,33 @@ from maira.train.config.run_config import TrainConfig
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import make_lr_schedule, make_optimizer, parallelize, prepare_blocks
 
+Gradients = dict[str, Tensor]
+
 
 class Alive(TorchDispatchMode):
-    """Counts the bytes of live tensors that were created while it was active."""
+    """Notes the bytes of tensors that are created while it is active."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: dict[StorageWeakRef, int] = {}
+        self.created: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = operation(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(output):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self.made[StorageWeakRef(storage)] = storage.nbytes()
+        storages = [leaf.untyped_storage() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        self.created |= {StorageWeakRef(storage): storage.nbytes() for storage in storages}
         return output
 
-    @property
-    def count(self) -> int:
-        """Bytes."""
-        return sum(size for storage, size in self.made.items() if not storage.expired())
 
-
-def computed(
-    config: MairaConfig, train_config: TrainConfig | None, *, training: bool = True
-) -> tuple[dict[str, Tensor], int]:
+def computed(config: MairaConfig, train_config: TrainConfig | None, training: bool = True) -> tuple[Gradients, int]:
     """Gradients of a step with all parts trained, and the bytes that wait for the backward pass."""
     model = MairaLossModel(trainable(config), KINDS, 0.5).train(training)
     if train_config is not None:
         prepare_blocks(model, train_config)
     row = pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding=5)
-    with Alive() if train_config is None or not train_config.compile else nullcontext() as alive:
+    alive = Alive()
+    with alive if train_config is None or not train_config.compile else nullcontext():
         total = model(row).total(row.totals, 0.5)
-    waiting = alive.count if alive is not None else 0
+    waiting = sum(size for storage, size in alive.created.items() if not storage.expired())
     total.backward()
     return gradients(model), waiting
 

@@ -50,10 +50,12 @@ def folders(state: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) 
 
 
 KINDS = ("released", "transformers5", "in memory", "saved")
+Folders = dict[str, Path]
+Images = list[Tensor]
 
 
 @pytest.fixture(scope="module")
-def pixels() -> list[Tensor]:
+def pixels() -> Images:
     """The images of each prompt."""
     generator = torch.Generator().manual_seed(3)
     return [torch.randn(count, 3, 56, 56, generator=generator) for count in (1, 2, 3)]
@@ -63,12 +65,6 @@ def load(folder: Path, **options: Any) -> MairaForConditionalGeneration:
     model = MairaForConditionalGeneration.from_pretrained(folder, **options)
     assert isinstance(model, MairaForConditionalGeneration)
     return model
-
-
-def batch(pixels: list[Tensor]) -> dict[str, Tensor]:
-    longest = max(map(len, TEXTS))
-    ids = torch.tensor([[0] * (longest - len(text)) + text for text in TEXTS])
-    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": torch.cat(pixels)}
 
 
 def content(folder: Path) -> dict[str, tuple[str, bytes]]:
@@ -83,23 +79,20 @@ def content(folder: Path) -> dict[str, tuple[str, bytes]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_logits_equal_the_assembly(
-    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], kind: str
-) -> None:
+def test_logits_equal_the_assembly(folders: Folders, assembly: Assembly, pixels: Images, kind: str) -> None:
     model = load(folders[kind])
     for ids, images in zip(TEXTS, pixels, strict=True):
         result = model(input_ids=torch.tensor([ids]), pixel_values=images).logits[0]
         torch.testing.assert_close(result, assembly.logits(ids, images), atol=1e-5, rtol=0)
 
 
-def test_generation_token_by_token_equals_the_assembly(
-    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor]
-) -> None:
-    inputs = batch(pixels)
-    model = load(folders["released"])
-    written = model.generate(**inputs, max_new_tokens=16, do_sample=False, eos_token_id=None)
-    for row, (ids, images) in enumerate(zip(TEXTS, pixels, strict=True)):
-        assert written[row, -16:].tolist() == assembly.greedy(ids, images, 16)
+def test_generation_token_by_token_equals_the_assembly(folders: Folders, assembly: Assembly, pixels: Images) -> None:
+    longest = max(map(len, TEXTS))
+    ids = torch.tensor([[0] * (longest - len(text)) + text for text in TEXTS])
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long(), "pixel_values": torch.cat(pixels)}
+    written = load(folders["released"]).generate(**inputs, max_new_tokens=16, do_sample=False, eos_token_id=None)
+    for row, text, images in zip(written, TEXTS, pixels, strict=True):
+        assert row[-16:].tolist() == assembly.greedy(text, images, 16)
 
 
 def test_the_release_has_522_tensors() -> None:
@@ -110,7 +103,7 @@ def test_the_release_has_522_tensors() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @torch.no_grad()
 def test_every_dtype_is_read_unchanged_or_converted_on_request(
-    state: dict[str, Tensor], tmp_path: Path, pixels: list[Tensor], dtype: torch.dtype
+    state: dict[str, Tensor], tmp_path: Path, pixels: Images, dtype: torch.dtype
 ) -> None:
     name = str(dtype).removeprefix("torch.")
     stored = {key: tensor.to(dtype) for key, tensor in state.items()}
@@ -122,7 +115,7 @@ def test_every_dtype_is_read_unchanged_or_converted_on_request(
 
 
 def test_an_offloaded_model_is_run_and_saved(
-    folders: dict[str, Path], assembly: Assembly, pixels: list[Tensor], tmp_path: Path
+    folders: Folders, assembly: Assembly, pixels: Images, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"device_map": "auto", "max_memory": {"cpu": 200_000}, "offload_folder": tmp_path / "off"}
     model = load(folders["released"], **options)
@@ -135,20 +128,19 @@ def test_an_offloaded_model_is_run_and_saved(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_is_saved_as_the_release(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_a_model_is_saved_as_the_release(folders: Folders, tmp_path: Path, kind: str) -> None:
     load(folders[kind]).save_pretrained(tmp_path)
     assert content(tmp_path) == content(folders["released"])
     config = json.loads((tmp_path / "config.json").read_text())
     assert "auto_map" not in config
-    assert {
-        name: config["vision_config"][name] for name in VISION if name != "reshape_hidden_states"
-    }.items() <= VISION.items()
+    vision = {name: config["vision_config"][name] for name in VISION.keys() - {"reshape_hidden_states"}}
+    assert vision.items() <= VISION.items()
     assert config["text_config"]["rope_scaling"]["factor"] == 1.5
     same = ("architectures", "model_type", "image_seq_length", "vision_feature_layer", "torch_dtype")
     assert [config[name] for name in same] == [CONFIG[name] for name in same]
 
 
-def test_adapters_are_saved_and_read_as_by_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_adapters_are_saved_and_read_as_by_transformers(folders: Folders, tmp_path: Path) -> None:
     model = load(folders["released"])
     model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     model.save_pretrained(tmp_path)
@@ -159,9 +151,7 @@ def test_adapters_are_saved_and_read_as_by_transformers(folders: dict[str, Path]
     assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in expected.items())
 
 
-def test_vocabulary_and_head_are_resized_together(
-    folders: dict[str, Path], pixels: list[Tensor], tmp_path: Path
-) -> None:
+def test_vocabulary_and_head_are_resized_together(folders: Folders, pixels: Images, tmp_path: Path) -> None:
     model = load(folders["released"])
     rows = model.get_input_embeddings().weight.shape[0]
     model.resize_token_embeddings(rows + 3)
@@ -173,15 +163,12 @@ def test_vocabulary_and_head_are_resized_together(
 
 @pytest.mark.parametrize("kind", ["released", "transformers5"])
 def test_missing_unexpected_and_reshaped_tensors_are_errors(
-    state: dict[str, Tensor], folders: dict[str, Path], tmp_path: Path, kind: str
+    state: dict[str, Tensor], folders: Folders, tmp_path: Path, kind: str
 ) -> None:
     """The key and the value are parts of a fused projection in memory."""
     tensors = {"released": state, "transformers5": in_transformers5(state)}[kind]
-    lost = (
-        "layers.1.mlp.up_proj.weight",
-        "layer.0.attention.attention.key.weight",
-        "layer.0.attention.attention.value.weight",
-    )
+    attention = "layer.0.attention.attention"
+    lost = ("layers.1.mlp.up_proj.weight", f"{attention}.key.weight", f"{attention}.value.weight")
     wrong = {name: tensor for name, tensor in tensors.items() if not name.endswith(lost)}
     wrong["vision_tower.pooler.weight"] = torch.zeros(3)
     cut = next(name for name in tensors if name.endswith("layers.4.bias"))
@@ -190,20 +177,16 @@ def test_missing_unexpected_and_reshaped_tensors_are_errors(
     with pytest.raises(InputError) as caught:
         load(folder)
     message = str(caught.value)
-    encoder = "vision_tower.encoder.layer.0.attention.attention"
+    encoder = f"vision_tower.encoder.{attention}"
     missing = (f"{encoder}.key.weight", f"{encoder}.value.weight", "language_model.model.layers.1.mlp.up_proj.weight")
     assert {*message.partition("missing: ")[2].partition(";")[0].split(", ")} == {*missing}
     assert "unexpected: vision_tower.pooler.weight;" in message
     assert message.endswith("layers.4.bias (expected [32], found [31])")
 
 
-def test_loading_faults_reported_by_transformers_are_errors(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loading_faults_reported_by_transformers_are_errors(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a version of transformers that does not rename as requested would leave random weights."""
-    import maira.model.modeling as module
-
-    monkeypatch.setattr(module, "CheckpointWeights", lambda *_: None)
+    monkeypatch.setattr("maira.model.modeling.CheckpointWeights", lambda *_: None)
     config = MairaConfig.from_pretrained(folders["released"])
     config.projector_n_layers = 5
     with pytest.raises(InputError, match=r"missing: model\.multi_modal_projector\.layers\.8\.bias"):
@@ -227,18 +210,17 @@ def test_a_configuration_of_another_model_is_refused(change: dict[str, Any], mes
 @pytest.mark.parametrize("size", [None, 100])
 def test_a_missing_or_damaged_shard_is_named(state: dict[str, Tensor], tmp_path: Path, size: int | None) -> None:
     folder = write_released(tmp_path / "in", state)
-    shard = sorted(folder.glob("model-00002*"))[0]
-    content = shard.read_bytes()
-    shard.unlink()
-    if size is not None:
-        shard.write_bytes(content[:size])
+    (shard,) = folder.glob("model-00002*")
+    if size is None:
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:size])
     with raises_code(ErrorCode.FILE_NOT_FOUND if size is None else ErrorCode.FILE_UNREADABLE, file=shard):
         load(folder)
 
 
 @pytest.mark.parametrize("auto_class", [AutoModelForCausalLM, AutoModelForImageTextToText])
-def test_the_auto_classes_read_the_release_without_its_code(folders: dict[str, Path], auto_class: Any) -> None:
+def test_the_auto_classes_read_the_release_without_its_code(folders: Folders, auto_class: Any) -> None:
     """Its configuration names `configuration_maira2.py`, which the folder does not have."""
-    assert (
-        type(auto_class.from_pretrained(folders["released"], trust_remote_code=True)) is MairaForConditionalGeneration
-    )
+    model = auto_class.from_pretrained(folders["released"], trust_remote_code=True)
+    assert type(model) is MairaForConditionalGeneration

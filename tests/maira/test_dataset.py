@@ -32,9 +32,8 @@ def opened(processor: MairaProcessor, tmp_path: Path) -> Opener:
     """Opens the corpus of a manifest, or of the sources of a recipe."""
 
     def opening(train: Any, *, patch_grid: int | None = None, **changes: Any) -> StudyDataset:
-        made = minimal_config(
-            **{"train": train, "passes": None, "epochs": 2, "global_batch": 8, "token_budget": 1000} | changes
-        )
+        own = {"train": train, "passes": None, "epochs": 2, "global_batch": 8, "token_budget": 1000}
+        made = minimal_config(**own | changes)
         return open_dataset(made, made.train, processor, tmp_path / "tables", patch_grid=patch_grid)
 
     return opening
@@ -75,9 +74,8 @@ def test_a_sample_holds_prompt_answer_images_and_coverage(
 
 def test_shards_give_the_samples_of_their_manifest(opened: Opener, phantoms: Path, tmp_path: Path) -> None:
     pack_shards(phantoms, tmp_path / "shards", shard_size=20_000)
-    files, shards = (
-        opened([source], patch_grid=4) for source in ({"manifest": phantoms}, {"shards": str(tmp_path / "shards")})
-    )
+    sources = {"manifest": phantoms}, {"shards": str(tmp_path / "shards")}
+    files, shards = (opened([source], patch_grid=4) for source in sources)
     np.testing.assert_array_equal(files.table, shards.table)
     assert files.kinds == shards.kinds
     for row in range(len(files.table)):
@@ -129,12 +127,7 @@ def test_a_table_is_cached_until_its_inputs_change(
 ) -> None:
     made: list[Any] = []
     plain = module._make_table
-
-    def counting(*args: Any) -> Any:
-        made.append(args)
-        return plain(*args)
-
-    monkeypatch.setattr(module, "_make_table", counting)
+    monkeypatch.setattr(module, "_make_table", lambda *args: (made.append(args), plain(*args))[1])
     first = opened(phantoms)
     again = opened(phantoms, seed=3, token_budget=500)
     np.testing.assert_array_equal(first.table, again.table)
@@ -155,9 +148,8 @@ def test_processes_build_the_same_table(
     for name, value in (("_SINGLE_PROCESS", 0), ("_CHUNK", 3), ("usable_cores", lambda: 2)):
         monkeypatch.setattr(module, name, value)
     counts: list[tuple[int, int]] = []
-    together = open_dataset(
-        alone.config, alone.config.train, alone.processor, tmp_path / "2", on_progress=lambda *done: counts.append(done)
-    )
+    sources = (alone.config, alone.config.train, alone.processor, tmp_path / "2")
+    together = open_dataset(*sources, on_progress=lambda *done: counts.append(done))
     np.testing.assert_array_equal(alone.table, together.table)
     assert (alone.kinds, alone.notes) == (together.kinds, together.notes)
     assert counts[-1] == (28, 28)
@@ -176,12 +168,11 @@ def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
     assert dataset.encode(0).sample_id == ids[0]
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("chunk", [module._CHUNK, 5])
 def test_duplicate_sample_ids_are_refused(
-    opened: Opener, phantoms: Path, apart: bool, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, phantoms: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if apart:
-        monkeypatch.setattr(module, "_CHUNK", 5)
+    monkeypatch.setattr(module, "_CHUNK", chunk)
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     (phantoms.parent / "twice.jsonl").write_text("\n".join([*lines[:8], lines[1]]), encoding="utf-8")
     with raises("twice.jsonl: sample_id: duplicate") as caught:

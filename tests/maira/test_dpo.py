@@ -14,12 +14,11 @@ import pytest
 import torch
 from draft_files import read_rows
 from error_checks import raises, raises_code
-from packed_rows import gradients
+from packed_rows import answer_scores, encode_prompt, gradients
 from PIL import Image
-from post_runs import answer_scores, encode_prompt, post_values, start
 from review_files import CORNERS, change, finish, new_store
 from test_train import Interrupted, interrupt_at, is_same, weights
-from tiny_runs import CASES, Command, metrics, write_damaged
+from tiny_runs import CASES, Command, metrics, post_values, start, write_damaged
 from typer.testing import CliRunner
 
 from maira.cli.main import app
@@ -112,11 +111,8 @@ def test_loss_and_gradient_are_those_of_the_formula(
     for pair in pairs:
         assert pair.preference is not None
         assert pair.preference.reference_log_probs is not None
-        chosen, rejected = (
-            log_prob(model, ids, pair.prompt_tokens, pair.images)
-            for ids in (pair.input_ids, pair.preference.rejected_ids)
-        )
-        references = pair.preference.reference_log_probs
+        answers, references = (pair.input_ids, pair.preference.rejected_ids), pair.preference.reference_log_probs
+        chosen, rejected = (log_prob(model, ids, pair.prompt_tokens, pair.images) for ids in answers)
         margin = BETA * ((chosen - references[0]) - (rejected - references[1]))
         mean = -chosen / (len(pair.input_ids) - pair.prompt_tokens)
         total = total - torch.log(1 / (1 + torch.exp(-margin))) + NLL_WEIGHT * mean
@@ -229,11 +225,9 @@ def test_changed_preferences_have_another_fingerprint(
     first, *others = read_rows(preferences)
     changed = tmp_path / "preferences.jsonl"
     write_jsonl(changed, [{**first, "chosen": first["rejected"], "rejected": first["chosen"]}, *others])
-    before, after = (
-        open_preferences(TrainConfig.model_validate(recipe(tmp_path, file=file)), processor, 4096).table
-        for file in (preferences, changed)
-    )
-    assert before.tobytes() != after.tobytes()
+    configs = (TrainConfig.model_validate(recipe(tmp_path, file=file)) for file in (preferences, changed))
+    before, after = (open_preferences(config, processor, 4096).table.tobytes() for config in configs)
+    assert before != after
 
 
 @pytest.mark.slow

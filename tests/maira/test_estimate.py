@@ -133,16 +133,8 @@ def test_the_command_writes_json_or_a_table_of_every_part(tmp_path: Path) -> Non
 @pytest.fixture
 def post_training_file(checkpoint: Path, phantoms: Path, tmp_path: Path) -> Path:
     file = tmp_path / "grpo.yaml"
-    values = {
-        "model": str(checkpoint),
-        "train": str(phantoms),
-        "out": "o",
-        "tasks": {"grounded": 1},
-        "grpo": {"num_generations": 4, "max_new_tokens": 24},
-        "global_batch": 8,
-        "token_budget": 1024,
-        "epochs": 2,
-    }
+    values = {"model": str(checkpoint), "train": str(phantoms), "out": "o", "tasks": {"grounded": 1}, "epochs": 2}
+    values |= {"grpo": {"num_generations": 4, "max_new_tokens": 24}, "global_batch": 8, "token_budget": 1024}
     file.write_text(json.dumps(values))
     return file
 

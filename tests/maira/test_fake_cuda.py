@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from packed_rows import KINDS, make_sample, pack
+from tiny_runs import minimal_config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -109,10 +110,9 @@ def test_a_step_reads_its_losses_and_norm_only(
     device: torch.device,
     config: MairaConfig,
     processor: MairaProcessor,
-    make_recipe: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe: TrainConfig = make_recipe(precision="bf16", activation_checkpointing=checkpointing)
+    recipe = minimal_config(precision="bf16", activation_checkpointing=checkpointing)
     totals = StepTotals(40, 4)
     rows = [pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding, totals) for padding in (5, 0)]
     policy: nn.Module | None = None

@@ -1,6 +1,9 @@
-"""Drafting a test set: order, boxes on the original image, resume, failures."""
+"""Drafting a test set, by the function and as a user types it: order, resume, failures."""
 
+import json
 import shutil
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,10 @@ import pytest
 from draft_files import read_rows, without_time
 from error_checks import raises_code
 from PIL import Image
+from typer.testing import CliRunner, Result
 
-from maira.data.manifest import read_failures
+from maira.cli.main import app
+from maira.data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
 from maira.data.study import Study
 from maira.generate import drafts
 from maira.generate.drafts import ResponseFile, generate_drafts, make_draft
@@ -19,41 +24,64 @@ from maira.model.task_examples import make_example
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Sentence
 
+Draft = Callable[..., tuple[int, list[Any]]]
+Command = Callable[..., Result]
 
-def _run(studies: list[Study], checkpoint: Path, out: Path, **options: Any) -> tuple[int, list[Any]]:
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "drafts.jsonl"
+
+
+@pytest.fixture
+def draft(checkpoint: Path, out: Path) -> Draft:
+    """Return a function that drafts studies with few tokens."""
     settings: dict[str, Any] = {"options": GenerationOptions(max_new_tokens=12), "engine": EngineOptions(batch_size=2)}
-    return generate_drafts(studies, checkpoint, out, **settings | options)
+
+    def run(studies: list[Study], **options: Any) -> tuple[int, list[Any]]:
+        return generate_drafts(studies, checkpoint, **{"out": out, **settings, **options})
+
+    return run
 
 
-def test_drafts_follow_manifest_order_for_any_batch_size(
-    studies: list[Study], checkpoint: Path, tmp_path: Path
-) -> None:
-    assert _run(studies, checkpoint, tmp_path / "two.jsonl") == (5, [])
-    assert [row["sample_id"] for row in read_rows(tmp_path / "two.jsonl")] == [study.sample_id for study in studies]
-    _run(studies, checkpoint, tmp_path / "one.jsonl", engine=EngineOptions(batch_size=1))
-    assert without_time(tmp_path / "one.jsonl") == without_time(tmp_path / "two.jsonl")
+@pytest.fixture
+def command(checkpoint: Path, out: Path) -> Command:
+    """Return a function that runs `maira generate` for a manifest."""
+
+    def run(manifest: Path, *more: str) -> Result:
+        paths = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out)]
+        return CliRunner().invoke(app, ["generate", *paths, "--max-new-tokens", "12", "--device", "cpu", *more])
+
+    return run
 
 
-def test_an_empty_response_is_a_failure(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_drafts_follow_manifest_order_for_any_batch_size(studies: list[Study], draft: Draft, out: Path) -> None:
+    assert draft(studies) == (5, [])
+    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in studies]
+    one = out.with_name("one.jsonl")
+    draft(studies, out=one, engine=EngineOptions(batch_size=1))
+    assert without_time(one) == without_time(out)
+
+
+def test_an_empty_response_is_a_failure(studies: list[Study], draft: Draft, out: Path) -> None:
     with raises_code(ErrorCode.RUN_FAILED, match="empty response ''; it ended at the limit"):
-        _run(studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(max_new_tokens=1))
-    failed = read_failures(tmp_path / "failures.jsonl")
+        draft(studies, options=GenerationOptions(max_new_tokens=1))
+    failed = read_failures(out.with_name("failures.jsonl"))
     assert [failure.sample_id for failure in failed] == [study.sample_id for study in studies]
-    assert not (tmp_path / "drafts.jsonl").exists()
+    assert not out.exists()
 
 
 def test_free_decoding_equals_transformers_generate(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, model: Any, processor: Any
+    studies: list[Study], draft: Draft, out: Path, model: Any, processor: Any
 ) -> None:
-    out = tmp_path / "drafts.jsonl"
-    _run(studies, checkpoint, out, engine=EngineOptions(free=True))
+    draft(studies, engine=EngineOptions(free=True))
     for row, study in zip(read_rows(out), studies, strict=True):
         example = make_example(study, "grounded")
         inputs = processor([example.images], [processor.render(example.messages)])
         ids = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
         assert row["raw"] == processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
     with raises_code(ErrorCode.OUTPUT_CONFLICT, match="free", file=out):
-        _run(studies, checkpoint, out)
+        draft(studies)
 
 
 def test_loops_are_cut_unless_decoding_is_free(studies: list[Study]) -> None:
@@ -65,46 +93,44 @@ def test_loops_are_cut_unless_decoding_is_free(studies: list[Study]) -> None:
 
 
 def test_a_finished_run_is_unchanged_even_if_its_images_are_moved(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    studies: list[Study], draft: Draft, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _run(studies, checkpoint, tmp_path / "drafts.jsonl")
-    before = (tmp_path / "drafts.jsonl").read_bytes()
+    draft(studies)
+    before = out.read_bytes()
     monkeypatch.delattr(drafts, "start_engine")
     names = [name for name in ("frontal", "lateral", "prior_frontal") if getattr(studies[0], name)]
     moved = {name: shutil.copy(getattr(studies[0], name), tmp_path / f"{name}.png") for name in names}
-    assert _run([studies[0].model_copy(update=moved), *studies[1:]], checkpoint, tmp_path / "drafts.jsonl") == (5, [])
-    assert (tmp_path / "drafts.jsonl").read_bytes() == before
+    assert draft([studies[0].model_copy(update=moved), *studies[1:]]) == (5, [])
+    assert out.read_bytes() == before
 
 
-def test_a_run_without_responses_accepts_new_settings(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_a_run_without_responses_accepts_new_settings(studies: list[Study], draft: Draft) -> None:
     with raises_code(ErrorCode.INVALID_OPTION, field="device"):
-        _run(studies, checkpoint, tmp_path / "drafts.jsonl", engine=EngineOptions(device="gpu"))
-    assert _run(
-        studies, checkpoint, tmp_path / "drafts.jsonl", options=GenerationOptions(task="findings", max_new_tokens=12)
-    ) == (5, [])
+        draft(studies, engine=EngineOptions(device="gpu"))
+    assert draft(studies, options=GenerationOptions(task="findings", max_new_tokens=12)) == (5, [])
 
 
-def test_unrequested_drafts_are_unchanged(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
-    _run(studies, checkpoint, tmp_path / "drafts.jsonl")
+def test_unrequested_drafts_are_unchanged(studies: list[Study], draft: Draft, tmp_path: Path) -> None:
+    draft(studies)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     last = max(study.sample_id for study in studies[:2])
     with raises_code(ErrorCode.OUTPUT_CONFLICT, match=f"holds 1 .* such as {last}"):
-        _run([study for study in studies if study.sample_id != last], checkpoint, tmp_path / "drafts.jsonl")
+        draft([study for study in studies if study.sample_id != last])
     with raises_code(ErrorCode.OUTPUT_CONFLICT, match="holds 3 "):
-        _run(studies[:2], checkpoint, tmp_path / "drafts.jsonl")
+        draft(studies[:2])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("change", ["indication", "other size", "same size"])
 def test_a_changed_study_is_drafted_again(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str], change: str
+    studies: list[Study], draft: Draft, tmp_path: Path, requested: list[str], change: str
 ) -> None:
     images = [tmp_path / "radiograph.png", tmp_path / "other.png"]
     for image, study in zip(images, studies, strict=False):
         Image.open(study.frontal).convert("L").resize((70, 70)).save(image, compress_level=0)
     assert images[0].stat().st_size == images[1].stat().st_size
     first = studies[0].model_copy(update={"frontal": images[0]})
-    _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl")
+    draft([first, *studies[1:]])
     requested.clear()
     if change == "indication":
         first = first.model_copy(update={"indication": "Another reason."})
@@ -112,48 +138,47 @@ def test_a_changed_study_is_drafted_again(
         images[0].write_bytes(images[1].read_bytes() + b"0" * 7 * (change == "other size"))
     reported: list[int] = []
     for _ in range(2):
-        _run([first, *studies[1:]], checkpoint, tmp_path / "drafts.jsonl", on_changed=reported.append)
+        draft([first, *studies[1:]], on_changed=reported.append)
     assert (requested, reported) == ([first.sample_id], [1])
 
 
 def test_after_an_interruption_a_changed_study_does_not_reuse_its_old_draft(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
+    studies: list[Study], draft: Draft, requested: list[str]
 ) -> None:
-    out = tmp_path / "drafts.jsonl"
-    _run(studies, checkpoint, out)
+    draft(studies)
     changed = [study.model_copy(update={"indication": "Another reason."}) for study in studies]
 
     def stop(*_: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _run(changed, checkpoint, out, on_progress=stop)
+        draft(changed, on_progress=stop)
     requested.clear()
-    _run(changed, checkpoint, out)
+    draft(changed)
     assert sorted(requested) == sorted(study.sample_id for study in studies)
 
 
 def test_a_draft_remains_if_its_radiograph_is_unreadable(
-    studies: list[Study], checkpoint: Path, tmp_path: Path, requested: list[str]
+    studies: list[Study], draft: Draft, out: Path, tmp_path: Path, requested: list[str]
 ) -> None:
     radiograph = tmp_path / "radiograph.png"
     radiograph.write_bytes(studies[0].frontal.read_bytes())
     ours = [studies[0].model_copy(update={"frontal": radiograph}), studies[1]]
-    _run(ours, checkpoint, tmp_path / "drafts.jsonl")
-    before = read_rows(tmp_path / "drafts.jsonl")
+    draft(ours)
+    before = read_rows(out)
     radiograph.rename(tmp_path / "away.png")
-    drafted, failures = _run(ours, checkpoint, tmp_path / "drafts.jsonl")
+    drafted, failures = draft(ours)
     assert (drafted, [failure.sample_id for failure in failures]) == (1, [ours[0].sample_id])
     radiograph.write_bytes(studies[0].frontal.read_bytes())
-    assert _run(ours, checkpoint, tmp_path / "drafts.jsonl") == (2, [])
-    assert read_rows(tmp_path / "drafts.jsonl") == before
+    assert draft(ours) == (2, [])
+    assert read_rows(out) == before
     assert len(requested) == 2
 
 
-def test_a_draft_does_not_depend_on_the_reference(studies: list[Study], checkpoint: Path, tmp_path: Path) -> None:
+def test_a_draft_does_not_depend_on_the_reference(studies: list[Study], draft: Draft) -> None:
     outside = Sentence(text="Arm <obj>.", boxes=(Box(x_min=0, y_min=0, x_max=0.001, y_max=0.001),))
     study = studies[0].model_copy(update={"grounded_findings": [outside]})
-    assert _run([study], checkpoint, tmp_path / "drafts.jsonl") == (1, [])
+    assert draft([study]) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -186,3 +211,103 @@ def test_checkpoints_have_different_fingerprints(checkpoint: Path, tmp_path: Pat
             file.write(content)
         result.add(fingerprint(copy))
     assert len(result) == 5
+
+
+@pytest.fixture
+def mixed(studies: list[Study], tmp_path: Path) -> Path:
+    """A manifest of six: a missing radiograph, an invalid image, no image, and a valid study before each."""
+    (tmp_path / "radiograph1.png").write_bytes(b"no radiograph")
+    bad = [
+        study.model_copy(update={"sample_id": f"bad{number}", "frontal": tmp_path / f"radiograph{number}.png"})
+        for number, study in enumerate(studies[:2])
+    ]
+    path = tmp_path / "manifest.jsonl"
+    write_manifest(path, [studies[0], bad[0], studies[1], bad[1], studies[2]])
+    with path.open("a") as handle:
+        handle.write('{"sample_id": "bad2", "indication": "Cough."}\n')
+    return path
+
+
+def test_unusable_studies_are_listed_and_drafted_alone_once_they_are_fixed(
+    command: Command, studies: list[Study], mixed: Path, out: Path, tmp_path: Path, requested: list[str]
+) -> None:
+    result = command(mixed)
+    assert result.exit_code == 3, result.output
+    assert "3 of 6 studies drafted" in result.output
+    before = read_rows(out)
+    assert [row["sample_id"] for row in before] == [study.sample_id for study in studies[:3]]
+    reasons = {failure.sample_id: failure.reason for failure in read_failures(tmp_path / "failures.jsonl")}
+    places = {"bad0": "radiograph0.png: ", "bad1": "radiograph1.png: ", "bad2": "manifest.jsonl:6: frontal: "}
+    assert reasons.keys() == places.keys()
+    assert all(place in reasons[key] and reasons[key] in result.output for key, place in places.items())
+
+    for number in range(2):
+        (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
+    mixed.write_text(mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", '))
+    requested.clear()
+    result = command(mixed)
+    assert result.exit_code == 0, result.output
+    assert sorted(requested) == ["bad0", "bad1", "bad2"]
+    assert [row for row in read_rows(out) if row["sample_id"] not in requested] == before
+    assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
+    assert not (tmp_path / "failures.jsonl").exists()
+
+
+@pytest.mark.parametrize(("option", "code"), [((), 3), (("--image-check", "off"), 0)])
+def test_a_black_image_is_a_failure_unless_the_check_is_off(
+    command: Command, studies: list[Study], tmp_path: Path, option: tuple[str, ...], code: int
+) -> None:
+    Image.new("L", (64, 64)).save(tmp_path / "black.png")
+    black = studies[1].model_copy(update={"frontal": tmp_path / "black.png"})
+    write_manifest(tmp_path / "set.jsonl", [studies[0], black])
+    result = command(tmp_path / "set.jsonl", *option)
+    assert result.exit_code == code, result.output
+    failures = read_failures(tmp_path / "failures.jsonl")
+    assert [failure.sample_id for failure in failures] == ([black.sample_id] if code else [])
+    assert all("black.png: expected a chest radiograph" in failure.reason for failure in failures)
+
+
+def test_failures_of_unrequested_studies_remain(
+    command: Command, mixed: Path, studies: list[Study], tmp_path: Path
+) -> None:
+    others = [
+        Failure(source="1.dcm", stage="dicom", reason="has no pixels"),
+        Failure(sample_id="bad0", source="other.jsonl", stage="generate", reason="no such file"),
+    ]
+    write_failures(tmp_path / "failures.jsonl", others)
+    for _ in range(2):
+        command(mixed)
+        failures = read_failures(tmp_path / "failures.jsonl")
+        assert failures[:2] == others
+        expected = [(f"bad{number}", "drafts.jsonl") for number in (2, 0, 1)]
+        assert [(failure.sample_id, failure.source) for failure in failures[2:]] == expected
+    write_manifest(mixed, studies[:3])
+    command(mixed)
+    assert read_failures(tmp_path / "failures.jsonl") == others
+
+
+@pytest.mark.parametrize("drops", [("prior", "lateral"), ("lateral+prior",)])
+def test_dropped_inputs_are_joined_or_repeated(
+    drops: tuple[str, ...], command: Command, phantoms: Path, tmp_path: Path
+) -> None:
+    result = command(phantoms, *(word for drop in drops for word in ("--drop", drop)))
+    assert result.exit_code in (0, 3), result.output
+    assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
+
+
+def test_studies_with_unused_inputs_and_changed_studies_are_counted(
+    command: Command, studies: list[Study], tmp_path: Path
+) -> None:
+    wide = Sentence(text="Arm.", boxes=(Box(x_min=0, y_min=0, x_max=1, y_max=1),))
+    inputs = {"prior_report": "Clear.", "prior_frontal": None, "grounded_findings": [wide]}
+    unused = studies[1].model_copy(update=inputs)
+    write_manifest(tmp_path / "set.jsonl", [studies[0], unused])
+    with warnings.catch_warnings(action="error"):
+        result = command(tmp_path / "set.jsonl")
+    assert result.exit_code == 0, result.output
+    assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in result.stdout
+    assert "Warning" not in result.output
+    assert "changed" not in result.stderr
+    write_manifest(tmp_path / "set.jsonl", [studies[0].model_copy(update={"indication": "Another reason."}), unused])
+    result = command(tmp_path / "set.jsonl")
+    assert "studies changed since the last run and drafted again: 1" in result.stderr

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from error_checks import raises
-from packed_rows import gradients
+from packed_rows import answer_scores, encode_prompt, gradients
 from PIL import Image
-from post_runs import answer_scores, encode_prompt, post_values, start
 from test_train import Interrupted, interrupt_at, is_same, weights
-from tiny_runs import CASES, Command, metrics
+from tiny_runs import CASES, Command, metrics, post_values, start
 
 from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
 from maira.generate.engine import EngineOptions, Sampling, report_request

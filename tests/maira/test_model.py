@@ -15,23 +15,13 @@ PROMPTS = ("one <image> The lungs", "two <image> and <image> are", "three <image
 
 
 @pytest.fixture(scope="module")
-def batch(processor: MairaProcessor, radiographs: list[Gray]) -> dict[str, Tensor]:
-    """Prompts with one, two and three images, padded on the left."""
-    return dict(processor([radiographs[:1], radiographs[1:], radiographs], PROMPTS))
-
-
-@pytest.fixture(scope="module")
 def alone(processor: MairaProcessor, radiographs: list[Gray]) -> list[dict[str, Tensor]]:
-    """The same prompts, each by itself."""
-    return [
-        dict(processor([shown], [prompt]))
-        for prompt, shown in zip(PROMPTS, (radiographs[:1], radiographs[1:], radiographs), strict=True)
-    ]
+    """The prompts, each by itself."""
+    shown = (radiographs[:1], radiographs[1:], radiographs)
+    return [dict(processor([images], [prompt])) for prompt, images in zip(PROMPTS, shown, strict=True)]
 
 
-def test_the_placeholder_is_never_generated(
-    model: MairaForConditionalGeneration, alone: list[dict[str, Tensor]]
-) -> None:
+def test_the_placeholder_is_never_generated(model: MairaForConditionalGeneration, alone: Any) -> None:
     """A generated placeholder would require an image in the next step."""
     eager = copy.deepcopy(model)
     with torch.no_grad():
@@ -69,8 +59,9 @@ def test_a_model_with_tied_embeddings_is_saved_with_its_head(config: MairaConfig
 
 
 def test_gradients_reach_the_adapter_and_the_language_model_but_no_frozen_encoder(
-    config: MairaConfig, batch: dict[str, Tensor]
+    config: MairaConfig, processor: MairaProcessor, radiographs: list[Gray]
 ) -> None:
+    batch = dict(processor([radiographs[:1], radiographs[1:], radiographs], PROMPTS))
     torch.manual_seed(1)
     fresh = MairaForConditionalGeneration(copy.deepcopy(config)).train()
     fresh(**batch, labels=batch["input_ids"]).loss.backward()
@@ -85,14 +76,10 @@ def test_every_parameter_of_a_new_model_is_initialized(config: MairaConfig) -> N
         assert parameter.abs().max() <= 2, name
 
 
-def adapter(config: MairaConfig, **changes: Any) -> Adapter:
-    torch.manual_seed(1)
-    # Copies: a config takes its parts over, and with them how the model that they belong to attends.
-    return Adapter(MairaConfig(**copy.deepcopy(config).to_dict() | {"image_seq_length": 0} | changes))
-
-
 def test_merged_patches_are_neighbors(config: MairaConfig) -> None:
-    built = adapter(config, image_merge=2, projector_n_layers=1)
+    changes = {"image_seq_length": 0, "image_merge": 2, "projector_n_layers": 1}
+    # Copies: a config takes its parts over, and with them how the model that they belong to attends.
+    built = Adapter(MairaConfig(**copy.deepcopy(config).to_dict() | changes))
     # The first outputs of the one layer copy the first feature of each patch of a square.
     torch.nn.init.zeros_(built.layers[0].weight)
     torch.nn.init.zeros_(built.layers[0].bias)

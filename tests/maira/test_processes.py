@@ -1,16 +1,20 @@
-"""One run in several processes, as `accelerate launch` and `torchrun` start them."""
+"""One run in several processes, as `accelerate launch` and `torchrun` start them, and in one that is killed."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from draft_files import without_time
+from draft_files import read_rows, without_time
 from ports import free_port
 from tiny_runs import run_together, write_damaged
+from typer.testing import CliRunner
 from waiting import PATIENCE
 
+from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts
@@ -113,6 +117,42 @@ def test_bad_input_is_reported_once(checkpoint: Path, phantoms: Path, tmp_path: 
     assert out.read_text() == "mine\n"
 
 
+# Kills its own process when answers are on disk and half of the next one is too.
+KILLED = """
+import os, runpy, signal, sys
+from maira.generate.drafts import ResponseFile
+append = ResponseFile.append
+
+def dying(file, key, row):
+    append(file, key, row)
+    if len(file.rows) == 3:
+        with file.partial.open("a") as handle:
+            handle.write('{"sample_id": "phan')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ResponseFile.append = dying
+runpy.run_module("maira", run_name="__main__")
+"""
+
+
+def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
+    manifest, complete = tmp_path / "set" / "manifest.jsonl", tmp_path / "whole" / "drafts.jsonl"
+    write_manifest(manifest, read_manifest(phantoms)[:6])
+    out = tmp_path / "drafts.jsonl"
+    command = _command(checkpoint, manifest, out)
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command, "--batch", "2"], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not out.exists()
+    remaining = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
+    assert len(remaining) == 3
+    result = CliRunner().invoke(app, [*command, "--batch", "2"])
+    assert result.exit_code == 0, result.output
+    CliRunner().invoke(app, _command(checkpoint, manifest, complete))
+    assert without_time(out) == without_time(complete)
+    assert [row for row in read_rows(out) if row in remaining] == sorted(remaining, key=read_rows(out).index)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
+
+
 STOPS = """
 import sys
 from maira.runtime.processes import exit_process, join_group, run_as_group
@@ -155,9 +195,7 @@ def test_a_process_that_dies_stops_the_others() -> None:
 def test_skipped_samples_do_not_set_the_exit_code_of_a_launched_process(tmp_path: Path) -> None:
     launch = ["-m", "accelerate.commands.launch", "--num_processes", "1"]
     script = tmp_path / "left_out.py"
-    script.write_text(
-        "import sys\nfrom maira.runtime.processes import run_as_group\nrun_as_group(lambda: sys.exit(3))\n"
-    )
+    script.write_text("import sys, maira.runtime.processes as group\ngroup.run_as_group(lambda: sys.exit(3))\n")
     root = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, *launch, script], capture_output=True, check=False, env=os.environ | root)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,9 @@ from torch import nn
 
 from maira.data.images import load_gray
 from maira.data.study import Study
+from maira.generate import engine as module
 from maira.generate import transformers_engine
-from maira.generate.engine import (
-    NON_FINITE,
-    EngineOptions,
-    FailedRequest,
-    GenerationRequest,
-    Response,
-    fit_window,
-    report_request,
-)
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, report_request
 from maira.generate.features import ImageFeatures
 from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
 from maira.generate.vllm_parts import PromptEmbedder
@@ -34,9 +28,15 @@ from maira.model.task_examples import make_example
 from radfact.errors import ErrorCode
 
 Requests = list[GenerationRequest]
-Images = list[tuple[Path, ...]]
 Texts = list[tuple[str, bool]]
 Responses = dict[int, Response | FailedRequest]
+Start = Callable[..., TransformersEngine]
+
+
+@pytest.fixture(scope="module")
+def start(checkpoint: Path) -> Start:
+    """Return a function that starts an engine with options."""
+    return lambda **options: TransformersEngine(checkpoint, EngineOptions(**options))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def requests(studies: list[Study]) -> Requests:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path, requests: Requests) -> Texts:
+def expected(start: Start, requests: Requests) -> Texts:
     """The responses of the engine to one request at a time."""
-    return _texts(_run(TransformersEngine(checkpoint, EngineOptions(batch_size=1)), requests))
+    return _texts(_run(start(batch_size=1), requests))
 
 
 def _run(engine: TransformersEngine, requests: Requests) -> Responses:
@@ -68,14 +68,6 @@ def _run(engine: TransformersEngine, requests: Requests) -> Responses:
 def _texts(responses: Responses) -> Texts:
     every = [responses[index] for index in range(len(responses))]
     return [(response.text, response.cut_off) for response in every if isinstance(response, Response)]
-
-
-def _broken(request: GenerationRequest, tmp_path: Path) -> GenerationRequest:
-    """The request with an image that ends early."""
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(request.example.images[0].read_bytes()[:200])
-    images = (broken, *request.example.images[1:])
-    return replace(request, example=replace(request.example, images=images))
 
 
 def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +87,11 @@ def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("free", [False, True])
 def test_non_finite_logits_fail_their_request_alone(
-    checkpoint: Path, requests: Requests, monkeypatch: pytest.MonkeyPatch, free: bool
+    start: Start, requests: Requests, monkeypatch: pytest.MonkeyPatch, free: bool
 ) -> None:
     requests = [request for request in requests if len(request.example.images) == 1][-3:]
-    options = EngineOptions(batch_size=3, free=free)
-    expected = _run(TransformersEngine(checkpoint, options), requests)
-    engine = TransformersEngine(checkpoint, options)
+    expected = _run(start(batch_size=3, free=free), requests)
+    engine = start(batch_size=3, free=free)
     project, image = engine.model.project, requests[1].example.images[0]
     (pixels,) = engine.processor.image_processor([image])["pixel_values"][:, :1]
     poisoned = engine.model.encode_patches(pixels[None])[0]
@@ -113,7 +104,7 @@ def test_non_finite_logits_fail_their_request_alone(
     monkeypatch.setattr(engine.model, "project", project_with_nan)
     responses = _run(engine, requests)
     broken = [index for index, request in enumerate(requests) if request.example.images[0] == image]
-    assert {responses[index] for index in broken} == {FailedRequest(NON_FINITE)}
+    assert {responses[index] for index in broken} == {FailedRequest(module.NON_FINITE)}
     kept = [index for index in expected if index not in broken]
     assert kept
     assert [responses[index].text for index in kept] == [expected[index].text for index in kept]  # type: ignore[union-attr]
@@ -123,32 +114,27 @@ def test_non_finite_logits_fail_their_request_alone(
     ("options", "prefilled"), [({}, 16_384), ({"batch_size": 3}, 50), ({"batch_size": 2, "cache": "static"}, 16_384)]
 )
 def test_responses_do_not_depend_on_batch_cache_and_chunks(
-    checkpoint: Path,
-    requests: Requests,
-    expected: Texts,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    prefilled: int,
+    start: Start, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch, options: Any, prefilled: int
 ) -> None:
     monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", prefilled)
-    engine = TransformersEngine(checkpoint, EngineOptions(**options))
+    engine = start(**options)
     for _ in range(1 + engine._is_static):
         assert _texts(_run(engine, requests)) == expected
 
 
 def test_tokens_that_a_checkpoint_suppresses_do_not_change_responses(
-    checkpoint: Path, requests: Requests, expected: Texts
+    start: Start, requests: Requests, expected: Texts
 ) -> None:
-    engine = TransformersEngine(checkpoint, EngineOptions())
+    engine = start()
     suppressed = engine.processor.tokenizer(expected[0][0], add_special_tokens=False)["input_ids"]
     engine.language_model.generation_config.suppress_tokens = suppressed
     assert _texts(_run(engine, requests[:1])) == expected[:1]
 
 
 def test_an_unreadable_image_fails_its_own_request_only(
-    checkpoint: Path, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
+    engine = start(batch_size=4)
     generate, rows = engine.language_model.generate, []
 
     def count(prompt: torch.Tensor, **options: Any) -> Any:
@@ -156,7 +142,10 @@ def test_an_unreadable_image_fails_its_own_request_only(
         return generate(prompt, **options)
 
     monkeypatch.setattr(engine.language_model, "generate", count)
-    responses = _run(engine, [*requests, _broken(requests[2], tmp_path)])
+    example, broken = requests[2].example, tmp_path / "broken.png"
+    broken.write_bytes(example.images[0].read_bytes()[:200])
+    unreadable = replace(requests[2], example=replace(example, images=(broken, *example.images[1:])))
+    responses = _run(engine, [*requests, unreadable])
     fault = responses.pop(len(requests))
     assert isinstance(fault, FailedRequest)
     assert "broken.png: cannot be read as an image" in fault.reason
@@ -165,9 +154,9 @@ def test_an_unreadable_image_fails_its_own_request_only(
 
 
 def test_running_out_of_memory_halves_batches(
-    checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
+    start: Start, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=5))
+    engine = start(batch_size=5)
     forward, tried = engine.language_model.model.forward, []
 
     @functools.wraps(forward)
@@ -185,9 +174,9 @@ def test_running_out_of_memory_halves_batches(
 
 @pytest.mark.slow
 def test_a_request_too_large_for_memory_fails_alone(
-    checkpoint: Path, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
+    start: Start, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = TransformersEngine(checkpoint, EngineOptions(batch_size=4))
+    engine = start(batch_size=4)
     longest = max(len(engine.processor.encode_example(request.example)) for request in requests)
     prefilled, rows = engine._prefill, []
 
@@ -202,8 +191,7 @@ def test_a_request_too_large_for_memory_fails_alone(
     (index,) = (index for index, response in responses.items() if isinstance(response, FailedRequest))
     assert responses.pop(index) == FailedRequest("does not fit in memory, even alone (out of memory)")
     answered = [responses[i] for i in sorted(responses)]
-    others = expected[:index] + expected[index + 1 :]
-    assert [(a.text, a.cut_off) for a in answered if isinstance(a, Response)] == others
+    assert _texts(dict(enumerate(answered))) == expected[:index] + expected[index + 1 :]
     assert max(rows) == 4
 
 
@@ -216,16 +204,10 @@ def test_a_request_too_large_for_memory_fails_alone(
     ],
 )
 def test_boxes_end_where_the_model_or_the_limit_ends_them(
-    studies: list[Study],
-    checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    limit: int,
-    free: bool,
-    cut_off: bool,
+    studies: Any, start: Start, monkeypatch: pytest.MonkeyPatch, text: str, limit: int, free: bool, cut_off: bool
 ) -> None:
     request = next(item.request for study in studies for item in completion_items(study, limit))
-    engine = TransformersEngine(checkpoint, EngineOptions(free=free))
+    engine = start(free=free)
     _parrot(engine, text, monkeypatch)
     assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", cut_off)]
 
@@ -238,13 +220,13 @@ def test_boxes_end_where_the_model_or_the_limit_ends_them(
     ],
 )
 def test_loops_are_ended_unless_decoding_is_free(
-    studies: list[Study], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, expected: str
+    studies: list[Study], start: Start, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, expected: str
 ) -> None:
     requests = [report_request(make_example(study, task), 90) for study in studies[:2]]
-    guarded = TransformersEngine(checkpoint, EngineOptions())
+    guarded = start()
     _parrot(guarded, text, monkeypatch)
     assert _texts(_run(guarded, requests)) == [(expected, False)] * 2
-    free = TransformersEngine(checkpoint, EngineOptions(free=True))
+    free = start(free=True)
     _parrot(free, text, monkeypatch)
     for repeated, cut_off in _texts(_run(free, requests)):
         assert repeated.count("No mass.") > 3
@@ -254,19 +236,18 @@ def test_loops_are_ended_unless_decoding_is_free(
 @pytest.mark.parametrize(
     ("device", "code"), [("gpu", ErrorCode.INVALID_OPTION), ("cuda:64", ErrorCode.MISSING_REQUIREMENT)]
 )
-def test_a_device_that_does_not_exist_is_refused(checkpoint: Path, device: str, code: ErrorCode) -> None:
+def test_a_device_that_does_not_exist_is_refused(start: Start, device: str, code: ErrorCode) -> None:
     with raises_code(code, field="device"):
-        TransformersEngine(checkpoint, EngineOptions(device=device))
+        start(device=device)
 
 
 def test_the_batch_size_follows_accelerator_memory() -> None:
     """By the specification's arithmetic: about 24 of three images in 80 GB, 13.8 of which the model takes."""
     text = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
     config = MairaConfig(text_config=text | {"vocab_size": 32207}).text_config
-    assert 22 <= largest_batch_size(int(66e9), 4360 + 150, config, 2) <= 26
-    assert largest_batch_size(int(66e9), 1600 + 150, config, 2) > 2 * largest_batch_size(
-        int(66e9), 4360 + 150, config, 2
-    )
+    three_images, one_image = (largest_batch_size(int(66e9), tokens + 150, config, 2) for tokens in (4360, 1600))
+    assert 22 <= three_images <= 26
+    assert one_image > 2 * three_images
     assert largest_batch_size(0, 4360, config, 2) == 1
 
 
@@ -283,18 +264,14 @@ class OnePixel(nn.Module):
         return pixels[:, 0, 16, 16, None, None]
 
 
-@pytest.fixture
-def shown(studies: list[Study]) -> Images:
-    """The images of eight requests: the first is needed again by the last, the others by their neighbours."""
-    a, b, c, d, e = (study.frontal for study in studies)
-    return [(a, b), (b,), (c,), (c, d), (d,), (d, e), (e,), (a,)]
-
-
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(("held", "encoded"), [(1 << 20, 5), (0, None)])
 def test_memory_for_encoded_images_is_bounded(
-    shown: Images, processor: MairaProcessor, size: int, held: int, encoded: int | None
+    studies: list[Study], processor: MairaProcessor, size: int, held: int, encoded: int | None
 ) -> None:
+    """The first image is needed again by the last request, the others by their neighbours."""
+    a, b, c, d, e = (study.frontal for study in studies)
+    shown: list[tuple[Path, ...]] = [(a, b), (b,), (c,), (c, d), (d,), (d, e), (e,), (a,)]
     encoder = OnePixel()
     result: list[list[float]] = []
     with ImageFeatures(encoder, processor.image_processor, shown, cache_bytes=held) as bounded:
@@ -313,12 +290,7 @@ def _engine(model: Any, processor: MairaProcessor, room: int, monkeypatch: pytes
 
 
 def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
-    model: Any,
-    processor: MairaProcessor,
-    checkpoint: Path,
-    requests: Requests,
-    studies: list[Study],
-    monkeypatch: pytest.MonkeyPatch,
+    model: Any, processor: Any, checkpoint: Path, requests: Requests, studies: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = requests[5]
     wordy = studies[0].model_copy(update={"indication": "Cough. " * 30})
@@ -333,11 +305,7 @@ def test_a_prompt_that_fills_the_context_window_is_a_failure_of_its_study_only(
 
 @pytest.mark.parametrize("n_left", [1, 4])
 def test_a_response_ends_with_the_context_window(
-    model: Any,
-    processor: MairaProcessor,
-    requests: Requests,
-    monkeypatch: pytest.MonkeyPatch,
-    n_left: int,
+    model: Any, processor: MairaProcessor, requests: Requests, monkeypatch: pytest.MonkeyPatch, n_left: int
 ) -> None:
     question = requests[5]
     room = len(processor.encode_example(question.example)) + n_left
@@ -347,4 +315,4 @@ def test_a_response_ends_with_the_context_window(
     assert isinstance(expected, Response)
     assert isinstance(result, Response)
     assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
-    assert fit_window(question, room - n_left, room) == short
+    assert module.fit_window(question, room - n_left, room) == short

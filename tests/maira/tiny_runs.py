@@ -20,6 +20,7 @@ from waiting import PATIENCE, wait_until
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.train.config.run_config import TrainConfig
+from maira.train.report_training import train
 from radfact.io.outputs import Output, lock_output
 
 VISION: dict[str, Any] = {
@@ -71,6 +72,20 @@ def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
     return TrainConfig.model_validate(values(manifest, out, **changes))
 
 
+def post_values(checkpoint: Path, manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    """A recipe of a run that starts from a checkpoint."""
+    own = {
+        "model": str(checkpoint),
+        "trained": ["adapter", "language_model"],
+        "tasks": {"grounded": 1},
+        "learning_rate": 1e-3,
+        "warmup": 0.0,
+        "save_every": 2,
+        "patch_loss": 0.0,
+    }
+    return values(manifest, out, **(own | changes))
+
+
 def minimal_config(**changes: Any) -> TrainConfig:
     """A config with what each config needs; its files are never read."""
     values: dict[str, Any] = {"model": Path("none"), "train": "none.jsonl", "out": Path("none"), "passes": 128}
@@ -99,6 +114,13 @@ def said(console: Console) -> str:
     """Return the output of a quiet console."""
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+def start(recipe: dict[str, Any]) -> str:
+    """Train in this process; returns what the console shows."""
+    console = quiet()
+    train(TrainConfig.model_validate(recipe), console)
+    return said(console)
 
 
 def metrics(out: Path) -> list[dict[str, Any]]:
