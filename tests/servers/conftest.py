@@ -65,6 +65,9 @@ def run_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunVLLM]:
             program: object, *arguments: object, background: Path | None = None, **environment: str
         ) -> subprocess.CompletedProcess[str]:
             out = background or tmp_path_factory.mktemp("run")
+            outputs = [out / "stdout", out / "stderr"]
+            for output in outputs:
+                output.touch()
             order = {
                 "program": str(program),
                 "arguments": [str(argument) for argument in arguments],
@@ -75,8 +78,7 @@ def run_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunVLLM]:
             print(json.dumps(order), file=process.stdin, flush=True)
             code = process.stdout.readline()
             assert code, log.read_text()
-            printed = [(out / name).read_text() for name in ("stdout", "stderr")]
-            return subprocess.CompletedProcess(order["arguments"], int(code), *printed)
+            return subprocess.CompletedProcess(order["arguments"], int(code), *(path.read_text() for path in outputs))
 
         yield run
 

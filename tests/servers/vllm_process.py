@@ -25,7 +25,7 @@ _FORK = multiprocessing.get_context("fork")
 def run(order: dict[str, Any]) -> None:
     """Run the program of an order in this process."""
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(Path(order["out"], name), os.O_WRONLY | os.O_CREAT), descriptor)
+        os.dup2(os.open(Path(order["out"], name), os.O_WRONLY), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.alarm(order["seconds"] or 0)
     os.environ |= order["environment"]
