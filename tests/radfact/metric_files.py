@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,8 +14,8 @@ from radfact.records import Pair
 _TEXT = "the heart is large big lungs are clear there a small left right pleural effusion no pneumothorax mild edema"
 WORDS = [*_TEXT.split(), ".", ","]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-CHEXBERT = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 96}
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+FILES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+CHEXBERT, SMALL = FILES["chexbert"], FILES["small"]
 
 
 def fixed_metric(name: str, values: list[float]) -> Metric:
@@ -28,20 +30,8 @@ def fixed_metric(name: str, values: list[float]) -> Metric:
 def write_wordnet(folder: Path) -> Path:
     """WordNet in NLTK's layout with one noun synset of two lemmas, `bosom` and `chest`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for pos in ("noun", "verb", "adj", "adv"):
-        for name in (f"data.{pos}", f"index.{pos}", f"{pos}.exc"):
-            (folder / name).write_text("", encoding="utf-8")
-    header = "  1 This file stands in for WordNet 3.0 Copyright none  \n"
-    (folder / "data.adj").write_text(header, encoding="utf-8")
-    offset = f"{len(header):08d}"
-    synset = f"{offset} 08 n 02 chest 0 bosom 0 000 | the front of the trunk  \n"
-    (folder / "data.noun").write_text(header + synset, encoding="utf-8")
-    index = "".join(f"{lemma} n 1 0 1 0 {offset}  \n" for lemma in ("bosom", "chest"))
-    (folder / "index.noun").write_text(index, encoding="utf-8")
-    names = ["adj.all", "adj.pert", "adv.all", "noun.Tops", "noun.act", "noun.animal", "noun.artifact"]
-    names += ["noun.attribute", "noun.body"]
-    lines = (f"{place:02d}\t{name}\t1\n" for place, name in enumerate(names))
-    (folder / "lexnames").write_text("".join(lines), encoding="utf-8")
+    for name, content in FILES["wordnet"].items():
+        (folder / name).write_text(content, encoding="utf-8")
     return folder
 
 
@@ -104,7 +94,7 @@ def write_radgraph(folder: Path) -> Path:
         (folder / "vocabulary" / f"radgraph__{name}_labels.txt").write_text(lines, encoding="utf-8")
     (folder / "vocabulary" / "non_padded_namespaces.txt").write_text("*labels\n*tags\n", encoding="utf-8")
 
-    config = yaml.safe_load(Path(__file__).with_name("radgraph.yaml").read_text("utf-8"))
+    config = deepcopy(FILES["radgraph"])
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     patch_tokenizers()
@@ -135,11 +125,8 @@ def write_ratescore(folder: Path) -> Path:
     ner = folder / "ner"
     library.DebertaV2Tokenizer(vocab=list(dict(pieces).items()), unk_id=3).save_pretrained(ner)
     torch.manual_seed(6)
-    attention = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"]}
-    embedding = {"norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0}
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
-    options = {**SMALL, **attention, **embedding, **names, "share_att_key": True, "initializer_range": 0.5}
-    config = library.DebertaV2Config(vocab_size=len(pieces), **options)
+    config = library.DebertaV2Config(vocab_size=len(pieces), **SMALL, **FILES["ratescore"], **names)
     classifier = library.DebertaV2ForTokenClassification(config)
     # Smaller logits of "I-" and "O", so that several entities begin in a sentence.
     classifier.classifier.weight.data[1::2] /= 4

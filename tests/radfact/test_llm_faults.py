@@ -29,7 +29,6 @@ from radfact.llm.call_errors import MAX_ATTEMPTS, MAX_WAIT, CallErrorKind, retry
 from radfact.llm.client import MAX_FAILED_REQUESTS
 from radfact.progress import ServerActivity
 
-LEAKY = f"Incorrect API key provided: {SECRET}"
 PARAMETERS = {"temperature": 0, "top_p": 1, "max_tokens": 9}
 
 
@@ -173,9 +172,7 @@ def test_waits_have_an_upper_bound(value: str) -> None:
     assert seconds is None or 0 <= seconds <= MAX_WAIT
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [(20, 19), (-20, 0), (10_000, MAX_WAIT)], ids=["future", "past", "far future"]
-)
+@pytest.mark.parametrize(("seconds", "expected"), [(20, 19), (-20, 0), (10_000, MAX_WAIT)])
 def test_retry_after_may_be_a_date(seconds: int, expected: float) -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
     assert retry_after(date) == pytest.approx(expected, abs=2)
@@ -315,7 +312,7 @@ def test_the_key_is_sent_and_never_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    server = serve(lambda *_: (status, {"Retry-After": "0"}, LEAKY))
+    server = serve(lambda *_: (status, {"Retry-After": "0"}, f"Incorrect API key provided: {SECRET}"))
     with load_route(server, route, cache=tmp_path / "cache") as chat:
         try:
             message = str(chat.complete_all([numeric("x")]))

@@ -24,6 +24,7 @@ from radfact.llm import ChatClient, ChatRequest, MockChatModel, PromptPrefix, lo
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
 from radfact.llm.loading import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
 from radfact.metrics.llm.vert_shots import load_shots
+from radfact.rewards import make_reward
 
 REFUSED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))
 LOADERS: dict[str, Callable[..., object]] = {
@@ -31,6 +32,7 @@ LOADERS: dict[str, Callable[..., object]] = {
     "splitter": load_splitter,
     "chat client": load_chat_client,
     "model arguments": llm.parse_model_args,
+    "reward": lambda names, **options: make_reward(*names, **options),
 }
 READERS: dict[str, Callable[[Path], object]] = {
     "few shots": load_few_shots,

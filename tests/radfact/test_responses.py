@@ -302,9 +302,7 @@ def requests(count: int) -> list[ChatRequest[int]]:
     return [numeric(str(i)) for i in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("options", "count"), [({}, 10), ({"concurrency": 64}, 10), ({"max_invalid": 2}, 2)], ids=["one", "all", "limit"]
-)
+@pytest.mark.parametrize(("options", "count"), [({}, 10), ({"concurrency": 64}, 10), ({"max_invalid": 2}, 2)])
 def test_a_run_stops_after_the_first_invalid_responses(options: dict[str, int], count: int) -> None:
     model = MockChatModel(SORRY)
     with pytest.raises(RunError) as caught:

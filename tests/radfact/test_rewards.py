@@ -129,15 +129,8 @@ def test_grounded_references_are_converted_to_sentences() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error"),
     [
-        ((), {}, "metrics: missing-option"),
-        (("nonsense",), {}, "metrics: unknown-name"),
-        (("rouge_l",), {"compat": ["radeval", "coco"]}, "compat: conflicting-options"),
         ((LENGTH,), {"weights": [1, 2]}, "weights: invalid-option"),
         ((LENGTH,), {"weights": [math.nan]}, "weights: invalid-option"),
-        (("green",), {}, "missing-requirement"),
-        (("all",), {}, "metrics: invalid-option"),
-        (("lateral_mentions",), {}, "weights: missing-option"),
-        (("grounding_f1",), {"judge": "offline"}, "metrics: invalid-option"),
         ((("radfact", "spatial_precision"),), {"judge": "offline"}, "metrics: invalid-option"),
         ((Lengths(),), {}, "metrics: invalid-option"),
         ((LengthOff,), {}, "metrics: invalid-plugin"),
