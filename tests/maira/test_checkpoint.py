@@ -56,7 +56,6 @@ Images = list[Tensor]
 
 @pytest.fixture(scope="module")
 def pixels() -> Images:
-    """The images of each prompt."""
     generator = torch.Generator().manual_seed(3)
     return [torch.randn(count, 3, 56, 56, generator=generator) for count in (1, 2, 3)]
 

@@ -62,7 +62,6 @@ def preferences(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return file
 
 
-WriteDrafts = Callable[..., list[Path]]
 Recipe = Callable[..., dict[str, Any]]
 
 
@@ -307,22 +306,17 @@ def test_preferences_of_a_review_are_trained_on(recipe: Recipe, tmp_path: Path) 
     assert metrics(tmp_path / "run")[-1]["rewards/margins"] > 0
 
 
-@pytest.fixture
-def draft_files(phantoms: Path, tmp_path: Path) -> WriteDrafts:
-    """Return a function that writes files of drafts with so many sentences of the reports of the first studies."""
-
-    def draft(study: Study, count: int) -> dict[str, Any]:
-        sentences = (study.grounded_findings or [])[:count]
-        report = [sentence.model_dump(include={"text", "boxes"}) for sentence in sentences]
-        return {"sample_id": study.sample_id, "report": report, "irregularities": []}
-
-    def write(*counts: list[int]) -> list[Path]:
-        files = [tmp_path / f"drafts-{number}.jsonl" for number in range(len(counts))]
-        for file, kept in zip(files, counts, strict=True):
-            write_jsonl(file, [draft(*pair) for pair in zip(read_manifest(phantoms), kept, strict=False)])
-        return files
-
-    return write
+def write_drafts(manifest: Path, folder: Path, *counts: list[int]) -> list[Path]:
+    """Write files of drafts with so many sentences of the reports of the first studies."""
+    files = [folder / f"drafts-{number}.jsonl" for number in range(len(counts))]
+    for file, kept in zip(files, counts, strict=True):
+        rows = []
+        for study, count in zip(read_manifest(manifest), kept, strict=False):
+            sentences = (study.grounded_findings or [])[:count]
+            report = [sentence.model_dump(include={"text", "boxes"}) for sentence in sentences]
+            rows.append({"sample_id": study.sample_id, "report": report, "irregularities": []})
+        write_jsonl(file, rows)
+    return files
 
 
 def run_preferences(files: list[Path], manifest: Path, out: Path, *more: str) -> Any:
@@ -330,10 +324,8 @@ def run_preferences(files: list[Path], manifest: Path, out: Path, *more: str) ->
     return CliRunner().invoke(app, ["preferences", *map(str, files), *arguments])
 
 
-def test_the_best_and_the_worst_draft_are_paired(
-    draft_files: WriteDrafts, recipe: Recipe, phantoms: Path, tmp_path: Path
-) -> None:
-    files, out = draft_files([1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
+def test_the_best_and_the_worst_draft_are_paired(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
+    files, out = write_drafts(phantoms, tmp_path, [1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
     result = run_preferences(files, phantoms, out)
     assert result.exit_code == 0, result.output
     rows = read_rows(out)
@@ -346,8 +338,8 @@ def test_the_best_and_the_worst_draft_are_paired(
     start(recipe(tmp_path / "run", file=out, global_batch=2, passes=2))
 
 
-def test_a_margin_and_the_penalties_of_grpo_decide(draft_files: WriteDrafts, phantoms: Path, tmp_path: Path) -> None:
-    files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
+def test_a_margin_and_the_penalties_of_grpo_decide(phantoms: Path, tmp_path: Path) -> None:
+    files, out = write_drafts(phantoms, tmp_path, [1], [2]), tmp_path / "pairs.jsonl"
     for options in (("--margin", "0", "--scores", "reward_metrics:Constant=1"), ("--margin", "0.5")):
         result = run_preferences(files, phantoms, out, *options)
         assert result.exit_code == 1
@@ -371,16 +363,16 @@ def test_a_margin_and_the_penalties_of_grpo_decide(draft_files: WriteDrafts, pha
         "--length-penalty inf",
     ],
 )
-def test_wrong_options_are_refused(option: str, draft_files: WriteDrafts, phantoms: Path, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(option: str, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.jsonl"
-    result = run_preferences(draft_files([1], [2]), phantoms, out, *option.split())
+    result = run_preferences(write_drafts(phantoms, tmp_path, [1], [2]), phantoms, out, *option.split())
     assert isinstance(result.exception, InputError)
     assert option.split()[0] in str(result.exception)
     assert not out.exists()
 
 
-def test_unusable_draft_files_are_refused(draft_files: WriteDrafts, phantoms: Path, tmp_path: Path) -> None:
-    files, out = draft_files([1], [2]), tmp_path / "pairs.jsonl"
+def test_unusable_draft_files_are_refused(phantoms: Path, tmp_path: Path) -> None:
+    files, out = write_drafts(phantoms, tmp_path, [1], [2]), tmp_path / "pairs.jsonl"
     assert isinstance(run_preferences(files[:1], phantoms, out).exception, InputError)
     # An input is no output.
     before = files[0].read_bytes()

@@ -31,7 +31,6 @@ def training(config: MairaConfig) -> MairaLossModel:
 
 
 def samples_of(config: MairaConfig, images: tuple[int, ...]) -> list[EncodedSample]:
-    """Samples of different lengths."""
     return [make_sample(config, n, words=3 + 7 * i, answer=2 + 5 * i, seed=i) for i, n in enumerate(images)]
 
 
@@ -91,20 +90,12 @@ WITHOUT_SHARED_HEADS = frozenset({"scale", "window_size"})
 """Keyword arguments of the kernel of torch 2.11."""
 
 
-def by_definition(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-) -> Tensor:
+def by_definition(query: Tensor, key: Tensor, value: Tensor, *row: Any, **options: Any) -> Tensor:
     """What torch documents of `varlen_attn`, one sequence after the other: (tokens, heads, width)."""
+    cu_seq_q, cu_seq_k, max_q, max_k = row
+    enable_gqa = options.pop("enable_gqa", False)
+    causal = options.pop("window_size", (-1, -1)) == (-1, 0)
+    assert options.keys() <= {"scale"}
     assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
     assert (cu_seq_q[0], cu_seq_q[-1]) == (0, len(query))
     assert max_q == max_k == int(cu_seq_q.diff().max())
@@ -113,8 +104,7 @@ def by_definition(
     outs = []
     for start, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist(), strict=True):
         q, k, v = (states[start:end].transpose(0, 1)[None] for states in (query, key, value))
-        causal = window_size == (-1, 0)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=enable_gqa)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=enable_gqa, **options)
         outs.append(out[0].transpose(0, 1))
     return torch.cat(outs)
 

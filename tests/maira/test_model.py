@@ -16,7 +16,6 @@ PROMPTS = ("one <image> The lungs", "two <image> and <image> are", "three <image
 
 @pytest.fixture(scope="module")
 def alone(processor: MairaProcessor, radiographs: list[Gray]) -> list[dict[str, Tensor]]:
-    """The prompts, each by itself."""
     shown = (radiographs[:1], radiographs[1:], radiographs)
     return [dict(processor([images], [prompt])) for prompt, images in zip(PROMPTS, shown, strict=True)]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_runs
 import torch
 from packed_rows import KINDS, make_sample, pack, trainable
 from ports import free_port
 from test_train import Interrupted, interrupt_at
-from tiny_runs import Command, join_processes, metrics, quiet, servers, train_config, values, write_damaged
+from tiny_runs import Command, join_processes, metrics, minimal_config, quiet, train_config, values, write_damaged
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from waiting import PATIENCE
@@ -23,7 +24,6 @@ from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.tokens import added_ids
 from maira.runtime.processes import DistributedContext
 from maira.train.checkpointing import CheckpointManager
-from maira.train.config.run_config import TrainConfig
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import ParallelModel, init_distributed, make_optimizer, parallelize
@@ -44,7 +44,6 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def alone(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one process."""
     out = tmp_path_factory.mktemp("alone") / "run"
     train(train_config(phantoms, out, passes=STEPS * 4), quiet())
     return out
@@ -151,9 +150,7 @@ class Run:
     """A tiny model in training: tied embeddings, a frozen encoder, four rows per step."""
 
     def __init__(self, config: MairaConfig, precision: str, context: DistributedContext) -> None:
-        values: dict[str, Any] = {"model": Path("m"), "train": "t.jsonl", "out": "o", "passes": 1000}
-        values |= {"precision": precision, "parallel": "fsdp", "weight_decay": 0.1, "learning_rate": 1e-3}
-        recipe = TrainConfig.model_validate(values)
+        recipe = minimal_config(precision=precision, parallel="fsdp", weight_decay=0.1, learning_rate=1e-3)
         model = trainable(config, frozen=True, tie_word_embeddings=True)
         model.model.vision_tower.requires_grad_(False)
         self.config, self.context = config, context
@@ -222,7 +219,6 @@ def two_steps(config: MairaConfig, precision: str, context: DistributedContext, 
 
 
 def work(rank: int, port: int, config: MairaConfig, out: Path) -> None:
-    """Run one of the processes."""
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in names.items()}
     torch.set_num_threads(1)
@@ -233,9 +229,8 @@ def work(rank: int, port: int, config: MairaConfig, out: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sharded(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results of the processes."""
     out, port = tmp_path_factory.mktemp("sharded"), free_port()
-    processes: list[Any] = [servers.Process(target=work, args=(rank, port, config, out)) for rank in range(2)]
+    processes: list[Any] = [tiny_runs.servers.Process(target=work, args=(rank, port, config, out)) for rank in range(2)]
     for process in processes:
         process.start()
     join_processes(processes)
@@ -244,7 +239,6 @@ def sharded(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> Re
 
 @pytest.fixture(scope="module")
 def unsharded(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The results of one process."""
     context = DistributedContext(0, 1, torch.device("cpu"))
     return {kind: two_steps(config, kind, context, tmp_path_factory.mktemp("alone")) for kind in PRECISIONS}
 

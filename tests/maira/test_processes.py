@@ -53,7 +53,6 @@ def manifest(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(checkpoint: Path, manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process drafts."""
     out = tmp_path_factory.mktemp("alone") / "drafts.jsonl"
     generate_drafts(read_manifest(manifest), checkpoint, out, GenerationOptions(max_new_tokens=12))
     return out

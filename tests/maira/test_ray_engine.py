@@ -14,10 +14,7 @@ from radfact.errors import ErrorCode
 from radfact.llm.ray_cluster import connect_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
-pytestmark = [
-    pytest.mark.server,
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 TWO_WORKERS = EngineOptions(engine="ray", batch_size=1, workers=2)
 

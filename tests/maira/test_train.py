@@ -55,7 +55,6 @@ Weights = dict[str, torch.Tensor]
 
 
 def weights(out: Path) -> Weights:
-    """Of the checkpoint of a run."""
     state: Weights = MairaForConditionalGeneration.from_pretrained(out / "checkpoint").state_dict()
     return state
 

@@ -68,7 +68,6 @@ def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
 
 
 def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
-    """The same, read."""
     return TrainConfig.model_validate(values(manifest, out, **changes))
 
 
@@ -111,7 +110,6 @@ def quiet() -> Console:
 
 
 def said(console: Console) -> str:
-    """Return the output of a quiet console."""
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
