@@ -57,13 +57,15 @@ def test_all_scores_come_from_one_response(
     assert (result.usage["calls"], dict(result.failures)) == (1, {})
     [detail] = result.details
     assert json.loads(json.dumps(detail, allow_nan=False)) == detail | details
+    assert scorer.score([TextPair("two", CANDIDATE.candidate, "No effusion.")]).usage["calls"] == 1
 
 
 @pytest.mark.parametrize(("metric", "calls"), CASES["calls"].items())
 def test_without_a_valid_response_there_is_no_score(metric: str, calls: int) -> None:
-    result = entries()[metric].load()(mock_client("I cannot.")).score([TextPair("1", "A candidate.", "A reference.")])
-    assert all(math.isnan(value) for values in result.values.values() for value in values)
-    assert (list(result.failures), result.usage["calls"], result.usage["failures"]) == ([0], calls, 1)
+    valid = next(response for name, response, *_ in CASES["scores"] if name == metric)
+    result = entries()[metric].load()(mock_client([valid, *["I cannot."] * calls])).score([CANDIDATE, PAIR])
+    assert {tuple(map(math.isnan, values)) for values in result.values.values()} == {(False, True)}
+    assert (list(result.failures), result.usage["calls"], result.usage["failures"]) == ([1], 1 + calls, 1)
 
 
 def test_the_prompt_is_the_one_that_the_published_models_know() -> None:
