@@ -85,11 +85,8 @@ def test_a_kubernetes_pod_saves_the_state_when_it_is_deleted(phantoms: Path, tmp
     out = tmp_path / "out"
     config = _write_config(phantoms, out, passes=40_000)
     objects = yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text())
-    (container,) = [
-        container
-        for item in objects
-        for container in item["spec"].get("template", {}).get("spec", {}).get("containers", [])
-    ]
+    pods = [item["spec"]["template"]["spec"] for item in objects if "template" in item["spec"]]
+    ((container,),) = (pod["containers"] for pod in pods)
     # On this machine the pod's name and port are another's.
     command = [
         part.replace("maira-train-0.maira-train", "127.0.0.1").replace("29500", str(free_port()))
