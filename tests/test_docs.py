@@ -289,6 +289,7 @@ def test_a_new_engine_drafts_reports(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert set(read_drafts(out).values()) == {"The lungs are clear."}
 
 
+@pytest.mark.slow
 def test_a_failed_test_is_repeated_by_the_command_that_pytest_prints(tmp_path: Path) -> None:
     (tmp_path / "test_sum.py").write_text(
         "import pytest\n"

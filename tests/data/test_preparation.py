@@ -285,6 +285,7 @@ def test_an_unconvertible_radiograph_is_replaced_by_another(tmp_path: Path) -> N
     assert all(f.reason.startswith("sample s uses another lateral image: ") for f in again.failures)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "archive", 150)
     rows = [{"sample_id": s.study_id, "frontal": str(s.radiographs[0].path)} for s in archive.studies]
@@ -315,6 +316,7 @@ def _crash_on_two(radiograph: Radiograph, target: Path, **settings: Any) -> str 
     return convert_radiograph(radiograph, target, **settings)
 
 
+@pytest.mark.slow
 def test_a_radiograph_that_crashes_its_process_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = _archive(tmp_path / "archive")
     # Pickled by its name, which leads back here.

@@ -94,6 +94,7 @@ def _option(root: Path, value: Any) -> Any:
     return root / value if isinstance(value, str) and value.startswith("./") else value
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not OPENI.is_dir(), reason="needs the real reports beside the checkout (shared/data/openi)")
 def test_the_real_reports_of_iu_xray_match_table_1_except_one_study() -> None:
     archive = read_iu_xray(OPENI)

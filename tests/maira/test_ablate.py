@@ -207,6 +207,7 @@ def test_a_wrong_option_is_refused_before_any_training(ablate: Ablate, commands:
     assert commands.trained == []
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_per_model_and_input_set(
     ablate: Ablate, commands: Commands, recipes: list[Path], tmp_path: Path
 ) -> None:
@@ -234,6 +235,7 @@ def test_the_table_has_a_row_per_model_and_input_set(
     assert "mute: the model was not trained on this task." not in page
 
 
+@pytest.mark.slow
 def test_only_failed_configs_are_trained_again(
     ablate: Ablate, commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,6 +282,7 @@ def test_signs_of_other_means_are_counted() -> None:
     assert {name: values[f"drafts/{name}"] for name in expected} == expected
 
 
+@pytest.mark.slow
 def test_a_validation_logs_what_is_not_rewarded(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
     validation = {"sources": [{"manifest": str(phantoms)}], "every": 1, "samples": 2, "drafts_every": 1, "drafts": 2}
     start(recipe(tmp_path, passes=8, validation=validation))

@@ -235,6 +235,7 @@ def _command(arguments: Sequence[str]) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_the_command_drafts_scores_and_compares_and_scores_existing_drafts_again(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

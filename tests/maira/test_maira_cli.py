@@ -33,6 +33,7 @@ def test_samples_are_named_without_the_file_name_unless_asked(run_maira: RunMair
     assert [study.sample_id for study in read_manifest(tmp_path / "b" / "manifest.jsonl")] == ["Doe^Jane"]
 
 
+@pytest.mark.slow
 def test_the_same_instance_and_other_body_parts_are_skipped(run_maira: RunMaira, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 4096, (64, 48)).astype(np.uint16)
     for name, part in (("chest", "CHEST"), ("hand", "HAND")):

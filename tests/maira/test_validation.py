@@ -212,6 +212,7 @@ def test_non_finite_scores_are_reported_and_never_best(
     assert "loss/all after step 1: not finite" in tiny_runs.said(console)
 
 
+@pytest.mark.slow
 def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped: Shipped, tmp_path: Path) -> None:
     manifest = write_damaged(radiographs, tmp_path, 0)
     studies, model, losses = read_manifest(manifest), in_training(shipped[0]), []

@@ -118,6 +118,7 @@ def test_an_ensemble_is_not_fitted_on_equal_ratings(tmp_path: Path) -> None:
     assert not (tmp_path / "e.json").exists()
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_fitted_applied_and_compared_with_experts(tmp_path: Path) -> None:
     ratings = [2 * (i % 5) + (i * 7) % 3 for i in range(40)]
     table = write_ratings(tmp_path, ratings)
