@@ -16,9 +16,12 @@ from real_servers import (
     PAIRS,
     SPLITTER_FEW_SHOTS,
     VLLM_ENGINE,
+    VLLM_ENVIRONMENT,
+    VLLM_PYTHON,
     RunVLLM,
     Server,
     judge_arguments,
+    run,
     run_radfact,
 )
 
@@ -121,8 +124,8 @@ def test_the_command_splits_and_judges(server: Server, tmp_path: Path) -> None:
     assert process.returncode == ExitCode.SUCCESS, process.stderr
     sentences = [json.loads(line) for line in (out / "sentences.jsonl").read_text().splitlines()]
     assert [sentence["text"] for sentence in sentences] == 2 * ["Heart size is normal.", "The lungs are clear."]
-    run = json.loads((out / "run.json").read_text())
-    assert (run["usage"]["splitter"]["calls"], run["usage"]["judge"]["calls"]) == (1, 2)
+    usage = _run(out)["usage"]
+    assert (usage["splitter"]["calls"], usage["judge"]["calls"]) == (1, 2)
 
 
 def _run(out: Path) -> dict[str, Any]:
@@ -187,13 +190,14 @@ def test_options_that_vllm_refuses_are_input_errors(
 def test_judge_and_splitter_share_an_engine_and_a_second_run_starts_none(run_vllm: RunVLLM, tmp_path: Path) -> None:
     pairs, out = tmp_path / "pairs.csv", tmp_path / "results"
     pairs.write_text(f"example_id,prediction,target\none,{NARRATIVE},{NARRATIVE}\n")
-    command = ["radfact", "score", pairs, *SCORE[2:], "--splitter-few-shots", SPLITTER_FEW_SHOTS, "--out", out]
-    process = run_vllm(*command)
+    arguments = ["score", pairs, *SCORE[2:], "--splitter-few-shots", SPLITTER_FEW_SHOTS, "--out", out]
+    # In a process of its own, as of a user, vLLM is imported with radfact's settings and spawns its processes.
+    process = run([VLLM_PYTHON.with_name("radfact"), *arguments], VLLM_ENVIRONMENT | {"VLLM_LOGGING_LEVEL": "INFO"})
     assert process.returncode == ExitCode.SUCCESS, process.stderr
-    assert process.stderr.count("checkpoint shards:   0%") == 1  # Each engine loads the weights once.
+    assert process.stderr.count("Initializing a V1 LLM engine") == 1
     sentences = _sentences(out)
     # With this cache size, an engine cannot start.
-    second = run_vllm(*command, VLLM_CPU_KVCACHE_SPACE="100000")
+    second = run_vllm("radfact", *arguments, VLLM_CPU_KVCACHE_SPACE="100000")
     assert second.returncode == ExitCode.SUCCESS, second.stderr
     assert _sentences(out) == sentences
 
