@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from radfact.errors import ErrorCode
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
-from radfact.metrics.llm.chexprompt import CheXprompt
+from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm.green import Green, green_score
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
@@ -173,6 +173,18 @@ def test_the_prompt_is_the_published_one() -> None:
     assert text.endswith(f"\n##\n##\n{reports}\n\nErrors:")
     assert text.count("\n##\n##\n") == 2
     assert CheXprompt.parameters == {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
+
+
+def test_the_json_variant_of_chexprompt_has_the_candidate_last() -> None:
+    model = MockChatModel("no JSON")
+    CheXpromptJson(ChatClient(model, {})).score([PAIR])
+    reports = f"Reference report:\n{PAIR.reference}\n\nCandidate report:\n{PAIR.candidate}"
+    assert model.calls[0][-1] == ("user", reports)
+
+
+def test_a_failure_has_its_reason() -> None:
+    result = entries()["crimson"].load()(mock_client("{}")).score([PAIR])
+    assert "reference_findings" in result.failures[0]
 
 
 def test_the_published_examples_of_chexprompt_can_be_read() -> None:
