@@ -144,8 +144,8 @@ MOST_LINES = {
     "maira/generate": 1886, "maira/grounding": 517, "maira/judge": 1287, "maira/model": 2080, "maira/publish": 361,
     "maira/review": 3993, "maira/runtime": 346, "maira/train": 6326, "maira and data pages": 3901,
     "data": 6256, "data/*": 1959, "data/annotation": 711, "data/dicom": 776, "data/phantoms": 853, "data/sources": 1957,
-    "encoders": 396, "tests": 40217, "tests/radfact": 14446, "tests/maira": 15268, "tests/data": 3392,
-    "tests/benchmarks": 3001,
+    "encoders": 396, "tests": 36234, "tests/radfact": 13046, "tests/maira": 13730, "tests/data": 2958,
+    "tests/benchmarks": 2532,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages. Changes may lower these numbers, never raise them."""
