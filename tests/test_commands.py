@@ -83,6 +83,7 @@ def test_the_version_and_the_exit_codes_are_shown(program: str) -> None:
     assert "3 done, with samples" in output
 
 
+@pytest.mark.slow
 def test_every_help_is_shown_and_loads_no_torch() -> None:
     code = (
         "import sys\n"

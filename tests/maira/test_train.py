@@ -4,6 +4,7 @@ import random
 import shutil
 import signal
 from collections.abc import Callable
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from draft_files import read_rows
 from error_checks import raises, raises_code
 from safetensors import SafetensorError
-from tiny_runs import TEXT, VISION, Command, held_by_another, metrics, quiet, said, train_config, values, write_damaged
+from tiny_runs import TEXT, VISION, Command, metrics, quiet, said, train_config, values, write_damaged
 
 from maira.data.manifest import read_manifest
 from maira.model.checkpoint import fingerprint
@@ -23,6 +24,7 @@ from maira.train.loop import Trainer
 from maira.train.loss import Losses, MairaLossModel
 from maira.train.report_training import train
 from radfact.errors import ErrorCode, RunError
+from radfact.io.outputs import Output, lock_output
 
 FRESH = {"vision_config": VISION, "text_config": TEXT}
 
@@ -129,9 +131,11 @@ def test_a_termination_signal_saves_the_state(number: signal.Signals, phantoms: 
 
 def test_a_refused_start_reads_nothing_of_the_folder(phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with held_by_another(out), raises("out: locked"):
-        train(train_config(phantoms, out, model=tmp_path / "gone"), quiet())
-    assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
+    with lock_output(out, Output("folder", content="training")):
+        with raises("out: locked"):
+            # In a context without locks, as in another process.
+            Context().run(train, train_config(phantoms, out, model=tmp_path / "gone"), quiet())
+        assert {path.name for path in out.iterdir()} == {".lock", ".output.json"}
 
 
 def test_the_checkpoint_is_written_without_the_last_state(

@@ -3,12 +3,9 @@
 import json
 import multiprocessing
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from io import StringIO
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from waiting import PATIENCE, wait_until
 from maira.data.manifest import read_manifest, write_manifest
 from maira.train.config.run_config import TrainConfig
 from maira.train.report_training import train
-from radfact.io.outputs import Output, lock_output
 
 VISION: dict[str, Any] = {
     "image_size": 64,
@@ -216,23 +212,3 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path, folder: P
         os.dup2(handle.fileno(), 2)
     sys.argv = ["maira", *arguments]
     main()
-
-
-@contextmanager
-def held_by_another(out: Path) -> Iterator[int]:
-    """Lock a folder from another process, which is killed at the end; give the id of the process."""
-    ours, theirs = multiprocessing.Pipe()
-    other = servers.Process(target=_hold, args=(out, theirs), daemon=True)
-    other.start()
-    try:
-        assert ours.poll(PATIENCE)
-        yield ours.recv()
-    finally:
-        other.kill()
-        other.join()
-
-
-def _hold(out: Path, line: Connection) -> None:
-    with lock_output(out, Output("folder", content="training")):
-        line.send(os.getpid())
-        signal.pause()
