@@ -29,6 +29,8 @@ def serious_violations(
         "rules": {rule: {"enabled": False} for rule in skipped},
         **({} if rules is None else {"runOnly": rules}),
     }
+    # Scripts that follow the size of the page run with the next frame.
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return [
         (violation["id"], node["html"], node["failureSummary"])
         for violation in axe.run(page, options=options).response["violations"]
