@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from waiting import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -98,7 +99,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     def opened(address: str, *, offline: bool = True) -> Page:
         contexts.append(browser.new_context(viewport={"width": 1400, "height": 900}, offline=offline))
-        contexts[-1].set_default_timeout(120_000)  # a busy machine may need more than half a minute
+        contexts[-1].set_default_timeout(PATIENCE * 1000)
         page = contexts[-1].new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))

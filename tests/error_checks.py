@@ -1,5 +1,6 @@
 """Checks of errors by code and fields, which stay when the wording changes."""
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,3 +47,14 @@ def summary(error: InputError | RunError) -> str:
     if error.line is not None:
         location = f"{location}:{error.line}" if location else f"line {error.line}"
     return ": ".join(part for part in (location, error.field, str(error.code)) if part)
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file can grow beyond some bytes; not for longer than it must, since pytest's own log is a file too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

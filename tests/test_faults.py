@@ -20,7 +20,7 @@ import yaml
 from chat_server import ChatServer
 from fault_inputs import SENTENCES, write_inputs, write_reports
 from faults import ALLOWED, PRELOAD, Run, plan_runs, run_all
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from maira.data.annotation.results import read_label_studio
 from maira.data.manifest import read_manifest
@@ -86,7 +86,7 @@ def test_workers_end_with_their_command(number: signal.Signals, tmp_path: Path) 
     wait_until(lambda: any((out / "frontal").glob("*.png")))
     # A terminal sends Ctrl-C to all processes of the group, and a scheduler SIGTERM.
     (os.kill if number == signal.SIGKILL else os.killpg)(process.pid, number)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=PATIENCE)
     wait_until(lambda: not _alive(process.pid))
     if number != signal.SIGKILL:
         assert process.returncode == 1
@@ -109,7 +109,7 @@ def test_a_signal_ends_a_run_that_waits_for_a_server(tmp_path: Path) -> None:
     try:
         wait_until(lambda: server.requests)
         process.terminate()
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=PATIENCE)
     finally:
         ended = True
         server.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from waiting import PATIENCE
 
 from maira.review.app import make_app
 from maira.review.campaign import read_campaign
@@ -92,8 +93,7 @@ def serving(app: ASGIApp) -> Iterator[str]:
 def watching(browser: Browser, link: str) -> Iterator[Page]:
     """Open a link in a separate browser context; errors of the page fail the test that caused them."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    # Long enough for a machine that does other work as well.
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE * 1000)
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))

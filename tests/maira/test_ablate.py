@@ -31,8 +31,8 @@ ROWS = CASES["ablations"]
 @pytest.mark.parametrize(("folder", "base"), [("ablations", "maira2_7b"), ("ablations/phantom", "phantom")])
 @pytest.mark.parametrize("row", ROWS)
 def test_each_ablation_config_differs_from_its_base_by_one_component(folder: str, base: str, row: str) -> None:
-    recipe = read_train_config(CONFIGS / folder / f"{row}.yaml")
-    changed = differences_of(recipe, read_train_config(CONFIGS / f"{base}.yaml"))
+    config = read_train_config(CONFIGS / folder / f"{row}.yaml")
+    changed = differences_of(config, read_train_config(CONFIGS / f"{base}.yaml"))
     changed.pop("validation.best_by", None)
     assert changed == ROWS[row]
 
@@ -47,7 +47,7 @@ def test_shipped_configs_have_unique_folders_and_the_prompts_of_the_paper() -> N
     }
 
 
-def write_recipe(folder: Path, name: str, **values: object) -> Path:
+def write_config(folder: Path, name: str, **values: object) -> Path:
     path = folder / f"{name}.yaml"
     out = f"{folder}/runs/{name}"
     whole = {"model": f"{folder}/start", "train": f"{folder}/manifest.jsonl", "out": out, "passes": 1000}
@@ -56,22 +56,22 @@ def write_recipe(folder: Path, name: str, **values: object) -> Path:
 
 
 @pytest.fixture
-def recipes(tmp_path: Path) -> list[Path]:
+def configs(tmp_path: Path) -> list[Path]:
     write_json(tmp_path / "start" / "config.json", {})
     (tmp_path / "manifest.jsonl").touch()
     return [
-        write_recipe(tmp_path, "base"),
-        write_recipe(tmp_path, "blind", drop=["prior", "comparison"]),
-        write_recipe(tmp_path, "mute", tasks={"grounded": 1}),
+        write_config(tmp_path, "base"),
+        write_config(tmp_path, "blind", drop=["prior", "comparison"]),
+        write_config(tmp_path, "mute", tasks={"grounded": 1}),
     ]
 
 
-def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path) -> None:
+def test_inference_rows_precede_trained_rows(configs: list[Path], tmp_path: Path) -> None:
     def rows(paths: list[Path]) -> list[tuple[str, str, tuple[str, ...]]]:
         trials = plan_trials(read_configs(paths, []), tmp_path, infer=True)
         return [(trial.name, trial.config.name, trial.dropped) for trial in trials]
 
-    assert rows(recipes) == [
+    assert rows(configs) == [
         ("base", "base", ()),
         ("infer-no-prior+comparison", "base", ("prior", "comparison")),
         ("blind", "blind", ("prior", "comparison")),
@@ -79,70 +79,70 @@ def test_inference_rows_precede_trained_rows(recipes: list[Path], tmp_path: Path
     ]
     # What the baseline drops is dropped at inference, too.
     base, less = ["technique"], ["technique", "lateral"]
-    assert rows([write_recipe(tmp_path, "base", drop=base), write_recipe(tmp_path, "less", drop=less)]) == [
+    assert rows([write_config(tmp_path, "base", drop=base), write_config(tmp_path, "less", drop=less)]) == [
         ("base", "base", ("technique",)),
         ("infer-no-lateral", "base", ("lateral", "technique")),
         ("less", "less", ("technique", "lateral")),
     ]
 
 
-def test_no_inputs_to_drop_at_inference_is_an_error(recipes: list[Path], tmp_path: Path) -> None:
+def test_no_inputs_to_drop_at_inference_is_an_error(configs: list[Path], tmp_path: Path) -> None:
     with raises("--infer: conflicting-options"):
-        plan_trials(read_configs(recipes[::2], []), tmp_path, infer=True)
+        plan_trials(read_configs(configs[::2], []), tmp_path, infer=True)
 
 
-def test_overrides_can_refer_to_the_config_name(recipes: list[Path]) -> None:
-    configs = read_configs(recipes, ["out=try/{name}", "passes=500"])
-    assert [config.train.out for config in configs] == [Path("try/base"), Path("try/blind"), Path("try/mute")]
-    assert {config.train.passes for config in configs} == {500}
+def test_overrides_can_refer_to_the_config_name(configs: list[Path]) -> None:
+    named = read_configs(configs, ["out=try/{name}", "passes=500"])
+    assert [config.train.out for config in named] == [Path("try/base"), Path("try/blind"), Path("try/mute")]
+    assert {config.train.passes for config in named} == {500}
 
 
-def test_duplicate_folders_or_names_are_refused(recipes: list[Path], tmp_path: Path) -> None:
+def test_duplicate_folders_or_names_are_refused(configs: list[Path], tmp_path: Path) -> None:
     with raises("blind.yaml: out: duplicate"):
-        read_configs(recipes, ["out=same"])
+        read_configs(configs, ["out=same"])
     (tmp_path / "other").mkdir()
     with raises("base.yaml: duplicate"):
-        read_configs([recipes[0], write_recipe(tmp_path / "other", "base")], [])
+        read_configs([configs[0], write_config(tmp_path / "other", "base")], [])
 
 
-def finished(recipe: TrainConfig, step: int = 7) -> None:
+def finished(config: TrainConfig, step: int = 7) -> None:
     """What a run of seven steps leaves behind at one of them."""
-    write_json(recipe.out / "checkpoint" / "config.json", {})
-    record = {"step": step, "steps": 7, "length": [recipe.epochs, recipe.passes], "recipe": resume_fields(recipe)}
-    record |= {"format": FORMAT, "origin": data_fingerprints(recipe)}
-    write_json(recipe.out / "states" / f"step-{step:06d}" / "state.json", record)
+    write_json(config.out / "checkpoint" / "config.json", {})
+    record = {"step": step, "steps": 7, "length": [config.epochs, config.passes], "recipe": resume_fields(config)}
+    record |= {"format": FORMAT, "origin": data_fingerprints(config)}
+    write_json(config.out / "states" / f"step-{step:06d}" / "state.json", record)
 
 
-def test_a_config_is_trained_once_its_run_is_complete(recipes: list[Path]) -> None:
-    recipe = read_train_config(recipes[0])
-    assert not is_trained(recipe, pytest.fail)
-    write_json(recipe.out / "checkpoint" / "config.json", {})
-    assert is_trained(recipe, pytest.fail)  # its states have been removed
-    finished(recipe, step=5)
-    assert not is_trained(recipe, pytest.fail)
-    finished(recipe)
-    assert is_trained(recipe, pytest.fail)
+def test_a_config_is_trained_once_its_run_is_complete(configs: list[Path]) -> None:
+    config = read_train_config(configs[0])
+    assert not is_trained(config, pytest.fail)
+    write_json(config.out / "checkpoint" / "config.json", {})
+    assert is_trained(config, pytest.fail)  # its states have been removed
+    finished(config, step=5)
+    assert not is_trained(config, pytest.fail)
+    finished(config)
+    assert is_trained(config, pytest.fail)
     for change, expected in (("log_every=3", True), ("passes=1001", False), ("seed=1", False), ("drop=[prior]", False)):
-        assert is_trained(read_train_config(recipes[0], [change]), pytest.fail) is expected
-    assert recipe.train[0].manifest is not None
-    recipe.train[0].manifest.write_text("{}\n", encoding="utf-8")
-    assert not is_trained(recipe, pytest.fail)
+        assert is_trained(read_train_config(configs[0], [change]), pytest.fail) is expected
+    assert config.train[0].manifest is not None
+    config.train[0].manifest.write_text("{}\n", encoding="utf-8")
+    assert not is_trained(config, pytest.fail)
 
 
 @pytest.mark.parametrize("fault", ["start/config.json", "manifest.jsonl", '{"format": 99, "version": "9.0"}'])
 def test_a_config_stays_trained_if_its_origin_cannot_be_checked(
-    fault: str, recipes: list[Path], tmp_path: Path
+    fault: str, configs: list[Path], tmp_path: Path
 ) -> None:
-    recipe, messages = read_train_config(recipes[0]), list[str]()
-    finished(recipe)
+    config, messages = read_train_config(configs[0]), list[str]()
+    finished(config)
     if fault.startswith("{"):
-        (recipe.out / "states" / "step-000007" / "state.json").write_text(fault, encoding="utf-8")
+        (config.out / "states" / "step-000007" / "state.json").write_text(fault, encoding="utf-8")
     else:
         (tmp_path / fault).unlink()
-        assert not is_trained(read_train_config(recipes[0], ["seed=1"]), pytest.fail)
-    assert is_trained(recipe, messages.append)
+        assert not is_trained(read_train_config(configs[0], ["seed=1"]), pytest.fail)
+    assert is_trained(config, messages.append)
     (line,) = messages
-    assert line.startswith(f"{recipe.out}/checkpoint is used as it is; its origin cannot be checked: ")
+    assert line.startswith(f"{config.out}/checkpoint is used as it is; its origin cannot be checked: ")
 
 
 @pytest.mark.parametrize(("program", "message"), CASES["launchers"])
@@ -150,7 +150,7 @@ def test_a_command_fails_with_its_error_line_or_its_status(program: str, message
     (tmp_path / "launcher.py").write_text(f"import sys\n{program}\n")
     launcher = [sys.executable, str(tmp_path / "launcher.py")]
     with raises("run-failed") if message else nullcontext() as caught:
-        ablations.run_command(["train", "recipe.yaml"], launcher)
+        ablations.run_command(["train", "config.yaml"], launcher)
     assert message is None or message in str(caught.value)
 
 
@@ -181,7 +181,7 @@ def commands(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 @pytest.fixture
-def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Ablate:
+def ablate(configs: list[Path], phantoms: Path, tmp_path: Path) -> Ablate:
     """`maira ablate` on two phantoms with a prior and one without one, their texts as short as the model is small."""
     studies = [
         study.model_copy(update={"prior_report": None, "grounded_findings": located[:1]})
@@ -193,7 +193,7 @@ def ablate(recipes: list[Path], phantoms: Path, tmp_path: Path) -> Ablate:
     write_manifest(tmp_path / "set.jsonl", [*studies[:2], studies[number]])
 
     def run(*more: str) -> Result:
-        words = ["ablate", *map(str, recipes), "--test", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
+        words = ["ablate", *map(str, configs), "--test", str(tmp_path / "set.jsonl"), "--out", str(tmp_path / "out")]
         words += ["--judge", "offline", "--max-new-tokens", "12", *more]
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
@@ -209,9 +209,9 @@ def test_a_wrong_option_is_refused_before_any_training(ablate: Ablate, commands:
 
 @pytest.mark.slow
 def test_the_table_has_a_row_per_model_and_input_set(
-    ablate: Ablate, commands: Commands, recipes: list[Path], tmp_path: Path
+    ablate: Ablate, commands: Commands, configs: list[Path], tmp_path: Path
 ) -> None:
-    base = read_train_config(recipes[0])
+    base = read_train_config(configs[0])
     shutil.copytree(commands.checkpoint, base.out / "checkpoint")
     write_json(base.out / "states" / "step-000007" / "state.json", {"format": 99, "version": "9.0"})
     result = ablate("--infer", "--task", "grounded", "--subset", "prior")

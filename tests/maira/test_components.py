@@ -34,7 +34,7 @@ HERE = DistributedContext(0, 1, torch.device("cpu"))
 LORA = {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]}
 
 
-def recipe_of(model: Path, **options: Any) -> TrainConfig:
+def make_config(model: Path, **options: Any) -> TrainConfig:
     return minimal_config(**{"model": model, "precision": "no"} | options)
 
 
@@ -42,8 +42,8 @@ def recipe_of(model: Path, **options: Any) -> TrainConfig:
     "trained", [["adapter"], ["adapter", "language_model"], ["encoder", "adapter", "language_model"]], ids=len
 )
 def test_only_trained_parts_receive_gradients(checkpoint: Path, config: MairaConfig, trained: list[str]) -> None:
-    model, _ = load_model(recipe := recipe_of(checkpoint, trained=trained), [])
-    set_trainable(model, recipe)
+    model, _ = load_model(train_config := make_config(checkpoint, trained=trained), [])
+    set_trainable(model, train_config)
     model.train()
     assert model.model.vision_tower.training == ("encoder" in trained)
     row = pack([make_sample(config, 2, 5, 6, seed=1)])
@@ -65,19 +65,19 @@ def test_only_trained_parts_receive_gradients(checkpoint: Path, config: MairaCon
 )
 @pytest.mark.parametrize("empty", [False, True], ids=["read", "empty"])
 def test_each_part_has_its_dtype(checkpoint: Path, options: Any, halved: set[str], empty: bool) -> None:
-    model, _ = load_model(recipe_of(checkpoint, **options), [], empty=empty)
+    model, _ = load_model(make_config(checkpoint, **options), [], empty=empty)
     for part in MODULES:
         dtypes = {parameter.dtype for module in modules_of(model, part) for parameter in module.parameters()}
         assert dtypes == {torch.bfloat16 if part in halved else torch.float32}, part
 
 
 def test_frozen_weights_are_saved_unchanged(checkpoint: Path, tmp_path: Path) -> None:
-    model, processor = load_model(recipe := recipe_of(checkpoint, precision="bf16", trained=["adapter"]), [])
-    set_trainable(model, recipe)
+    model, processor = load_model(train_config := make_config(checkpoint, precision="bf16", trained=["adapter"]), [])
+    set_trainable(model, train_config)
     with torch.no_grad():
         for parameter in model.model.multi_modal_projector.parameters():
             parameter.add_(1)
-    write_checkpoint(model, processor, recipe, HERE, tmp_path / "checkpoint")
+    write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))
     for name, weight in before.items():
         assert torch.equal(after[name], weight + 1 if name.startswith("multi_modal_projector.") else weight), name
@@ -124,9 +124,9 @@ def loss_of(model: MairaForConditionalGeneration, config: MairaConfig) -> float:
 
 
 def test_only_adapters_of_the_targets_are_trained(checkpoint: Path) -> None:
-    model, _ = load_model(train_config := recipe_of(checkpoint, lora=LORA), [])
+    model, _ = load_model(train_config := make_config(checkpoint, lora=LORA), [])
     with pytest.raises(InputError, match=r"no layer 'query'; there are down_proj, "):
-        set_trainable(model, recipe_of(checkpoint, lora={"targets": ["query"]}))
+        set_trainable(model, make_config(checkpoint, lora={"targets": ["query"]}))
     set_trainable(model, train_config)
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     language = {name for name in names if name.startswith(("model.language_model.", "lm_head."))}
@@ -155,7 +155,7 @@ def test_a_newly_assembled_model_learns_its_tokens(
     fresh.save_pretrained(tmp_path / "fresh")
     processor.save_pretrained(tmp_path / "fresh")
     lora = {"rank": 4, "quantize": quantize}
-    train_config = recipe_of(tmp_path / "fresh", lora=lora, learning_rate=0.05)
+    train_config = make_config(tmp_path / "fresh", lora=lora, learning_rate=0.05)
     learnt, _, _ = trained(train_config, config, [ids[3], ids[5]])
     write_checkpoint(learnt, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("fresh", "checkpoint"))
@@ -173,11 +173,11 @@ def test_misplaced_format_tokens_are_an_error(checkpoint: Path, tmp_path: Path) 
     names = json.loads((copied / "config.json").read_text(encoding="utf-8"))
     (copied / "config.json").write_text(json.dumps(names | {"image_token_index": 250}), encoding="utf-8")
     with pytest.raises(InputError, match=r"<obj> to </box> do not stand in order before <image>"):
-        load_model(recipe_of(copied, lora=LORA), [])
+        load_model(make_config(copied, lora=LORA), [])
 
 
 def test_checkpoint_and_engine_get_the_trained_model(config: MairaConfig, checkpoint: Path, tmp_path: Path) -> None:
-    model, processor, loss = trained(train_config := recipe_of(checkpoint, lora=LORA, learning_rate=0.05), config)
+    model, processor, loss = trained(train_config := make_config(checkpoint, lora=LORA, learning_rate=0.05), config)
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     merged = MairaForConditionalGeneration.from_pretrained(tmp_path / "checkpoint")
     start = MairaForConditionalGeneration.from_pretrained(checkpoint)
@@ -204,7 +204,7 @@ def test_checkpoint_and_engine_get_the_trained_model(config: MairaConfig, checkp
 def test_four_bit_adapters_are_merged_into_full_weights(config: MairaConfig, checkpoint: Path, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     lora = {"rank": 4, "alpha": 8, "quantize": "nf4", "targets": ["q_proj"]}
-    model, processor, loss = trained(train_config := recipe_of(checkpoint, lora=lora, learning_rate=0.05), config)
+    model, processor, loss = trained(train_config := make_config(checkpoint, lora=lora, learning_rate=0.05), config)
     assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
     write_checkpoint(model, processor, train_config, HERE, tmp_path / "checkpoint")
     before, after = (load_file(folder / "model.safetensors") for folder in (checkpoint, tmp_path / "checkpoint"))

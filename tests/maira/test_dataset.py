@@ -29,7 +29,7 @@ Opener = Callable[..., StudyDataset]
 
 @pytest.fixture
 def opened(processor: MairaProcessor, tmp_path: Path) -> Opener:
-    """Opens the corpus of a manifest, or of the sources of a recipe."""
+    """Opens the corpus of a manifest, or of the sources of a config."""
 
     def opening(train: Any, *, patch_grid: int | None = None, **changes: Any) -> StudyDataset:
         own = {"train": train, "passes": None, "epochs": 2, "global_batch": 8, "token_budget": 1000}

@@ -62,11 +62,11 @@ def preferences(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return file
 
 
-Recipe = Callable[..., dict[str, Any]]
+Values = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def recipe(checkpoint: Path, phantoms: Path, preferences: Path) -> Recipe:
+def run_values(checkpoint: Path, phantoms: Path, preferences: Path) -> Values:
     """Return a function that makes a config as YAML has it: 4 steps of 4 pairs."""
 
     def make(out: Path, manifest: Path = phantoms, file: Path = preferences, **changes: Any) -> dict[str, Any]:
@@ -131,10 +131,10 @@ def test_loss_and_gradient_are_those_of_the_formula(
 
 
 @pytest.fixture(scope="module")
-def finished(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(run_values: Values, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 4 steps that was never interrupted."""
     out = tmp_path_factory.mktemp("dpo")
-    start(recipe(out))
+    start(run_values(out))
     return out
 
 
@@ -164,34 +164,34 @@ def test_the_reference_is_the_initial_model(
 
 
 def test_the_record_and_an_estimate_count_the_preferences(
-    finished: Path, recipe: Recipe, checkpoint: Path, preferences: Path
+    finished: Path, run_values: Values, checkpoint: Path, preferences: Path
 ) -> None:
     (source,) = json.loads((finished / "checkpoint" / RECORD_FILE).read_text())["data"]
     assert source["preferences_sha256"] == hashlib.sha256(preferences.read_bytes()).hexdigest()
     assert source["samples"] == {"grounded": 12}
-    config = TrainConfig.model_validate(recipe(finished))
+    config = TrainConfig.model_validate(run_values(finished))
     assert measure_workload(config, read_config(checkpoint)).samples == 12
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    recipe: Recipe, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_values: Values, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_at(monkeypatch, 3)
     with pytest.raises(Interrupted):
-        start(recipe(tmp_path))
+        start(run_values(tmp_path))
     monkeypatch.undo()
     reference = (tmp_path / REFERENCE_FILE).rename(tmp_path / "moved.json")
     with raises(f"{REFERENCE_FILE}: mismatch"):
-        start(recipe(tmp_path))
+        start(run_values(tmp_path))
     reference.rename(tmp_path / REFERENCE_FILE)
-    start(recipe(tmp_path))
+    start(run_values(tmp_path))
     assert metrics(tmp_path) == metrics(finished)
     assert is_same(weights(tmp_path), weights(finished))
 
 
 @pytest.mark.parametrize("is_terminated", [False, True])
 def test_reference_log_probabilities_are_computed_once(
-    is_terminated: bool, recipe: Recipe, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_terminated: bool, run_values: Values, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted or terminated run keeps the rows that it has computed."""
     rows = list[int]()
@@ -208,41 +208,41 @@ def test_reference_log_probabilities_are_computed_once(
 
     monkeypatch.setattr(dpo, "collate_row", collate)
     with pytest.raises(Interrupted) if not is_terminated else raises_code(ErrorCode.INTERRUPTED):
-        start(recipe(tmp_path / "out"))
+        start(run_values(tmp_path / "out"))
     kept = [pair for pair in json.loads(reference.read_text())["log_probs"] if None not in pair]
     assert len(kept) == sum(rows[: 3 if is_terminated else 2])
     repeated = sum(rows) - len(kept)
-    start(recipe(tmp_path / "out"))
+    start(run_values(tmp_path / "out"))
     assert sum(rows) - repeated == 12
     assert reference.read_bytes() == (finished / REFERENCE_FILE).read_bytes()
     assert metrics(tmp_path / "out") == metrics(finished)
 
 
 def test_changed_preferences_have_another_fingerprint(
-    recipe: Recipe, processor: MairaProcessor, preferences: Path, tmp_path: Path
+    run_values: Values, processor: MairaProcessor, preferences: Path, tmp_path: Path
 ) -> None:
     first, *others = read_rows(preferences)
     changed = tmp_path / "preferences.jsonl"
     write_jsonl(changed, [{**first, "chosen": first["rejected"], "rejected": first["chosen"]}, *others])
-    configs = (TrainConfig.model_validate(recipe(tmp_path, file=file)) for file in (preferences, changed))
+    configs = (TrainConfig.model_validate(run_values(tmp_path, file=file)) for file in (preferences, changed))
     before, after = (open_preferences(config, processor, 4096).table.tobytes() for config in configs)
     assert before != after
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(parallel: str, recipe: Recipe, finished: Path, tmp_path: Path) -> None:
-    command = Command(tmp_path, 2, **recipe(tmp_path / "out", parallel=parallel))
+def test_two_processes_train_as_one(parallel: str, run_values: Values, finished: Path, tmp_path: Path) -> None:
+    command = Command(tmp_path, 2, **run_values(tmp_path / "out", parallel=parallel))
     assert command.end() == [0, 0], command.said
     for one, two in zip(metrics(finished), metrics(tmp_path / "out"), strict=True):
         assert two == pytest.approx(one, rel=1e-3, abs=1e-3)
 
 
-def test_unreadable_pairs_are_skipped(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
+def test_unreadable_pairs_are_skipped(run_values: Values, phantoms: Path, tmp_path: Path) -> None:
     manifest = write_damaged(phantoms, tmp_path, 0, 1)
     with raises_code(ErrorCode.FILE_UNREADABLE, r"[01]\.png"):
-        start(recipe(tmp_path / "stop", manifest))
-    start(recipe(tmp_path / "skip", manifest, passes=12, faults={"unreadable": "skip"}))
+        start(run_values(tmp_path / "stop", manifest))
+    start(run_values(tmp_path / "skip", manifest, passes=12, faults={"unreadable": "skip"}))
     saved = json.loads((tmp_path / "skip" / REFERENCE_FILE).read_text())["log_probs"]
     assert [pair == [None, None] for pair in saved] == [True] * 2 + [False] * 10
     assert all(math.isfinite(row["loss"]) for row in metrics(tmp_path / "skip"))
@@ -252,7 +252,7 @@ VALID = "<obj>No pleural effusion.</obj>"
 
 
 def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
-    recipe: Recipe, processor: MairaProcessor, phantoms: Path, tmp_path: Path
+    run_values: Values, processor: MairaProcessor, phantoms: Path, tmp_path: Path
 ) -> None:
     study, file = read_manifest(phantoms)[0], tmp_path / "both.jsonl"
     reports = ((VALID, "<obj>A mass.</obj>"), ("No effusion.", "A mass."))
@@ -260,7 +260,7 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
     row = {"sample_id": study.sample_id, "prompt": make_example(study, "grounded").text}
     write_jsonl(file, [{**row, "chosen": chosen, "rejected": rejected} for chosen, rejected in reports])
     changes = {"tasks": {"grounded": 1, "findings": 1}, "global_batch": 2, "passes": 2, "preset": "paper"}
-    config = recipe(tmp_path / "both", file=file, drop=["lateral"], **changes)
+    config = run_values(tmp_path / "both", file=file, drop=["lateral"], **changes)
     assert "2 of 2 answers: `prompt` is ignored" in start(config)
     record = json.loads((tmp_path / "both" / "checkpoint" / RECORD_FILE).read_text())
     assert record["data"][0]["samples"] == {"findings": 1, "grounded": 1}
@@ -271,7 +271,7 @@ def test_the_form_of_the_reports_tells_the_task_and_the_run_makes_the_prompt(
 
 @pytest.mark.parametrize(("line", "error"), CASES["preferences"])
 def test_unusable_pairs_are_refused_before_the_first_step(
-    line: dict[str, Any] | list[Any] | None, error: str, recipe: Recipe, preferences: Path, tmp_path: Path
+    line: dict[str, Any] | list[Any] | None, error: str, run_values: Values, preferences: Path, tmp_path: Path
 ) -> None:
     first, second, *_ = read_rows(preferences)
     file = tmp_path / "preferences.jsonl"
@@ -279,18 +279,18 @@ def test_unusable_pairs_are_refused_before_the_first_step(
         write_jsonl(file, [first, {**second, "chosen": VALID, **line}] if isinstance(line, dict) else [])
         file.write_text(file.read_text().replace("LONG", ("effusion " * 900).strip()))
     with raises(error):
-        start(recipe(tmp_path / "out", file=file))
+        start(run_values(tmp_path / "out", file=file))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
-def test_a_duplicate_study_of_the_manifest_is_refused(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
+def test_a_duplicate_study_of_the_manifest_is_refused(run_values: Values, phantoms: Path, tmp_path: Path) -> None:
     lines, manifest = phantoms.read_text().splitlines(keepends=True), phantoms.with_name("duplicate.jsonl")
     manifest.write_text("".join([*lines, lines[0]]))
     with raises("duplicate.jsonl: sample_id: duplicate"):
-        start(recipe(tmp_path / "out", manifest))
+        start(run_values(tmp_path / "out", manifest))
 
 
-def test_preferences_of_a_review_are_trained_on(recipe: Recipe, tmp_path: Path) -> None:
+def test_preferences_of_a_review_are_trained_on(run_values: Values, tmp_path: Path) -> None:
     report = [{"text": "No effusion.", "boxes": None}]
     with closing(new_store(tmp_path, {"one": report, "two": report}, ["Ada"])) as store:
         pixels = np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)
@@ -302,7 +302,7 @@ def test_preferences_of_a_review_are_trained_on(recipe: Recipe, tmp_path: Path) 
     arguments = ["review", "export", str(store.path), "--manifest", str(manifest), "--out", str(out)]
     assert "preferences: 2" in CliRunner().invoke(app, arguments).output
     changes = {"global_batch": 2, "passes": 8, "faults": {"image_check": "off"}, "preset": "paper"}
-    start(recipe(tmp_path / "run", manifest, out / "preferences.jsonl", **changes))
+    start(run_values(tmp_path / "run", manifest, out / "preferences.jsonl", **changes))
     assert metrics(tmp_path / "run")[-1]["rewards/margins"] > 0
 
 
@@ -324,7 +324,7 @@ def run_preferences(files: list[Path], manifest: Path, out: Path, *more: str) ->
     return CliRunner().invoke(app, ["preferences", *map(str, files), *arguments])
 
 
-def test_the_best_and_the_worst_draft_are_paired(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
+def test_the_best_and_the_worst_draft_are_paired(run_values: Values, phantoms: Path, tmp_path: Path) -> None:
     files, out = write_drafts(phantoms, tmp_path, [1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
     result = run_preferences(files, phantoms, out)
     assert result.exit_code == 0, result.output
@@ -335,7 +335,7 @@ def test_the_best_and_the_worst_draft_are_paired(recipe: Recipe, phantoms: Path,
     assert all(row["chosen_reward"] > row["rejected_reward"] for row in rows)
     for expected in ("2 pairs from 14 studies", "1 (identical reports)", "11 (fewer than two drafts)"):
         assert expected in result.output.replace("\n", "")
-    start(recipe(tmp_path / "run", file=out, global_batch=2, passes=2))
+    start(run_values(tmp_path / "run", file=out, global_batch=2, passes=2))
 
 
 def test_a_margin_and_the_penalties_of_grpo_decide(phantoms: Path, tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALL: dict[str, Any] = {"vision_config": VISION, "text_config": TEXT, "vocab_size": 300}
 
 
-def make_recipe(**values: Any) -> TrainConfig:
+def make_config(**values: Any) -> TrainConfig:
     return minimal_config(**{"model": SMALL, "passes": None, "epochs": 3, "token_budget": 2048} | values)
 
 
 def test_estimates_for_the_paper_config() -> None:
-    result = estimate(make_recipe(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
+    result = estimate(make_config(model=Path("absent"), token_budget=8192), "a100-80g", gpus=16, mfu=0.5)
     assert sum(counts["all"] for counts in result["parameters"].values()) == pytest.approx(6.880e9, rel=1e-3)
     assert result["parameters"]["encoder"]["trained"] == 0
     assert result["steps"] == 3 * (510_848 // 128)
@@ -57,15 +57,15 @@ def test_shipped_configs_keep_their_estimates(
 def test_only_the_configuration_of_a_checkpoint_is_read(checkpoint: Path, tmp_path: Path) -> None:
     for file in checkpoint.glob("*.json"):
         shutil.copy(file, tmp_path)
-    result = estimate(make_recipe(model=tmp_path), "h100")
-    shapes = build_shapes(MairaConfig.from_pretrained(checkpoint), make_recipe())
+    result = estimate(make_config(model=tmp_path), "h100")
+    shapes = build_shapes(MairaConfig.from_pretrained(checkpoint), make_config())
     assert sum(counts["all"] for counts in result["parameters"].values()) == sum(p.numel() for p in shapes.parameters())
     with raises("token_budget: invalid-value"):
-        estimate(make_recipe(model=tmp_path, token_budget=300), "h100")
+        estimate(make_config(model=tmp_path, token_budget=300), "h100")
 
 
 def test_answers_are_counted_from_available_data(phantoms: Path) -> None:
-    train_config = make_recipe(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
+    train_config = make_config(train=phantoms, tasks={"findings": 1, "grounded": 0.5})
     workload = measure_workload(train_config, cost_estimate.resolve_model_config(train_config)[0])
     assert workload.samples == 14 + 7
     assert f"{phantoms}, 4 characters assumed" in workload.basis
@@ -84,7 +84,7 @@ def test_absent_data_are_estimated_from_table_1_by_folder_name(
 
 
 def test_image_counts_of_absent_data_come_from_table_1() -> None:
-    train_config = make_recipe(train="padchest/manifest.jsonl")
+    train_config = make_config(train="padchest/manifest.jsonl")
     assert measure_workload(train_config, MairaConfig()).images.mean() == pytest.approx(1.843, abs=0.05)
     dropped = train_config.model_copy(update={"drop": ("lateral", "prior")})
     assert set(measure_workload(dropped, MairaConfig()).images) == {1}
@@ -92,7 +92,7 @@ def test_image_counts_of_absent_data_come_from_table_1() -> None:
 
 def test_eight_bit_state_size_matches_torchao() -> None:
     optim = pytest.importorskip("torchao.optim")
-    train_config = make_recipe(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
+    train_config = make_config(trained=["adapter"], optimizer="adamw_8bit", weights="bfloat16")
     model = build_shapes(cost_estimate.resolve_model_config(train_config)[0], train_config)
     made = estimate_memory(model, train_config, [200], 1, 10)
     trained = [torch.empty(p.shape, dtype=p.dtype) for p in model.parameters() if p.requires_grad]

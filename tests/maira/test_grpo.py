@@ -35,11 +35,11 @@ from radfact.records import Box, Pair, Sentence
 TIMES = ("generation_seconds", "reward_seconds")
 LIMIT = 24
 TEMPERATURE = 0.7
-Recipe = Callable[..., dict[str, Any]]
+Values = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def recipe(checkpoint: Path, phantoms: Path) -> Recipe:
+def run_values(checkpoint: Path, phantoms: Path) -> Values:
     """Return a function that makes a config as YAML has it: 4 steps of 2 groups of 4 responses."""
 
     def make(out: Path, grpo: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -197,9 +197,9 @@ def test_only_longer_reports_are_penalized() -> None:
 
 
 @pytest.mark.slow
-def test_the_policy_learns_what_is_rewarded(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_policy_learns_what_is_rewarded(run_values: Values, tmp_path: Path) -> None:
     grpo = {"num_generations": 8, "max_new_tokens": 16}
-    start(recipe(tmp_path, grpo, global_batch=16, passes=320, learning_rate=1e-2))
+    start(run_values(tmp_path, grpo, global_batch=16, passes=320, learning_rate=1e-2))
     reward = [row["reward"] for row in rows(tmp_path)]
     assert len(reward) == 20
     assert np.mean(reward[:2]) < 0.7
@@ -207,10 +207,10 @@ def test_the_policy_learns_what_is_rewarded(recipe: Recipe, tmp_path: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def finished(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(run_values: Values, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 4 steps with the responses of 2, never interrupted."""
     out = tmp_path_factory.mktemp("grpo")
-    start(recipe(out, {"num_iterations": 2}, passes=16))
+    start(run_values(out, {"num_iterations": 2}, passes=16))
     return out
 
 
@@ -224,9 +224,9 @@ def test_further_steps_reuse_the_responses(finished: Path) -> None:
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(
-    recipe: Recipe, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_values: Values, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = recipe(tmp_path, {"num_iterations": 2}, passes=16)
+    config = run_values(tmp_path, {"num_iterations": 2}, passes=16)
     interrupt_at(monkeypatch, 3)
     with pytest.raises(Interrupted):
         start(config)
@@ -238,35 +238,35 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_as_one(parallel: str, recipe: Recipe, finished: Path, tmp_path: Path) -> None:
-    command = Command(tmp_path, 2, **recipe(tmp_path / "out", {"num_iterations": 2}, passes=16, parallel=parallel))
+def test_two_processes_train_as_one(parallel: str, run_values: Values, finished: Path, tmp_path: Path) -> None:
+    command = Command(tmp_path, 2, **run_values(tmp_path / "out", {"num_iterations": 2}, passes=16, parallel=parallel))
     assert command.end() == [0, 0], command.said
     for one, two in zip(rows(finished), rows(tmp_path / "out"), strict=True):
         assert {**two, "epoch": 0} == pytest.approx({**one, "epoch": 0}, rel=1e-3, abs=1e-5)
 
 
-def test_a_constant_reward_has_no_gradient(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_constant_reward_has_no_gradient(run_values: Values, tmp_path: Path) -> None:
     grpo = {"reward": {"scores": {"reward_metrics:Constant": 1.0}, "length_penalty": 0, "format_penalty": 0}}
-    start(recipe(tmp_path, grpo, passes=8))
+    start(run_values(tmp_path, grpo, passes=8))
     (row,) = rows(tmp_path)
     assert (row["frac_reward_zero_std"], row["grad_norm"], row["loss"], row["reward"]) == (1, 0, 0, 1)
 
 
-def test_a_step_without_rewards_follows_the_fault_policy(recipe: Recipe, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_step_without_rewards_follows_the_fault_policy(run_values: Values, checkpoint: Path, tmp_path: Path) -> None:
     grpo = {"reward": {"scores": {"reward_metrics:Nothing": 1.0}}}
     with pytest.raises(RunError, match="the loss is nan"):
-        start(recipe(tmp_path / "stop", grpo, passes=8))
-    output = start(recipe(tmp_path / "skip", grpo, passes=8, faults={"not_finite": "skip"}))
+        start(run_values(tmp_path / "stop", grpo, passes=8))
+    output = start(run_values(tmp_path / "skip", grpo, passes=8, faults={"not_finite": "skip"}))
     assert "none of 8 responses has a reward" in output
     assert is_same(weights(tmp_path / "skip"), MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
 
 
 @pytest.mark.parametrize(("scores", "options", "error"), CASES["rewards"])
 def test_an_unusable_reward_is_refused_before_the_first_step(
-    scores: dict[str, float], options: dict[str, Any], error: str, recipe: Recipe, tmp_path: Path
+    scores: dict[str, float], options: dict[str, Any], error: str, run_values: Values, tmp_path: Path
 ) -> None:
     with raises(f"grpo.reward.{error}"):
-        start(recipe(tmp_path / "out", {"reward": {"scores": scores, "options": options}}))
+        start(run_values(tmp_path / "out", {"reward": {"scores": scores, "options": options}}))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 
@@ -283,9 +283,9 @@ def test_signs_of_other_means_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_validation_logs_what_is_not_rewarded(recipe: Recipe, phantoms: Path, tmp_path: Path) -> None:
+def test_a_validation_logs_what_is_not_rewarded(run_values: Values, phantoms: Path, tmp_path: Path) -> None:
     validation = {"sources": [{"manifest": str(phantoms)}], "every": 1, "samples": 2, "drafts_every": 1, "drafts": 2}
-    start(recipe(tmp_path, passes=8, validation=validation))
+    start(run_values(tmp_path, passes=8, validation=validation))
     (row,) = [row for row in rows(tmp_path) if "epoch" not in row]
     assert {"loss/all", "drafts/logical_f1", *MONITORED} <= row.keys()
     assert row["drafts/words"] >= 0
@@ -301,12 +301,12 @@ def test_an_inconsistent_config_is_refused(changes: dict[str, Any], message: str
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_vllm_that_is_missing_is_named_before_the_model_is_read(recipe: Recipe, tmp_path: Path) -> None:
+def test_vllm_that_is_missing_is_named_before_the_model_is_read(run_values: Values, tmp_path: Path) -> None:
     with raises("grpo.engine: missing-requirement"):
-        start(recipe(tmp_path / "run", {"engine": "vllm"}, model=str(tmp_path)))
+        start(run_values(tmp_path / "run", {"engine": "vllm"}, model=str(tmp_path)))
 
 
-def test_the_engine_may_change_when_a_run_resumes(recipe: Recipe, tmp_path: Path) -> None:
+def test_the_engine_may_change_when_a_run_resumes(run_values: Values, tmp_path: Path) -> None:
     changes = ({}, {"engine": "vllm", "engine_args": {"gpu_memory_utilization": 0.3}})
-    before, after = (TrainConfig.model_validate(recipe(tmp_path, grpo)) for grpo in changes)
+    before, after = (TrainConfig.model_validate(run_values(tmp_path, grpo)) for grpo in changes)
     assert resume_fields(before) == resume_fields(after)

@@ -107,8 +107,8 @@ def test_sharded_adapters_and_token_rows_train_as_in_one_process(phantoms: Path,
     # Only the first process reads the weights of a model that is sharded.
     for parallel, others in (("ddp", {}), ("fsdp", {"model": str(empty)})):
         out = tmp_path / parallel
-        recipe_of_all = values(phantoms, out, parallel=parallel, **changes)
-        command = Command(tmp_path / f"said-{parallel}", 2, others, **recipe_of_all)
+        config = values(phantoms, out, parallel=parallel, **changes)
+        command = Command(tmp_path / f"said-{parallel}", 2, others, **config)
         assert command.end() == [0, 0], command.said
         for ours, theirs in zip(metrics(out), metrics(tmp_path / "one"), strict=True):
             for name in ours.keys() & {"loss", "loss/all", "loss/findings", "loss/grounded"}:
@@ -150,12 +150,12 @@ class Run:
     """A tiny model in training: tied embeddings, a frozen encoder, four rows per step."""
 
     def __init__(self, config: MairaConfig, precision: str, context: DistributedContext) -> None:
-        recipe = minimal_config(precision=precision, parallel="fsdp", weight_decay=0.1, learning_rate=1e-3)
+        config = minimal_config(precision=precision, parallel="fsdp", weight_decay=0.1, learning_rate=1e-3)
         model = trainable(config, frozen=True, tie_word_embeddings=True)
         model.model.vision_tower.requires_grad_(False)
         self.config, self.context = config, context
-        self.model: ParallelModel = parallelize(MairaLossModel(model, KINDS, 0.0).train(), recipe, context)
-        self.optimizer = make_optimizer(self.model.training, recipe)
+        self.model: ParallelModel = parallelize(MairaLossModel(model, KINDS, 0.0).train(), config, context)
+        self.optimizer = make_optimizer(self.model.training, config)
 
     def rows(self, step: int) -> list[PackedBatch]:
         """The rows of this process; the last one of all holds no readable sample, as `collate_row` makes it."""

@@ -24,6 +24,7 @@ from PIL import Image
 from review_files import CASES, CORNERS, REFERENCE, REPORT, start_server, write_set
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
+from waiting import PATIENCE
 
 from maira.cli.main import app
 from maira.review.app import make_app
@@ -314,7 +315,7 @@ def test_the_command_serves_with_a_certificate_and_logs_no_content(tmp_path: Pat
         check_certificate(certificate, None)
     server, address, printed = start_server(tmp_path, "--tls-certificate", str(certificate), "--tls-key", str(key))
     trusted = ssl.create_default_context(cafile=certificate)
-    with Client(base_url=urljoin(address, "/"), verify=trusted, timeout=20, trust_env=False) as browser:
+    with Client(base_url=urljoin(address, "/"), verify=trusted, timeout=PATIENCE, trust_env=False) as browser:
         entrance = browser.get(address)
         browser.post("/api/readers", json={"name": "Ada Lovelace"})
         paths = ("/api/studies/1?reader=Ada%20Lovelace", "/images/1/frontal", "/patient-4711")

@@ -316,6 +316,7 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
 
 def elsewhere(browser: Browser, running: Running, *keys: str) -> None:
     """Change study 1 by keys on another machine."""
+    __import__("time").sleep(16)
     with visiting(browser, running) as page:
         press(page, *keys)
         saved(page)
@@ -336,6 +337,8 @@ def hold(page: Page, **answer: Any) -> None:
         else:
             route.continue_()
 
+    # A page repeats a request without a response after a time that a busy machine may need.
+    page.evaluate("() => { AbortSignal.timeout = () => new AbortController().signal; }")
     page.route("**/changes", wait, times=1)
 
 

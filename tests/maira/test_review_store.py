@@ -1,7 +1,6 @@
 """The database of a review: saved changes stay in order, separately for each reader."""
 
 import os
-import resource
 import shutil
 import signal
 import sqlite3
@@ -15,11 +14,12 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
-from error_checks import raises
+from error_checks import full_disk, raises
 from httpx import Client, TransportError
 from hypothesis import given
 from hypothesis import strategies as st
 from review_files import CASES, CORNERS, REPORT, change, new_store, start_server, write_set
+from waiting import PATIENCE
 
 from maira.review.changes import Add, Change, Delete, Review, UnfinishedError, change_adapter, initial_state
 from maira.review.store import ConflictError, Store
@@ -343,19 +343,8 @@ def test_an_early_file_without_events_is_read_and_a_damaged_or_newer_one_refused
             Store(store.path)
 
 
-@contextmanager
-def no_room() -> Iterator[None]:
-    """No file can grow, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_an_unwritten_change_is_not_applied(store: Store) -> None:
-    with no_room(), pytest.raises(RunError, match="cannot be written"):
+    with full_disk(0), pytest.raises(RunError, match="cannot be written"):
         change(store, "delete", sentence="d0")
     assert store.review("Ada", 1).version == 0
     assert change(store, "delete", sentence="d0").version == 1
@@ -368,7 +357,7 @@ def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:
     killer = threading.Thread(target=server.send_signal, args=[signal.SIGKILL])
     answered = 0
     try:
-        with Client(base_url=urljoin(address, "/"), timeout=20, trust_env=False) as browser:
+        with Client(base_url=urljoin(address, "/"), timeout=PATIENCE, trust_env=False) as browser:
             browser.get(address)
             browser.post("/api/readers", json={"name": "Ada"})
             for version in range(100_000):

@@ -15,7 +15,7 @@ SMALLEST: dict[str, Any] = {"model": "checkpoint", "train": "manifest.jsonl", "o
 
 
 def write(folder: Path, **changes: object) -> Path:
-    path = folder / "recipe.yaml"
+    path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(SMALLEST | changes), encoding="utf-8")
     return path
 
@@ -44,7 +44,7 @@ def test_a_config_overrides_its_base(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     base = write(tmp_path, faults={"spike": 3.0, "most_skipped": 5}, betas=[0.9, 0.95])
     middle, top = tmp_path / "rows" / "middle.yaml", tmp_path / "rows" / "top.yaml"
-    middle.write_text("base: ../recipe.yaml\nfaults: {most_skipped: 7}\nbetas: [0.8, 0.9]\n", encoding="utf-8")
+    middle.write_text("base: ../config.yaml\nfaults: {most_skipped: 7}\nbetas: [0.8, 0.9]\n", encoding="utf-8")
     top.write_text("base: middle.yaml\ndrop: [prior]\n", encoding="utf-8")
     train_config, plain = read_train_config(top, ["seed=3"]), read_train_config(base)
     changed = {"faults": AnomalyConfig(spike=3.0, most_skipped=7), "betas": (0.8, 0.9), "drop": ("prior",), "seed": 3}
@@ -68,13 +68,13 @@ def test_invalid_content_names_file_line_and_field(tmp_path: Path, content: dict
     path = write(tmp_path, **(content if isinstance(content, dict) else {}))
     if isinstance(content, str):
         path.write_text(content, encoding="utf-8")
-    with raises(f"recipe.yaml{error}"):
+    with raises(f"config.yaml{error}"):
         read_train_config(path)
 
 
 @pytest.mark.parametrize(("changes", "message"), CASES["contradictions"])
 def test_contradictory_values_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=rf"recipe\.yaml: .*{message}") as caught:
+    with pytest.raises(InputError, match=rf"config\.yaml: .*{message}") as caught:
         read_train_config(write(tmp_path, **changes))
     assert caught.value.code is ErrorCode.INVALID_VALUE
 
@@ -90,16 +90,16 @@ def test_an_error_names_the_file_that_contains_it(tmp_path: Path) -> None:
     top = tmp_path / "top.yaml"
 
     def error(text: str, *overrides: str) -> str:
-        top.write_text(f"base: recipe.yaml\n{text}\n", encoding="utf-8")
+        top.write_text(f"base: config.yaml\n{text}\n", encoding="utf-8")
         with pytest.raises(InputError) as caught:
             read_train_config(top, list(overrides))
         return summary(caught.value)
 
-    assert error("") == "recipe.yaml: train[0].splitt: unknown-field"
+    assert error("") == "config.yaml: train[0].splitt: unknown-field"
     assert error("train: [{manifest: m, spilt: a}]") == "top.yaml: train[0].spilt: unknown-field"
-    assert error("train: m") == "recipe.yaml: faults.spike: invalid-value"
+    assert error("train: m") == "config.yaml: faults.spike: invalid-value"
     assert error("train: m\nfaults: {spike: 0.5}") == "top.yaml: faults.spike: invalid-value"
-    assert error("train: m", "faults.spike=3") == "recipe.yaml: pases: unknown-field"
+    assert error("train: m", "faults.spike=3") == "config.yaml: pases: unknown-field"
 
 
 @pytest.mark.parametrize(("changes", "keys"), CASES["missing manifests"])

@@ -47,7 +47,7 @@ Shipped = tuple[MairaForConditionalGeneration, MairaProcessor]
 FRESH = {"vision_config": tiny_runs.VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
 
 
-def make_recipe(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> TrainConfig:
+def make_config(manifest: Path, out: Path, validation: dict[str, Any], **changes: Any) -> TrainConfig:
     sources = {"sources": [{"manifest": manifest}]} | validation
     values: dict[str, Any] = {"model": CHECKPOINT, "validation": sources, "passes": 400, "token_budget": 2000}
     values |= {"trained": ["adapter", "language_model"], "patch_loss": 0}
@@ -81,7 +81,7 @@ def shipped() -> Shipped:
 
 @pytest.fixture(scope="module")
 def dataset(radiographs: Path, shipped: Shipped, tmp_path_factory: pytest.TempPathFactory) -> StudyDataset:
-    train_config = make_recipe(radiographs, Path("out"), {})
+    train_config = make_config(radiographs, Path("out"), {})
     return open_dataset(train_config, train_config.train, shipped[1], tmp_path_factory.mktemp("tables"))
 
 
@@ -108,14 +108,14 @@ def test_losses_equal_those_of_single_samples(
         sums[sample.task] += torch.tensor([float(mean) * answer, answer], dtype=torch.float64)
     expected = {f"loss/{task}": float(total / count) for task, (total, count) in sums.items()}
     total, count = sum(sums.values(), torch.zeros(2, dtype=torch.float64))
-    figures, skipped = make_validator(make_recipe(radiographs, tmp_path, {}), shipped).losses(in_training(model))
+    figures, skipped = make_validator(make_config(radiographs, tmp_path, {}), shipped).losses(in_training(model))
     assert not skipped
     assert figures == pytest.approx(expected | {"loss/all": float(total / count)}, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_drafts_and_scores_equal_those_of_the_commands(radiographs: Path, shipped: Shipped, tmp_path: Path) -> None:
-    train_config = make_recipe(radiographs, tmp_path, {"drafts_every": 1, "drafts": 3})
+    train_config = make_config(radiographs, tmp_path, {"drafts_every": 1, "drafts": 3})
     figures = make_validator(train_config, shipped).drafts(in_training(shipped[0]), 7)
     file = tmp_path / "drafts" / "step-000007.jsonl"
     rows = read_rows(file)
@@ -135,7 +135,7 @@ def test_drafts_and_scores_equal_those_of_the_commands(radiographs: Path, shippe
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 40])
 def test_processes_share_rows_equally(world_size: int, dataset: StudyDataset, radiographs: Path) -> None:
-    train_config = make_recipe(radiographs, Path("out"), {"samples": 9})
+    train_config = make_config(radiographs, Path("out"), {"samples": 9})
     drawn = sample_answers(dataset, train_config)
     dealt = [
         _shard_rows(dataset, drawn, train_config, DistributedContext(rank, world_size, torch.device("cpu")))
@@ -156,7 +156,7 @@ def test_processes_share_rows_equally(world_size: int, dataset: StudyDataset, ra
 def test_the_best_has_the_lowest_loss_or_the_highest_score(
     figure: str, values: list[float | None], kept: list[int], tmp_path: Path
 ) -> None:
-    train_config = make_recipe(Path("m.jsonl"), tmp_path, {"best_by": figure})
+    train_config = make_config(Path("m.jsonl"), tmp_path, {"best_by": figure})
     written: list[int] = []
     for step, value in enumerate(values, start=1):
         best = BestCheckpoint(train_config, [figure])
@@ -179,7 +179,7 @@ def test_writing_a_best_checkpoint_is_retried(tmp_path: Path) -> None:
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    best = BestCheckpoint(make_recipe(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"}), ["loss/all"])
+    best = BestCheckpoint(make_config(Path("m.jsonl"), tmp_path, {"best_by": "loss/all"}), ["loss/all"])
     assert "No space left" in (best.replace(1, {"loss/all": 1.0}, full, ALONE) or "")
     assert best.is_beaten_by({"loss/all": 1.5})
 
@@ -187,7 +187,7 @@ def test_writing_a_best_checkpoint_is_retried(tmp_path: Path) -> None:
 def test_a_best_checkpoint_of_other_samples_is_replaced(radiographs: Path, tmp_path: Path, shipped: Shipped) -> None:
     console = tiny_runs.quiet()
     for samples, expected in ((2, [True]), (2, [False]), (3, [True])):
-        train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
+        train_config = make_config(radiographs, tmp_path, {"best_by": "loss/all", "samples": samples})
         validator = make_validator(train_config, shipped, console)
         validator.start(1)
         best = validator._best
@@ -200,7 +200,7 @@ def test_non_finite_scores_are_reported_and_never_best(
     radiographs: Path, shipped: Shipped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = tiny_runs.quiet()
-    train_config = make_recipe(radiographs, tmp_path, {"best_by": "loss/all", "every": 1})
+    train_config = make_config(radiographs, tmp_path, {"best_by": "loss/all", "every": 1})
     validator = make_validator(train_config, shipped, console)
     for step, value in enumerate([math.nan, 2.0, math.inf, 1.0], start=1):
         monkeypatch.setattr(validator, "losses", lambda _, value=value: ({"loss/all": value}, []))
@@ -218,7 +218,7 @@ def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped:
     studies, model, losses = read_manifest(manifest), in_training(shipped[0]), []
     for part in (studies, studies[1:], studies[:1]):
         write_manifest(manifest, part)
-        train_config = make_recipe(manifest, tmp_path, {}, faults={"unreadable": "skip"})
+        train_config = make_config(manifest, tmp_path, {}, faults={"unreadable": "skip"})
         losses.append(make_validator(train_config, shipped).losses(model))
     (figures, skipped), (expected, none), (unknown, all_samples) = losses
     assert figures == pytest.approx(expected, rel=1e-5)
@@ -232,12 +232,12 @@ def test_unreadable_samples_are_excluded_from_losses(radiographs: Path, shipped:
 def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped: Shipped, tmp_path: Path) -> None:
     manifest, radiograph = write_damaged(radiographs, tmp_path, 0, size=None), tmp_path / "0.png"
     validation = {"drafts_every": 1, "drafts": 4}
-    make_validator(make_recipe(manifest, tmp_path, validation), shipped)
+    make_validator(make_config(manifest, tmp_path, validation), shipped)
     radiograph.unlink()
     with pytest.raises(InputError, match=r"0\.png: no such file, in a sample of the drafts\. .*unreadable=skip"):
-        make_validator(make_recipe(manifest, tmp_path, validation), shipped)
+        make_validator(make_config(manifest, tmp_path, validation), shipped)
     console = tiny_runs.quiet()
-    train_config = make_recipe(manifest, tmp_path, validation, faults={"unreadable": "skip"})
+    train_config = make_config(manifest, tmp_path, validation, faults={"unreadable": "skip"})
     validator = make_validator(train_config, shipped, console)
     validator.drafts(in_training(shipped[0]), 7)
     drafted = [row["sample_id"] for row in read_rows(tmp_path / "drafts" / "step-000007.jsonl")]
@@ -249,10 +249,10 @@ def test_studies_without_their_image_are_not_drafted(radiographs: Path, shipped:
 def test_a_validation_of_only_unreadable_samples_ends_every_start(phantoms: Path, tmp_path: Path) -> None:
     manifest = write_damaged(phantoms, tmp_path, 0, count=1)
     options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 8, "save_every": 2}
-    recipe = make_recipe(manifest, tmp_path / "run", {"every": 2}, faults={"unreadable": "skip"}, **options)
+    config = make_config(manifest, tmp_path / "run", {"every": 2}, faults={"unreadable": "skip"}, **options)
     for _ in range(2):
         with pytest.raises(InputError, match=r"(\d) of \1 samples of the validation after step 2 "):
-            train(recipe, tiny_runs.quiet())
+            train(config, tiny_runs.quiet())
     assert not [row for row in tiny_runs.metrics(tmp_path / "run") if "loss/all" in row]
 
 
@@ -263,12 +263,12 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
     options: dict[str, Any] = {"model": FRESH, "train": [{"manifest": phantoms}], "passes": 16, "save_every": 100}
     validation, out = {"sources": [{"manifest": manifest}], "every": 2, "best_by": "loss/all"}, tmp_path / "run"
     with pytest.raises(InputError, match=r"0\.png: .*, in a sample of the validation\. .*faults\.unreadable=skip"):
-        train(make_recipe(manifest, out, validation, **options), tiny_runs.quiet())
+        train(make_config(manifest, out, validation, **options), tiny_runs.quiet())
     assert (out / "states" / "step-000002" / "state.json").exists()
     console = tiny_runs.quiet()
     options["faults"] = {"unreadable": "skip"}
     for _ in range(2):  # the second time all is done
-        train(make_recipe(manifest, out, validation, **options), console)
+        train(make_config(manifest, out, validation, **options), console)
     assert [row["step"] for row in tiny_runs.metrics(out) if "loss/all" in row] == [2, 4]
     faults = read_rows(out / "faults.jsonl")
     assert [(fault["step"], fault["part"], fault["action"]) for fault in faults] == [
@@ -292,7 +292,7 @@ def test_validation_does_not_change_training(phantoms: Path, tmp_path: Path) -> 
     validation = {"every": 2, "samples": 6, "drafts_every": 3, "drafts": 1, "best_by": "loss/all"}
     logs = []
     for name, options in (("with", validation), ("without", {"sources": []})):
-        train(make_recipe(phantoms, tmp_path / name, options, model=FRESH, passes=16), tiny_runs.quiet())
+        train(make_config(phantoms, tmp_path / name, options, model=FRESH, passes=16), tiny_runs.quiet())
         logs.append(tiny_runs.metrics(tmp_path / name))
     assert [row["step"] for row in logs[0] if "loss/all" in row] == [2, 4]
     assert [row for row in logs[0] if "lr" in row] == logs[1]

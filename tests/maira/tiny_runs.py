@@ -43,7 +43,7 @@ servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
 
 
 def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    """A recipe as YAML has it: 8 steps of 4 samples."""
+    """A config as YAML has it: 8 steps of 4 samples."""
     return {
         "model": {"vision_config": VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300},
         "trained": ["encoder", "adapter", "language_model"],
@@ -68,7 +68,7 @@ def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
 
 
 def post_values(checkpoint: Path, manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
-    """A recipe of a run that starts from a checkpoint."""
+    """The config of a run that starts from a checkpoint."""
     own = {
         "model": str(checkpoint),
         "trained": ["adapter", "language_model"],
@@ -110,10 +110,10 @@ def said(console: Console) -> str:
     return console.file.getvalue()
 
 
-def start(recipe: dict[str, Any]) -> str:
+def start(values: dict[str, Any]) -> str:
     """Train in this process; returns what the console shows."""
     console = quiet()
-    train(TrainConfig.model_validate(recipe), console)
+    train(TrainConfig.model_validate(values), console)
     return said(console)
 
 
@@ -137,9 +137,9 @@ class Command:
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(world_size):
             values = train_config | ((others or {}) if rank else {})
-            (folder / f"recipe-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+            (folder / f"config-{rank}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         self._logs = [folder / f"said-{rank}" for rank in range(world_size)]
-        arguments = [[command, str(folder / f"recipe-{rank}.yaml")] for rank in range(world_size)]
+        arguments = [[command, str(folder / f"config-{rank}.yaml")] for rank in range(world_size)]
         self.processes = start_processes(arguments, self._logs)
 
     def when(self, is_time: Callable[[], bool], act: Callable[[BaseProcess], None]) -> None:

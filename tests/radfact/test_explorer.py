@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from error_checks import raises
 from results_folder import EXPLORER, REFERENCES, SECOND, TOKEN, serve_explorer, write_runs
+from waiting import PATIENCE
 
 from radfact import Pair, Sentence, evaluate
 from radfact.io.jsonl import read_json, write_json
@@ -97,7 +98,7 @@ def served(runs: Path) -> Iterator[str]:
 
 
 def request(served: str, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    with closing(HTTPConnection(served.removeprefix("http://"), timeout=120)) as connection:
+    with closing(HTTPConnection(served.removeprefix("http://"), timeout=PATIENCE)) as connection:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()

@@ -2,11 +2,9 @@
 
 import json
 import math
-import resource
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from error_checks import raises, raises_code
+from error_checks import full_disk, raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco
@@ -115,21 +113,10 @@ def test_an_invalid_document_is_refused(content: str, error: str, tmp_path: Path
         read_json(tmp_path / "pairs.json")
 
 
-@contextmanager
-def _full_disk() -> Iterator[None]:
-    """No file can grow beyond 100 bytes; not for longer than it must, since pytest's own log is a file too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("write", [write_jsonl, append_jsonl])
 def test_a_full_disk_error_names_the_file(write: Callable[[Path, Any], object], tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    with _full_disk(), pytest.raises(OSError, match="cannot be written: File too large") as caught:
+    with full_disk(100), pytest.raises(OSError, match="cannot be written: File too large") as caught:
         write(path, [{"text": "x" * 200}])
     assert caught.value.filename == str(path)
     assert [item for item in tmp_path.iterdir() if write is write_jsonl] == []

@@ -20,6 +20,7 @@ from chat_server import Reply, http_client, last, numeric
 from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import PATIENCE
 
 from radfact import llm
 from radfact.errors import ErrorCode, Failure, RunError
@@ -80,7 +81,7 @@ def test_concurrency_limits_the_calls_of_all_threads(monkeypatch: pytest.MonkeyP
 
 
 def test_the_pool_is_full_while_there_are_requests_and_keeps_their_order(serve: Any) -> None:
-    together = threading.Barrier(8, timeout=20)
+    together = threading.Barrier(8, timeout=PATIENCE)
 
     def reply(body: dict[str, Any], number: int) -> Reply:
         together.wait()  # Breaks unless eight requests are in flight at once, three times.
@@ -170,7 +171,7 @@ def test_a_lone_surrogate_can_be_sent(serve: Any) -> None:
 
 def test_an_unclosed_client_ends_without_a_warning(serve: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, serve(echo).base_url, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[3]", "")
 
 

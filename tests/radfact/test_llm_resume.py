@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import ChatServer, Reply, last
+from waiting import PATIENCE
 
 CONCURRENCY = 4
 SAMPLES = 10
@@ -87,9 +88,9 @@ def test_a_run_that_is_killed_and_interrupted_resumes_with_equal_results(
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             # All that may be in flight is: what was answered before is on disk.
             for _ in range(CONCURRENCY):
-                assert waiting.acquire(timeout=120)
+                assert waiting.acquire(timeout=PATIENCE)
             process.send_signal(stop)
-            _, error = process.communicate(timeout=60)
+            _, error = process.communicate(timeout=PATIENCE)
         dead.set()
         dead = threading.Event()
         with closing(sqlite3.connect(out / "cache" / "answers.sqlite")) as file:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from error_checks import raises_code
+from waiting import PATIENCE
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
@@ -194,7 +195,7 @@ def test_the_holder_is_named_until_it_is_killed(output: Output, tmp_path: Path) 
             os._exit(1)  # as if it were killed
 
     fork = multiprocessing.get_context("fork")
-    start, end = fork.Barrier(2, timeout=60), fork.Barrier(2, timeout=60)
+    start, end = fork.Barrier(2, timeout=PATIENCE), fork.Barrier(2, timeout=PATIENCE)
     holder = fork.Process(target=hold, args=(start, end))
     holder.start()
     start.wait()
@@ -224,7 +225,7 @@ def _take_turns(out: Path, start: Barrier, output: Output) -> None:
 @pytest.mark.parametrize("output", [FOLDER, FILE], ids=lambda output: output.kind)
 def test_one_of_several_processes_holds_an_output_that_each_removes(output: Output, tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
-    start = fork.Barrier(4, timeout=240)
+    start = fork.Barrier(4, timeout=PATIENCE)
     several = [fork.Process(target=_take_turns, args=(tmp_path / "out", start, output)) for _ in range(4)]
     for process in several:
         process.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -67,7 +67,7 @@ class Server:
         request = urllib.request.Request(
             f"{self.base_url}{route}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             return json.load(reply)
 
 

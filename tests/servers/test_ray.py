@@ -17,6 +17,7 @@ from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 from real_servers import FEW_SHOTS, PAIRS, run_radfact
+from waiting import PATIENCE
 
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
 from radfact.judges import EntailmentQuery, Splitter, Verdict, default_splitter, load_judge
@@ -163,7 +164,7 @@ class _WaitingJudge:
 
     def judge(self, queries: list[int]) -> list[int]:
         if self.last in queries:
-            with socket.create_connection(self.address, timeout=60) as connection:
+            with socket.create_connection(self.address, timeout=PATIENCE) as connection:
                 connection.recv(2)
         return queries
 

@@ -10,6 +10,7 @@ import yaml
 from ports import free_port
 from real_servers import FEW_SHOTS, HERE, PAIRS, RunVLLM, skip_missing
 from slurm import DEPLOY, slurm_environment
+from waiting import PATIENCE
 
 _PARSE = """
 import json, sys
@@ -54,7 +55,7 @@ def test_vllm_accepts_the_options_of_the_70b_judge(run_vllm: RunVLLM, tmp_path: 
     environment = slurm_environment(tmp_path, 1, VLLM=str(server), PORT="8000", SLURM_GPUS_ON_NODE="4")
     job = ["bash", DEPLOY / "slurm" / "judge.sh", "/data/Meta-Llama-3-70B-Instruct", "score", PAIRS]
     # The job ends with its server.
-    assert subprocess.run(job, env=environment, cwd=tmp_path, check=False, timeout=60).returncode == 1
+    assert subprocess.run(job, env=environment, cwd=tmp_path, check=False, timeout=PATIENCE).returncode == 1
     (container,) = [
         container
         for item in yaml.safe_load_all((DEPLOY / "kubernetes" / "judge.yaml").read_text())
