@@ -60,14 +60,14 @@ def test_recomputation_keeps_gradients_and_saves_activations(config: MairaConfig
     plain, waiting_without = computed(config, None)
     waiting = []
     for kind in ("selective", "full"):
-        recomputed, count = computed(config, run_config := minimal_config(activation_checkpointing=kind))
+        recomputed, count = computed(config, train_config := minimal_config(activation_checkpointing=kind))
         waiting.append(count)
         assert recomputed.keys() == plain.keys()
         for name, gradient in plain.items():
             assert torch.equal(recomputed[name], gradient), name
     assert 0 < 1.2 * waiting[1] < waiting[0] < waiting_without / 1.2
     # In evaluation mode, as in generation, blocks are unchanged.
-    assert computed(config, None, training=False)[1] == computed(config, run_config, training=False)[1]
+    assert computed(config, None, training=False)[1] == computed(config, train_config, training=False)[1]
 
 
 def test_compilation_keeps_gradients(config: MairaConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,11 +106,11 @@ def test_distributed_blocks_compile_to_one_graph_each(
     monkeypatch.setattr(parallel, "sharding", lambda *_: kind)
     training = MairaLossModel(trainable(config, num_hidden_layers=3), KINDS, 0.5).train()
     training.model.model.vision_tower.vit.mask_token.requires_grad_(False)
-    run_config = minimal_config(activation_checkpointing=checkpointing, compile=True)
-    prepare_blocks(training, run_config)
+    train_config = minimal_config(activation_checkpointing=checkpointing, compile=True)
+    prepare_blocks(training, train_config)
     torch._dynamo.reset()
     with torch._dynamo.config.patch(optimize_ddp=True):
-        model = parallelize(training, run_config, DistributedContext(0, 1, torch.device("cpu"), group))
+        model = parallelize(training, train_config, DistributedContext(0, 1, torch.device("cpu"), group))
         # Buckets of DDP smaller than a block, as with 7B parameters.
         monkeypatch.setattr(distributed, "_DEFAULT_FIRST_BUCKET_BYTES", 2000)
         monkeypatch.setattr(model.wrapped, "bucket_bytes_cap", 4000, raising=False)

@@ -58,15 +58,15 @@ class Recorder(TorchDispatchMode):
         return result
 
 
-def make_trainer(training: MairaLossModel, config: TrainConfig, device: torch.device) -> Trainer:
+def make_trainer(training: MairaLossModel, train_config: TrainConfig, device: torch.device) -> Trainer:
     """A run of which only the model, the optimizer and the numbers for them are real."""
     context = DistributedContext(0, 1, device)
     trainer = object.__new__(Trainer)
     vars(trainer).update(
-        config=config,
+        config=train_config,
         context=context,
         model=ParallelModel(training, training, context, autocast=device == CPU),
-        optimizer=make_optimizer(training, config),
+        optimizer=make_optimizer(training, train_config),
         lr_factor=lambda _: 1.0,
         schedule=SimpleNamespace(epoch=lambda _: 0),
         log=SimpleNamespace(count_row=lambda *_: None, log_step=lambda *_, **__: None),
@@ -112,7 +112,7 @@ def test_a_step_reads_its_losses_and_norm_only(
     processor: MairaProcessor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = minimal_config(precision="bf16", activation_checkpointing=checkpointing)
+    train_config = minimal_config(precision="bf16", activation_checkpointing=checkpointing)
     totals = StepTotals(40, 4)
     rows = [pack([make_sample(config, n, 20, 9, seed=n) for n in (1, 2)], padding, totals) for padding in (5, 0)]
     policy: nn.Module | None = None
@@ -138,10 +138,10 @@ def test_a_step_reads_its_losses_and_norm_only(
     with torch.device("meta"):
         model = MairaForConditionalGeneration(config)
         training = MairaLossModel(model, kinds, weight, kernel, policy).train()
-    prepare_blocks(training, config)
+    prepare_blocks(training, train_config)
     with FakeTensorMode(allow_non_fake_inputs=True):
         training.to_empty(device=device)
-        trainer = make_trainer(training, config, device)
+        trainer = make_trainer(training, train_config, device)
         if statistics:
             finish: Any = lambda loss, *_: {"loss": loss}  # noqa: E731
             trainer.objective = SimpleNamespace(statistics=statistics, after_backward=finish)

@@ -150,12 +150,12 @@ class Run:
     """A tiny model in training: tied embeddings, a frozen encoder, four rows per step."""
 
     def __init__(self, config: MairaConfig, precision: str, context: DistributedContext) -> None:
-        config = minimal_config(precision=precision, parallel="fsdp", weight_decay=0.1, learning_rate=1e-3)
+        train_config = minimal_config(precision=precision, parallel="fsdp", weight_decay=0.1, learning_rate=1e-3)
         model = trainable(config, frozen=True, tie_word_embeddings=True)
         model.model.vision_tower.requires_grad_(False)
         self.config, self.context = config, context
-        self.model: ParallelModel = parallelize(MairaLossModel(model, KINDS, 0.0).train(), config, context)
-        self.optimizer = make_optimizer(self.model.training, config)
+        self.model: ParallelModel = parallelize(MairaLossModel(model, KINDS, 0.0).train(), train_config, context)
+        self.optimizer = make_optimizer(self.model.training, train_config)
 
     def rows(self, step: int) -> list[PackedBatch]:
         """The rows of this process; the last one of all holds no readable sample, as `collate_row` makes it."""

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from waiting import PATIENCE
-
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.http import HttpBackend
 
@@ -125,7 +123,7 @@ class Waits(list[float]):
 def http_client(base_url: str, **options: Any) -> ChatClient:
     """A client of a server that speaks the OpenAI protocol, which does not really wait between attempts."""
     options.setdefault("sleep", Waits())
-    backend = HttpBackend("m", base_url, {"temperature": 0, "max_tokens": 1024}, timeout=PATIENCE)
+    backend = HttpBackend("m", base_url, {"temperature": 0, "max_tokens": 1024})
     return ChatClient(backend, {"model": "openai:m", "base_url": base_url}, **options)
 
 
