@@ -316,7 +316,6 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
 
 def elsewhere(browser: Browser, running: Running, *keys: str) -> None:
     """Change study 1 by keys on another machine."""
-    __import__("time").sleep(16)
     with visiting(browser, running) as page:
         press(page, *keys)
         saved(page)
