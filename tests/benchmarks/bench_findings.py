@@ -1,8 +1,7 @@
-"""Agreement of the metric `findings` with radiologists and with known numbers of errors, and its speed.
+"""Agreement of the metric `findings` with radiologists and with known numbers of errors.
 
     python tests/benchmarks/bench_findings.py rankings SHARED/radjudge/rankings.json
     python tests/benchmarks/bench_findings.py codes SHARED/openi --half held-out
-    python tests/benchmarks/bench_findings.py speed SHARED/openi
 
 `rankings`: comparisons of candidates by radiologists (RadJudge) that a score gets right; equal candidates must differ
 by less than 0.01. All cases were seen in development.
@@ -13,14 +12,11 @@ those with the most similar text by ROUGE-L, by words and by pairs of words, and
 candidate is the smallest number of manual MeSH codes to add, remove or change, where another place or qualifier of the
 same code counts as half a change. `--half` selects the half of the archive (`read_reports.py`); costs were chosen with
 the development half alone.
-
-`speed`: pairs of reports per minute on one core, all texts different.
 """
 
 import argparse
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -136,21 +132,10 @@ def print_rankings(path: Path, significance: Path | None) -> None:
         print(f"{name:12} {correct} of {len(comparisons)}")
 
 
-def print_speed(root: Path, count: int) -> None:
-    """Print pairs per minute."""
-    texts = list(dict.fromkeys(" ".join(report.sections) for report in read_reports(root)))
-    pairs = [Pair(str(i), texts[2 * i], texts[2 * i + 1]) for i in range(min(count, len(texts) // 2))]
-    score(pairs[:1], names=["findings"])
-    started, processor = time.perf_counter(), time.process_time()
-    score(pairs, names=["findings"])
-    seconds, busy = time.perf_counter() - started, time.process_time() - processor
-    print(f"{len(pairs)} pairs in {seconds:.1f} s ({busy:.1f} s of one core): {60 * len(pairs) / busy:,.0f} per minute")
-
-
 def main() -> None:
     """Print one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measurement", choices=("rankings", "codes", "speed"))
+    parser.add_argument("measurement", choices=("rankings", "codes"))
     parser.add_argument("data", type=Path, help="folder of IU-Xray, or the file of rankings")
     parser.add_argument("--half", choices=HALVES)
     parser.add_argument("--count", type=int, default=300, help="references")
@@ -159,8 +144,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.measurement == "rankings":
         print_rankings(arguments.data, arguments.significance)
-    elif arguments.measurement == "speed":
-        print_speed(arguments.data, arguments.count)
     else:
         cases = code_cases(arguments.data, arguments.half, arguments.count, arguments.seed)
         print_agreement(list(cases), arguments.significance, arguments.seed)
