@@ -41,7 +41,7 @@ from radfact.api import RadFact
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json, write_jsonl
 from radfact.metrics.radfact.scores import SCORES
-from radfact.reader.polarity import read_polarity
+from radfact.reader.facts import read_polarity
 from radfact.records import Pair, Report, Sentence, narrative
 from radfact.rewards import load_reward
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from radfact.records import Pairs
     from radfact.results.evaluation import EvaluationResult
 
-
 _LISTED = 10
 
 
@@ -146,11 +145,12 @@ def _show_radfact(console: Console, result: EvaluationResult) -> None:
     if removed := counts["candidate_sentences_removed"] + counts["reference_sentences_removed"]:
         say(console, f"{removed} parts of narratives were removed and are not scored; see removed.jsonl")
     notes = [model["note"] for model in (judge, splitter) if model.get("note")]
-    for model in (judge, splitter):
-        if examples := model.get("few_shots_from"):
-            notes.append(f"Few-shot examples of {model.get('name')}: {examples}")
+    shots = [model for model in (judge, splitter) if model.get("few_shots_from")]
+    notes += [f"Few-shot examples of {model.get('name')}: {model['few_shots_from']}" for model in shots]
     if unread := counts.get("unread_sentences"):
         notes.append(unread_note(unread, candidate + reference))
+    if count := counts.get("narratives_without_marks"):
+        notes.append(f"{count} of {counts['narratives']} narratives have no sentence marks; rules find the sentences.")
     if count := counts.get("judgments_without_relation"):
         notes.append(
             f"The judge does not report whether {count} sentences are neutral or contradicted. Scores "

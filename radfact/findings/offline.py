@@ -19,7 +19,7 @@ from radfact.reader.segmentation import segment_sentences
 from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
 from radfact.records import PatientContext, Report
 
-VERSION = "2"
+VERSION = "3"
 _STATEMENTS = frozenset({"normal", "clear", "change"})
 NOTHING_READ = "the offline reader finds no statement about the image"
 

@@ -17,6 +17,7 @@ from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_s
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
+from radfact.reader.segmentation import running_text
 
 # Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines.
 SYSTEM_MESSAGE = """\
@@ -218,8 +219,8 @@ class LLMSplitter(PromptedModel, ExplainingSplitter):
     def _requests(self, narratives: Sequence[str]) -> dict[str, ChatRequest[list[SplitSentence]]]:
         return {
             narrative: ChatRequest(
-                (("user", narrative),), partial(parse_split, narrative=narrative), self._prefix, reports=(narrative,)
+                (("user", text),), partial(parse_split, narrative=text), self._prefix, reports=(narrative,)
             )
             for narrative in narratives
-            if narrative.strip()
+            if (text := running_text(narrative))
         }

@@ -16,7 +16,7 @@ from radfact.reader.ontology import Ontology
 from radfact.reader.ontology_file import default_ontology, load_ontology
 from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS
 
-VERSION = "6"
+VERSION = "7"
 UNKNOWN_OVERLAP = 0.8
 """Share of the content words of a sentence without a known finding that one premise must contain."""
 MAX_UNREAD_WORDS = 1

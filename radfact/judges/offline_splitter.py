@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from radfact.reader.ontology_file import default_ontology, load_ontology
 from radfact.reader.segmentation import segment_sentences
 from radfact.reader.tokens import MAX_CHARACTERS
 
-VERSION = "6"
+VERSION = "7"
 
 _NOTE = "Split by rules, not by the language model of the paper: scores are not comparable with published ones."
 
@@ -134,26 +133,26 @@ def _split_sentence(
     if parts == [sentence]:
         return (_as_sentence(sentence),), removed
     splits = [_split_sentence(part.strip(" .;,"), ontology, keep_interpretations) for part in parts]
-    return (
-        tuple(single for singles, _ in splits for single in singles),
-        tuple(part for _, parts_removed in splits for part in parts_removed) + removed,
-    )
+    parts_removed = tuple(part for _, removed_here in splits for part in removed_here)
+    denied = {fact.concept for fact in reader.facts_in(sentence) if not fact.present}
+    for part in parts_removed:
+        doubted = reader.named_findings(part.text)
+        if any(reader.ontology.is_denied_by(concept, finding) for concept in denied for finding in doubted):
+            return (
+                _as_sentence(sentence),
+            ), removed  # "No consolidation, but pneumonia is possible" denies no pneumonia
+    return tuple(single for singles, _ in splits for single in singles), parts_removed + removed
 
 
 def _removed_text(before: str, after: str, reason: str) -> tuple[RemovedText, ...]:
     """Return the part that was removed from a text; empty if the text is unchanged."""
     if before == after:
         return ()
-    words, kept = before.split(), after.split()
-    begin = _common_length(words, kept)
-    end = len(words) - _common_length(words[begin:][::-1], kept[begin:][::-1])
-    return (RemovedText(" ".join(words[begin:end]).strip(" ,;"), reason),)
-
-
-def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0].strip(",;") == pair[1].strip(",;"), zip(first, second, strict=False))
-    )
+    words, kept = ([word.strip(",;") for word in text.split()] for text in (before, after))
+    begin = next((i for i, (a, b) in enumerate(zip(words, kept, strict=False)) if a != b), len(kept))
+    ends = enumerate(zip(words[begin:][::-1], kept[begin:][::-1], strict=False))
+    end = len(words) - next((i for i, (a, b) in ends if a != b), len(kept) - begin)
+    return (RemovedText(" ".join(before.split()[begin:end]).strip(" ,;"), reason),)
 
 
 def _cut_links(sentence: str, reader: FactReader) -> tuple[str, str]:

@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from functools import cached_property
 
+from radfact.reader import vocabulary as vocab
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology import Ontology, lemma
 from radfact.reader.scope import read_scope
 from radfact.reader.tokens import CERTAIN, CONCLUDED, tokenize
-from radfact.reader.vocabulary import (
-    ADVERBS,
-    DETERMINERS,
-    FINITE_VERBS,
-    NEGATIONS,
-    PREPOSITIONS,
-    RELATIVES,
-    SEPARATORS,
-    TRANSITIVE_VERBS,
-    Word,
-    inflect_verb,
-    split_words,
-)
 
 MODIFIERS = frozenset({"side", "zone", "place", "severity", "change", "detail"})
 
@@ -84,10 +72,10 @@ class Clause:
     def __init__(self, sentence: str, reader: FactReader) -> None:
         self.text = sentence
         self.reader = reader
-        self.words: list[Word] = split_words(sentence)
+        self.words: list[vocab.Word] = vocab.split_words(sentence)
         self.start = self._find_start()
         self.separators = [
-            i for i, word in enumerate(self.words) if word.lower in SEPARATORS and self.start <= i and i > 0
+            i for i, word in enumerate(self.words) if word.lower in vocab.SEPARATORS and self.start <= i and i > 0
         ]
 
     @cached_property
@@ -97,11 +85,11 @@ class Clause:
         is_relative = False
         for i in range(self.start, len(self.words)):
             word, following = self.word(i), self.word(i + 1)
-            if word in RELATIVES and i > self.start:
+            if word in vocab.RELATIVES and i > self.start:
                 is_relative = True
-            elif word == "," or (word in SEPARATORS and following in DETERMINERS | {"there", "no"}):
+            elif word == "," or (word in vocab.SEPARATORS and following in vocab.DETERMINERS | {"there", "no"}):
                 is_relative = False
-            elif word in FINITE_VERBS and not is_relative and self.word(i - 1) not in DETERMINERS:
+            elif word in vocab.FINITE_VERBS and not is_relative and self.word(i - 1) not in vocab.DETERMINERS:
                 verbs.append(i)
         return verbs
 
@@ -120,19 +108,19 @@ class Clause:
     def is_transitive(self, verb: int) -> bool:
         """Return whether findings can follow the verb as its objects: "shows", or "has" where no participle follows."""
         if self.word(verb) not in ("has", "have", "had"):
-            return self.word(verb) in TRANSITIVE_VERBS
+            return self.word(verb) in vocab.TRANSITIVE_VERBS
         following = self.word(verb + 1)
-        return not (following in ADVERBS | FINITE_VERBS or following.endswith(("ed", "wn", "ly")))
+        return not (following in vocab.ADVERBS | vocab.FINITE_VERBS or following.endswith(("ed", "wn", "ly")))
 
     def inflect_verb(self, first: int, last: int, plural: bool | None) -> str:
         """Return the text of a range of words with its first verb in the given number."""
         text = self.span(first, last)
-        verb = next((i for i in range(first, last) if self.word(i) in FINITE_VERBS), None)
+        verb = next((i for i in range(first, last) if self.word(i) in vocab.FINITE_VERBS), None)
         if verb is None:
             return text
         begin = self.words[verb].begin - self.words[first].begin
         end = self.words[verb].end - self.words[first].begin
-        return text[:begin] + inflect_verb(text[begin:end], plural) + text[end:]
+        return text[:begin] + vocab.inflect_verb(text[begin:end], plural) + text[end:]
 
     def _find_start(self) -> int:
         """Return where the clause begins after "Lungs: ..." or "Compared to the previous radiograph, ..."."""
@@ -140,13 +128,13 @@ class Clause:
         if colon is not None and colon + 1 < len(self.words):
             return colon + 1
         first = self.word(0)
-        if self.word(1) == "," and (first in ADVERBS or first.endswith("ly")):
+        if self.word(1) == "," and (first in vocab.ADVERBS or first.endswith("ly")):
             return 2
-        if first not in PREPOSITIONS | {"when", "as", "given", "allowing", "again"} or first in NEGATIONS:
+        if first not in vocab.PREPOSITIONS | {"when", "as", "given", "allowing", "again"} or first in vocab.NEGATIONS:
             return 0
         for i, word in enumerate(self.words):
             if word.lower == "," and i + 1 < len(self.words):
                 return i + 1
-            if word.lower in FINITE_VERBS:
+            if word.lower in vocab.FINITE_VERBS:
                 return 0
         return 0

@@ -15,23 +15,12 @@ _ADVERBS = frozenset({"possibly", "probably", "presumably", "questionably", "lik
 
 
 class DoubtReader:
-    """Determines the level of doubt of the findings in one sentence.
-
-    Attributes:
-        tokens: tokens of the sentence.
-        ontology: ontology of the tokens.
-        kinds: indices of the tokens with each kind of meaning.
-        heads: first words of the tokens.
-        limited: indices of tokens with a "not" of limited visibility.
-        not_before: indices of tokens with a "not" about an earlier examination.
-        doubting: indices of tokens that express doubt, each with the token of the change or detail that alone is in
-            doubt ("may be LARGER", "possible INCREASE in"), or None.
-    """
+    """Determines the level of doubt of the findings in one sentence."""
 
     def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
         self.tokens = tokens
         self.ontology = ontology
-        self.kinds: dict[str, list[int]] = defaultdict(list)
+        self.kinds: dict[str, list[int]] = defaultdict(list)  # indices of the tokens with each kind of meaning
         self._joints: list[int] = []
         self._ors: list[int] = []
         for i, token in enumerate(tokens):
@@ -42,7 +31,9 @@ class DoubtReader:
             if "or" in token.words:
                 self._ors.append(i)
         self.heads = {token.words[0] for token in tokens}
+        # Tokens with a "not" of limited visibility, and with one about an earlier examination.
         self.limited, self.not_before = find_qualified_negations(tokens) if "not" in self.heads else (set(), set())
+        # Tokens of doubt, each with the token that alone is in doubt ("may be LARGER", "possible INCREASE in") or None.
         self.doubting = {
             i: self._doubted_change(i)
             for i, token in enumerate(tokens)
@@ -83,7 +74,7 @@ class DoubtReader:
             # "Is likely due to atelectasis": only the conclusion is uncertain.
             if "uncertain_after" in token.meanings and not any(
                 other.meanings.keys() & {"link", "uncertain", "finding"} or other.words == ("be",)
-                for other in self.tokens[j + 1 : j + 4]
+                for other in takewhile(lambda other: not other.joins, self.tokens[j + 1 : j + 4])
             ):
                 return POSSIBLE
             if token.doubt > doubt and self._ends_phrase(j + 1) and not self._doubts_circumstance(j):

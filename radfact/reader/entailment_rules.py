@@ -190,8 +190,7 @@ class EntailmentChecker:
     def _is_disputed(self, fact: Fact, premises: PremiseFacts) -> bool:
         """Return whether a denied finding is stated, or denied only in part: "no large effusion"."""
         return any(
-            (premise.severity or (premise.present and premise.doubt <= CONCLUDED))
-            and self.ontology.is_a(premise.concept, fact.concept)
+            (premise.severity or premise.present) and self.ontology.is_a(premise.concept, fact.concept)
             for _, premise in premises
         )
 
@@ -361,10 +360,7 @@ class EntailmentChecker:
 
 def _have_same_scope(premise: Fact, fact: Fact) -> bool:
     """Return whether a denial is as broad as another: in the same places, of the same degree and character."""
-    places = [
-        () if {("left", None), ("right", None)} <= set(claim.places) else claim.places for claim in (premise, fact)
-    ]
-    return places[0] == places[1] and (premise.severity, premise.details) == (fact.severity, fact.details)
+    return (premise.places, premise.severity, premise.details) == (fact.places, fact.severity, fact.details)
 
 
 def _is_only_previous(fact: Fact) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from radfact.reader.finding_mentions import Mention
 from radfact.reader.modifiers import ALTERNATIVE, ModifierAttacher
@@ -16,6 +16,7 @@ from radfact.reader.tokens import CERTAIN, CONCLUDED, MAX_CHARACTERS, POSSIBLE, 
 
 Place = tuple[str | None, str | None]
 """(side, zone): left, right, each (a plural: "at the bases") or None if unknown; a zone of the ontology or None."""
+Polarity = Literal["positive", "negative"]
 Attribute = tuple[str, str | float]
 """Kind (side, zone, severity, change, detail, measure, number) and value."""
 
@@ -27,57 +28,35 @@ _FUNCTION_KINDS = frozenset({"filler", "joining", "copula", "locative", "boundar
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A claim about the current image.
+    """A claim about the current image."""
 
-    Attributes:
-        concept: a finding, or a structure whose change is stated.
-        present: whether the finding is present or absent.
-        places: where it is.
-        severity: possible levels from 0 to 4.
-        change: change over time, with all implied changes.
-        details: character and position.
-        measures: sizes in millimeters.
-        doubt: CERTAIN, CONCLUDED, PROBABLE or POSSIBLE.
-        exceptions: findings that a denial excepts ("clear except for atelectasis"; "*" in "otherwise clear").
-    """
-
-    concept: str
-    present: bool
-    places: tuple[Place, ...] = ()
-    severity: frozenset[int] = frozenset()
-    change: frozenset[str] = frozenset()
-    details: frozenset[str] = frozenset()
-    measures: tuple[float, ...] = ()
-    doubt: int = CERTAIN
+    concept: str  # a finding, or a structure whose change is stated
+    present: bool  # whether the finding is present or absent
+    places: tuple[Place, ...] = ()  # where it is
+    severity: frozenset[int] = frozenset()  # possible levels from 0 to 4
+    change: frozenset[str] = frozenset()  # change over time, with all implied changes
+    details: frozenset[str] = frozenset()  # character and position
+    measures: tuple[float, ...] = ()  # sizes in millimeters
+    doubt: int = CERTAIN  # CERTAIN, CONCLUDED, PROBABLE or POSSIBLE
+    # Findings that a denial excepts ("clear except for atelectasis"; "*" in "otherwise clear").
     exceptions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSentence:
-    """Facts and words of a sentence.
+    """Facts and words of a sentence."""
 
-    Attributes:
-        groups: groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
-        facts: facts of all groups.
-        findings: those of findings, not of structures.
-        named: names of the findings, whatever their certainty and presence.
-        unread_words: words that are not in the ontology.
-        words: content words, or all words if there are none.
-        attributes: sides, zones, degrees, changes, details, sizes and numbers, each with its kind.
-        is_negated: whether it has a negation other than of visibility or of an earlier examination.
-        required_words: words that an entailing text must contain: numbers, and unread words for a place, a cause or an
-            action.
-    """
-
+    # Groups of alternative facts ("scarring or atelectasis"); one fact of each group holds.
     groups: tuple[tuple[Fact, ...], ...]
-    facts: tuple[Fact, ...]
-    findings: frozenset[Fact]
-    named: frozenset[str]
-    unread_words: frozenset[str]
-    words: frozenset[str]
+    facts: tuple[Fact, ...]  # facts of all groups
+    findings: frozenset[Fact]  # those of findings, not of structures
+    named: frozenset[str]  # names of the findings, whatever their certainty and presence
+    unread_words: frozenset[str]  # words that are not in the ontology
+    words: frozenset[str]  # content words, or all words if there are none
+    # Words that an entailing text must contain: numbers, and unread words for a place, a cause or an action.
     required_words: frozenset[str]
-    attributes: frozenset[Attribute]
-    is_negated: bool
+    attributes: frozenset[Attribute]  # sides, zones, degrees, changes, details, sizes and numbers, each with its kind
+    is_negated: bool  # whether it has a negation other than of visibility or of an earlier examination
 
 
 class SentenceParser(ModifierAttacher):
@@ -328,3 +307,17 @@ def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
         frozenset(attributes),
         is_negated,
     )
+
+
+def read_polarity(sentence: str) -> Polarity | None:
+    """Classify a sentence of a report as positive or negative.
+
+    A sentence is positive if it states a finding or a device, even an uncertain one or alongside a denial. It is
+    negative if it contains only denials, statements of normality or resolved findings.
+    """
+    ontology = default_ontology()
+    facts = parse_sentence(sentence, ontology).findings
+    if not facts:
+        return None
+    is_positive = any(fact.present and not ontology.findings[fact.concept].normal for fact in facts)
+    return "positive" if is_positive else "negative"

@@ -11,6 +11,7 @@ from radfact.reader.ontology import Ontology
 from radfact.reader.qualifiers import EXCLUSIONS, find_compared_places
 from radfact.reader.scope import read_scope
 from radfact.reader.tokens import CERTAIN, POSSIBLE, Token
+from radfact.reader.vocabulary import word_set
 
 _DENIALS = frozenset({"negation", "not"})
 _STATES = ("state", "normal", "clear", "abnormal")
@@ -19,10 +20,9 @@ _DETERMINERS = frozenset({"the", "this", "these", "those"})
 _NOUNS = ("finding", "process", "disease", "change", "injury")
 _PRONOUNS = frozenset({"this", "these", "those", "it", "they", "which", "that", "such", "finding"})
 
-_EXCHANGE_VERBS = frozenset({"exchanged", "replaced", "swapped", "substituted", "converted", "upgraded"})
-_EXCHANGE_NOUNS = frozenset({"exchange", "replacement", "conversion", "substitution", "upgrade"})
+_EXCHANGE_VERBS = word_set("exchange_verbs")
+_EXCHANGE_NOUNS = word_set("exchange_nouns")
 _EXCHANGES = _EXCHANGE_VERBS | _EXCHANGE_NOUNS | {"instead", "place"}
-_GIVEN = frozenset({"gave", "given"})
 _INCOMPLETE = frozenset({"not", "never", "partially", "partly", "incompletely"})
 _BEFORE_NEW = frozenset({"for", "by", "with", "to"})
 """Words before the device that replaces another."""
@@ -30,43 +30,28 @@ _BEFORE_NEW = frozenset({"for", "by", "with", "to"})
 
 @dataclass(slots=True)
 class Mention:
-    """A mention of a finding, before its modifiers are known.
+    """A mention of a finding, before its modifiers are known."""
 
-    Attributes:
-        concept: the finding, or a structure.
-        anchor: index of the token that names it.
-        present: whether the finding is present or absent.
-        doubt: CERTAIN, CONCLUDED, PROBABLE or POSSIBLE.
-        has_state: whether it is a structure with a state ("the heart is enlarged"), which modifiers follow.
-        state: index of the token with the state.
-        modifiers: indices of the modifiers, added later.
-        exceptions: findings that a denial excepts.
-    """
-
-    concept: str
-    anchor: int
-    present: bool
-    doubt: int = CERTAIN
-    has_state: bool = False
-    state: int | None = None
-    modifiers: list[int] = field(default_factory=list)
-    exceptions: frozenset[str] = frozenset()
+    concept: str  # the finding, or a structure
+    anchor: int  # index of the token that names it
+    present: bool  # whether the finding is present or absent
+    doubt: int = CERTAIN  # CERTAIN, CONCLUDED, PROBABLE or POSSIBLE
+    has_state: bool = False  # whether it is a structure with a state ("the heart is enlarged"), which modifiers follow
+    state: int | None = None  # index of the token with the state
+    modifiers: list[int] = field(default_factory=list)  # indices of the modifiers, added later
+    exceptions: frozenset[str] = frozenset()  # findings that a denial excepts
 
 
 class MentionFinder(DoubtReader):
-    """Detects the finding mentions of one sentence.
-
-    Attributes:
-        excluding: indices of the tokens that exclude a side, "but NOT ON THE RIGHT".
-        used_denials: indices of tokens that deny a mention.
-    """
+    """Detects the finding mentions of one sentence."""
 
     def __init__(self, tokens: Sequence[Token], ontology: Ontology) -> None:
         super().__init__(tokens, ontology)
         self.consumed: set[int] = set()
         self.has_advice = "advice" in self.kinds
+        # Tokens that exclude a side: "but NOT ON THE RIGHT".
         self.excluding = set() if EXCLUSIONS.isdisjoint(self.heads) else find_compared_places(tokens, EXCLUSIONS)
-        self.used_denials: set[int] = set()
+        self.used_denials: set[int] = set()  # tokens that deny a mention
         # Tokens that deny what follows: "without", "clear of".
         denials = {i for kind in _DENIALS for i in self.kinds[kind]}
         denials |= {
@@ -358,14 +343,22 @@ class MentionFinder(DoubtReader):
         return finding
 
     def _is_negated_before(self, i: int, device: bool = False) -> bool:
+        is_second_device = False
         for j in range(i - 1, -1, -1) if self.denials else ():
             token = self.tokens[j]
-            if token.ends_clause or token.words == ("with",):
+            is_claim = token.words == ("there",) and "copula" in self.tokens[j + 1].meanings
+            is_conclusion = token.words == (",",) and "link" in self.tokens[j + 1].meanings
+            if token.ends_clause or token.words == ("with",) or is_claim or is_conclusion:
                 return False
-            if j in self.denials:
+            if j in self.denials and not (is_second_device and "removal" not in token.meanings):
                 self.used_denials.add(j)
                 return True
-            if token.joins and (self._starts_new_claim(j) or (device and token.words == ("and",))):
+            following = (self.tokens[j + 1], *self.tokens[i + 1 : i + 5]) if device and token.joins else ()
+            if any("change" in other.meanings or other.words[-1] in ("remain", "place") for other in following):
+                return False  # "and the tube REMAINS"
+            if device and token.words == ("and",):
+                is_second_device = True  # "no effusion and a PICC", but "removal of the catheter and the tube"
+            elif token.joins and self._starts_new_claim(j):
                 return False
             if j in self.consumed and token.meanings.keys() & {"normal", "clear"} and "negation" not in token.meanings:
                 return False
@@ -392,7 +385,7 @@ class MentionFinder(DoubtReader):
         return (article or is_graded) and all(i < joint for i in self._ors[-1:])
 
     def _is_denied_after(self, i: int) -> bool:
-        if "not" not in self.heads and not self.kinds["negation_after"]:
+        if self.heads.isdisjoint(("not", "no")) and not self.kinds["negation_after"]:
             return False
         for j in range(i - 1, -1, -1):
             if "part" in self.tokens[j].meanings and not self.tokens[j].joins:
@@ -408,6 +401,8 @@ class MentionFinder(DoubtReader):
             if token.words == ("not",) and any("seeing" in other.meanings for other in self.tokens[j + 1 : j + 3]):
                 self.used_denials.add(j)
                 return True  # "is not also present"
+            if token.words == ("no",) and all(other.ends_clause for other in self.tokens[j + 1 : j + 2]):
+                return True  # "pneumothorax: no"
             if "negation_after" in token.meanings and not (self.has_advice and "removal" in token.meanings):
                 return True  # "should be removed" implies that it is present
         return False
@@ -427,7 +422,7 @@ def _mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], ontolo
     """Mark findings that "gave way to" others, and devices exchanged for another kind, as absent."""
     devices = [mention for mention in mentions if mention.present and _is_artificial(mention.concept, ontology)]
     for i, token in enumerate(tokens):
-        if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in _GIVEN:
+        if token.words[-1] == "way" and i and tokens[i - 1].words[-1] in ("gave", "given"):
             _mark_replaced(mentions, tokens, i)
         if token.words[-1] not in _EXCHANGES or "finding" in token.meanings:
             continue

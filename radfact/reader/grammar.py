@@ -5,29 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from radfact.reader import vocabulary as vocab
 from radfact.reader.clause import Clause, FactReader
 from radfact.reader.lists import split_list
 from radfact.reader.tokens import tokenize
-from radfact.reader.vocabulary import (
-    ADVERBS,
-    ANAPHORIC_WORDS,
-    CLAUSE_CONJUNCTIONS,
-    CONJUNCTIONS,
-    DETERMINERS,
-    DEVICE_PARTS,
-    FINITE_VERBS,
-    NEGATIONS,
-    NORMAL_STATES,
-    NOT_BEFORE_WITH,
-    OBSERVATION_WORDS,
-    PREPOSITIONS,
-    RELATIVES,
-    SEPARATORS,
-    SUBORDINATORS,
-    inflect_verb,
-    is_adjective,
-    is_plural,
-)
 
 _EVIDENCE = re.compile(
     r"(?:any )?(?:(?:\w+ )?(?:evidence|signs?|suggestion|findings?|indications?) (?:of|for|to suggest) )(?:any |an? )?"
@@ -37,7 +18,7 @@ _BEGINNING = re.compile(r".{400,}?(?= .{100})", re.DOTALL)
 _SIDES = {("left",): "left", ("right",): "right", ("left", "right"): "bilateral"}
 _SplitFunction = Callable[[Clause], Iterator[list[str]]]
 _NO_FINDING_AFTER_WITH = (
-    ANAPHORIC_WORDS | DEVICE_PARTS | frozenset({"distal", "proximal", "contrast", "change", "respect"})
+    vocab.ANAPHORIC_WORDS | vocab.DEVICE_PARTS | frozenset({"distal", "proximal", "contrast", "change", "respect"})
 )
 
 
@@ -107,7 +88,7 @@ def _split_clauses(clause: Clause) -> Iterator[list[str]]:
     """Yield splits into two clauses, each with a verb or a negation of its own."""
     for i in clause.separators:
         after = i + 1
-        while clause.word(after) in SEPARATORS:
+        while clause.word(after) in vocab.SEPARATORS:
             after += 1
         if after >= len(clause.words) or i == clause.start:
             continue
@@ -117,7 +98,7 @@ def _split_clauses(clause: Clause) -> Iterator[list[str]]:
 
 def _starts_clause(clause: Clause, i: int, after: int) -> bool:
     word, following = clause.word(i), clause.word(after)
-    if following in ANAPHORIC_WORDS | SUBORDINATORS:
+    if following in vocab.ANAPHORIC_WORDS | vocab.SUBORDINATORS:
         return False
     if word == ";":
         return True
@@ -127,7 +108,7 @@ def _starts_clause(clause: Clause, i: int, after: int) -> bool:
         is_complete = bool(before) or verb is None  # "No A and no B is seen" has one verb for both.
     elif following == "there" or _starts_verbless_clause(clause, after):
         is_complete = True
-    elif verb is None or verb == after or following in PREPOSITIONS:
+    elif verb is None or verb == after or following in vocab.PREPOSITIONS:
         return False
     else:
         is_complete = _is_subject(clause, i, after, verb, before)
@@ -139,10 +120,10 @@ def _starts_verbless_clause(clause: Clause, first: int) -> bool:
     end = next((s for s in clause.separators if s > first), len(clause.words))
     states = clause.phrase(first, end)[1:]
     comma = next((s for s in clause.separators if s > first and clause.word(s) == ","), len(clause.words))
-    leading = clause.word(first) in NORMAL_STATES or "change" in clause.reader.kinds(clause.word(first))
-    if leading and clause.word(first + 1) not in PREPOSITIONS and not any(v >= first for v in clause.verbs):
+    leading = clause.word(first) in vocab.NORMAL_STATES or "change" in clause.reader.kinds(clause.word(first))
+    if leading and clause.word(first + 1) not in vocab.PREPOSITIONS and not any(v >= first for v in clause.verbs):
         return any("structure" in clause.reader.kinds(word) for word in clause.phrase(first, comma))
-    ends = any(word in NORMAL_STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
+    ends = any(word in vocab.NORMAL_STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
     return (
         ends
         and not any(first <= v < end for v in clause.verbs)
@@ -153,10 +134,14 @@ def _starts_verbless_clause(clause: Clause, first: int) -> bool:
 def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
     """Return whether the words before `end` say something by themselves."""
     if has_verb:
-        return clause.word(end - 1) not in FINITE_VERBS | PREPOSITIONS | DETERMINERS
+        return clause.word(end - 1) not in vocab.FINITE_VERBS | vocab.PREPOSITIONS | vocab.DETERMINERS
     first = clause.word(clause.start)
     last = clause.word(end - 1)
-    if first in NEGATIONS or first in NORMAL_STATES or last in NORMAL_STATES | OBSERVATION_WORDS | {"limits"}:
+    if (
+        first in vocab.NEGATIONS
+        or first in vocab.NORMAL_STATES
+        or last in vocab.NORMAL_STATES | vocab.OBSERVATION_WORDS | {"limits"}
+    ):
         return True
     return bool(clause.reader.named_findings(clause.span(0, end)))
 
@@ -166,23 +151,27 @@ def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[
     inner = [s for s in clause.separators if after <= s < verb]
     subject = clause.phrase(after, verb)
     last = subject[inner[-1] + 1 - after :] if inner else subject
-    if set(subject) & (ANAPHORIC_WORDS | RELATIVES | SUBORDINATORS) - {"likely"} or last[:1] == [] or "with" in last:
+    if (
+        set(subject) & (vocab.ANAPHORIC_WORDS | vocab.RELATIVES | vocab.SUBORDINATORS) - {"likely"}
+        or last[:1] == []
+        or "with" in last
+    ):
         return False
-    if all(word in DETERMINERS | DEVICE_PARTS or clause.reader.is_modifier(word) for word in last):
+    if all(word in vocab.DETERMINERS | vocab.DEVICE_PARTS or clause.reader.is_modifier(word) for word in last):
         return False  # "The tip" of the tube before, "the left" of the joints before.
-    plural_verb = inflect_verb(clause.word(verb), False) != clause.word(verb)
-    if inner and (clause.word(inner[-1]) not in CONJUNCTIONS or not plural_verb):
+    plural_verb = vocab.inflect_verb(clause.word(verb), False) != clause.word(verb)
+    if inner and (clause.word(inner[-1]) not in vocab.CONJUNCTIONS or not plural_verb):
         return False
     if not before:
-        if clause.word(clause.start) in NEGATIONS and clause.word(i) == ",":
-            predicate = (word for word in clause.phrase(verb + 1, len(clause.words)) if word not in ADVERBS)
-            return next(predicate, "") not in OBSERVATION_WORDS  # "No effusion, heart size is normal."
-        return not inner and (subject[0] in DETERMINERS or clause.word(i) in CLAUSE_CONJUNCTIONS)
+        if clause.word(clause.start) in vocab.NEGATIONS and clause.word(i) == ",":
+            predicate = (word for word in clause.phrase(verb + 1, len(clause.words)) if word not in vocab.ADVERBS)
+            return next(predicate, "") not in vocab.OBSERVATION_WORDS  # "No effusion, heart size is normal."
+        return not inner and (subject[0] in vocab.DETERMINERS or clause.word(i) in vocab.CLAUSE_CONJUNCTIONS)
     if inner:
         # The verb before states a condition ("is normal"), not a finding ("shows a nodule").
         is_adjectival = not clause.is_transitive(before[-1]) and clause.word(before[-1] - 1) != "there"
-        return is_adjectival or not is_plural(last)
-    too_small = plural_verb and not is_plural(subject) and clause.word(i) in CONJUNCTIONS
+        return is_adjectival or not vocab.is_plural(last)
+    too_small = plural_verb and not vocab.is_plural(subject) and clause.word(i) in vocab.CONJUNCTIONS
     earlier = any(before[-1] < s < i for s in clause.separators)
     return not (too_small and earlier)
 
@@ -195,7 +184,7 @@ def _split_attachments(clause: Clause) -> Iterator[list[str]]:
         end = i - 1 if clause.word(i - 1) in (",", "and", "but") else i
         if end <= clause.start or not _is_statement(clause, end, any(v < end for v in clause.verbs)):
             continue
-        if clause.word(i - 1) in NOT_BEFORE_WITH or any(v > i for v in clause.verbs):
+        if clause.word(i - 1) in vocab.NOT_BEFORE_WITH or any(v > i for v in clause.verbs):
             continue
         left = clause.span(0, end)
         if word.lower == "without" or clause.word(i + 1) == "no":
@@ -206,7 +195,7 @@ def _split_attachments(clause: Clause) -> Iterator[list[str]]:
         elif _starts_finding(clause, i + 1, left):
             # A finding, or a state of a structure or its change: "stable mediastinal contours".
             phrase = clause.phrase(clause.start, end)
-            has_state = any(word in NORMAL_STATES or "change" in clause.reader.kinds(word) for word in phrase)
+            has_state = any(word in vocab.NORMAL_STATES or "change" in clause.reader.kinds(word) for word in phrase)
             is_of_structure = any("structure" in clause.reader.kinds(word) for word in phrase)
             if clause.reader.named_findings(left) or (has_state and is_of_structure):
                 yield [left, clause.span(i + 1, len(clause.words))]
@@ -215,7 +204,7 @@ def _split_attachments(clause: Clause) -> Iterator[list[str]]:
 def _starts_finding(clause: Clause, i: int, left: str) -> bool:
     """Return whether a finding that `left` does not name yet begins at `i`."""
     stop = next((s for s in clause.separators if s > i), len(clause.words))
-    noun = next((j for j in range(i + 1, stop) if clause.word(j) in PREPOSITIONS), stop)
+    noun = next((j for j in range(i + 1, stop) if clause.word(j) in vocab.PREPOSITIONS), stop)
     if not _NO_FINDING_AFTER_WITH.isdisjoint(clause.phrase(i, noun)):
         return False
     return bool(clause.reader.named_findings(clause.span(i, stop)) - clause.reader.named_findings(left))
@@ -235,7 +224,7 @@ def _split_predicates(clause: Clause) -> Iterator[list[str]]:
         ):
             continue
         rest = clause.span(i + 1, len(clause.words))
-        subject = clause.span(0, verb if clause.word(i + 1) in FINITE_VERBS else verb + 1)
+        subject = clause.span(0, verb if clause.word(i + 1) in vocab.FINITE_VERBS else verb + 1)
         left, right = clause.span(0, i), f"{subject} {rest}"
         left_findings, right_findings = clause.reader.stated_findings(left), clause.reader.stated_findings(right)
         if left_findings and right_findings and left_findings.isdisjoint(right_findings):
@@ -244,14 +233,15 @@ def _split_predicates(clause: Clause) -> Iterator[list[str]]:
 
 def _is_predicate(clause: Clause, i: int) -> bool:
     """Return whether the words from `i` say a state of the subject, or begin with a verb of their own."""
-    if clause.word(i) in FINITE_VERBS:
+    if clause.word(i) in vocab.FINITE_VERBS:
         return True
     end = next(
-        (j for j in range(i + 1, len(clause.words)) if clause.word(j) in PREPOSITIONS | SEPARATORS), len(clause.words)
+        (j for j in range(i + 1, len(clause.words)) if clause.word(j) in vocab.PREPOSITIONS | vocab.SEPARATORS),
+        len(clause.words),
     )
     return i < end and all(
-        word in NORMAL_STATES | ADVERBS | {"well"}
-        or is_adjective(word)
+        word in vocab.NORMAL_STATES | vocab.ADVERBS | {"well"}
+        or vocab.is_adjective(word)
         or word.endswith("ly")
         or clause.reader.is_modifier(word)
         for word in clause.phrase(i, end)

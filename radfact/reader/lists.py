@@ -5,31 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from radfact.reader import vocabulary as vocab
 from radfact.reader.clause import MODIFIERS, Clause
-from radfact.reader.vocabulary import (
-    ABSENCE_DEGREES,
-    ADVERBS,
-    ANATOMICAL_ADJECTIVES,
-    CLAUSE_CONJUNCTIONS,
-    CONJUNCTIONS,
-    CONTINUATION_WORDS,
-    DETERMINERS,
-    DEVICE_PARTS,
-    EVIDENCE_NOUNS,
-    INTERPRETATION_WORDS,
-    JOINT_CONJUNCTIONS,
-    NEGATIONS,
-    NORMAL_STATES,
-    OBSERVATION_WORDS,
-    PREPOSITIONS,
-    PROPERTY_NOUNS,
-    REMARK_WORDS,
-    SEPARATORS,
-    is_adjective,
-    is_plural,
-    singular_noun,
-    split_words,
-)
 
 _ABSENT_STATES = frozenset({"without", "free", "clear", "negative", "devoid"})
 
@@ -38,13 +15,13 @@ def split_list(clause: Clause) -> Iterator[list[str]]:
     """Yield the splits of a clause at its list of findings, the most likely first."""
     end = len(clause.words)
     verb = clause.verbs[0] if clause.verbs else end
-    joints = [i for i in clause.separators if verb + 1 < i < end - 1 and clause.word(i) in JOINT_CONJUNCTIONS]
-    is_subject = verb > clause.start and clause.word(verb - 1) not in OBSERVATION_WORDS | {"there"}
+    joints = [i for i in clause.separators if verb + 1 < i < end - 1 and clause.word(i) in vocab.JOINT_CONJUNCTIONS]
+    is_subject = verb > clause.start and clause.word(verb - 1) not in vocab.OBSERVATION_WORDS | {"there"}
     if joints and is_subject and not clause.is_transitive(verb):
         # "A has increased, along with B", where B shares the predicate of A.
         before = joints[0] - 1 if clause.word(joints[0] - 1) == "," else joints[0]
         rest = clause.span(joints[0] + 1, end)
-        plural = is_plural(clause.phrase(joints[0] + 1, end)) or " and " in rest
+        plural = vocab.is_plural(clause.phrase(joints[0] + 1, end)) or " and " in rest
         yield [clause.span(0, before), f"{rest} {clause.inflect_verb(verb, before, plural)}"]
     listed = _find_list(clause)
     if listed is not None:
@@ -63,7 +40,7 @@ def _find_list(clause: Clause) -> FindingList | None:
         return FindingList(clause, clause.start + 2, _find_tail(clause, clause.start + 2), negative=True)
     if verb is None:
         lead = clause.start
-        if first in NORMAL_STATES:
+        if first in vocab.NORMAL_STATES:
             lead += 1
         elif clause.phrase(lead, lead + 2) == ["status", "post"]:
             lead += 2
@@ -71,7 +48,7 @@ def _find_list(clause: Clause) -> FindingList | None:
     if any(clause.start < s < verb for s in clause.separators):
         return FindingList(clause, clause.start, verb, negative=False)
     lead = verb + 1
-    while clause.word(lead) in ADVERBS:
+    while clause.word(lead) in vocab.ADVERBS:
         lead += 1
     if clause.word(lead) in _ABSENT_STATES and (
         clause.word(lead) == "without" or clause.word(lead + 1) in ("of", "for", "from")
@@ -92,12 +69,12 @@ def _skip_negation(clause: Clause, i: int) -> int:
 
     def degrees(i: int) -> int:
         j = i
-        while clause.word(j) in ABSENCE_DEGREES:
+        while clause.word(j) in vocab.ABSENCE_DEGREES:
             j += 1
-        return i if clause.word(j) in SEPARATORS else j
+        return i if clause.word(j) in vocab.SEPARATORS else j
 
     i = degrees(i + 1 if clause.word(i) in ("any", "a", "an") else i)
-    if clause.word(i) in EVIDENCE_NOUNS and clause.word(i + 1) in ("of", "for", "to"):
+    if clause.word(i) in vocab.EVIDENCE_NOUNS and clause.word(i + 1) in ("of", "for", "to"):
         i += 3 if clause.word(i + 2) == "suggest" else 2
         i = degrees(i + 1 if clause.word(i) in ("any", "a", "an") else i)
     return i
@@ -106,14 +83,14 @@ def _skip_negation(clause: Clause, i: int) -> int:
 def _find_tail(clause: Clause, lead: int) -> int:
     """Return where the members end: at the verb, "seen" or "normal" after the last of them."""
     last = max((s for s in clause.separators if s >= lead), default=lead)
-    if not NORMAL_STATES.isdisjoint(clause.phrase(lead + 1, last)):
+    if not vocab.NORMAL_STATES.isdisjoint(clause.phrase(lead + 1, last)):
         return len(clause.words)  # Each member has a state of its own.
     for i in range(last + 2, len(clause.words)):
         word, following = clause.word(i), clause.word(i + 1)
-        closes = not following or following in PREPOSITIONS | ADVERBS
+        closes = not following or following in vocab.PREPOSITIONS | vocab.ADVERBS
         if (
             i in clause.verbs
-            or (word in OBSERVATION_WORDS | NORMAL_STATES and closes)
+            or (word in vocab.OBSERVATION_WORDS | vocab.NORMAL_STATES and closes)
             or clause.phrase(i, i + 2) == ["within", "normal"]
         ):
             return i
@@ -122,20 +99,13 @@ def _find_tail(clause: Clause, lead: int) -> int:
 
 @dataclass(slots=True)
 class FindingList:
-    """A list of findings in a clause.
-
-    Attributes:
-        clause: the clause.
-        lead: first word of the first member; the words before it are shared.
-        tail: word after the last member; the words from it on are shared.
-        negative: whether the members are absent.
-        fragment: whether the sentence has no verb, so that only known findings distinguish a list from other remarks.
-    """
+    """A list of findings in a clause."""
 
     clause: Clause
-    lead: int
-    tail: int
-    negative: bool
+    lead: int  # first word of the first member; the words before it are shared
+    tail: int  # word after the last member; the words from it on are shared
+    negative: bool  # whether the members are absent
+    # Whether the sentence has no verb, so that only known findings distinguish a list from other remarks.
     fragment: bool = False
 
     def divisions(self) -> Iterator[list[str]]:
@@ -159,7 +129,7 @@ class FindingList:
         clause = self.clause
         cuts = [s for s in clause.separators if self.lead <= s < self.tail]
         joins = {clause.word(s) for s in cuts} - {","}
-        if joins & CLAUSE_CONJUNCTIONS or any(self.lead < v < self.tail for v in clause.verbs):
+        if joins & vocab.CLAUSE_CONJUNCTIONS or any(self.lead < v < self.tail for v in clause.verbs):
             return []
         if not self.negative and joins & {"or", "and/or", "nor"}:
             return []  # "Scarring or atelectasis": one finding of unknown nature.
@@ -187,14 +157,14 @@ class FindingList:
         if self._names_finding(first, last) or (not self.negative and clause.reader.named_findings(statement)):
             return True
         if self.fragment:
-            closing = first == members[-1][0] and clause.word(first - 1) in CONJUNCTIONS
+            closing = first == members[-1][0] and clause.word(first - 1) in vocab.CONJUNCTIONS
             return closing and last - first > 1 and not clause.reader.is_modifier(clause.word(last - 1))
         if not any(self._names_finding(*later) for later in members[index + 1 :]):
             return True
         if self.negative:
             noun = clause.word(self._place_start(first, last) - 1)
             return self._names_by_adjective(first, last) or "structure" not in clause.reader.kinds(noun)
-        return clause.word(first) in DETERMINERS or is_plural(clause.phrase(first, last)) is not False
+        return clause.word(first) in vocab.DETERMINERS or vocab.is_plural(clause.phrase(first, last)) is not False
 
     def _names_finding(self, first: int, last: int) -> bool:
         return bool(self.clause.reader.named_findings(self.clause.span(first, last)))
@@ -204,18 +174,23 @@ class FindingList:
         clause = self.clause
         phrase = clause.phrase(first, last)
         start = phrase[0]
-        if start in CONTINUATION_WORDS or start == "not" or phrase[1:2] == ["for"] or phrase[-1] in DEVICE_PARTS:
+        if (
+            start in vocab.CONTINUATION_WORDS
+            or start == "not"
+            or phrase[1:2] == ["for"]
+            or phrase[-1] in vocab.DEVICE_PARTS
+        ):
             return True
-        if phrase[1:2] and phrase[1] in REMARK_WORDS | INTERPRETATION_WORDS:
+        if phrase[1:2] and phrase[1] in vocab.REMARK_WORDS | vocab.INTERPRETATION_WORDS:
             return True
-        if start in DETERMINERS | {"distal", "proximal"} and not DEVICE_PARTS.isdisjoint(phrase[1:3]):
+        if start in vocab.DETERMINERS | {"distal", "proximal"} and not vocab.DEVICE_PARTS.isdisjoint(phrase[1:3]):
             return True
-        qualifying = PREPOSITIONS | PROPERTY_NOUNS | DETERMINERS
+        qualifying = vocab.PREPOSITIONS | vocab.PROPERTY_NOUNS | vocab.DETERMINERS
         if clause.word(first - 1) == "," and all(
             word in qualifying or clause.reader.is_modifier(word) for word in phrase
         ):
             return self._names_finding(*previous)
-        if all(word in PROPERTY_NOUNS | DETERMINERS or not word[0].isalpha() for word in phrase):
+        if all(word in vocab.PROPERTY_NOUNS | vocab.DETERMINERS or not word[0].isalpha() for word in phrase):
             return True
         if start[0].isdigit() and not {"mm", "cm"}.isdisjoint(phrase):
             return True
@@ -223,11 +198,11 @@ class FindingList:
             return False
         if start.endswith(("ly", "ing")):
             return True
-        return self._place_start(*previous) < previous[1] and not (self.negative and start in NEGATIONS)
+        return self._place_start(*previous) < previous[1] and not (self.negative and start in vocab.NEGATIONS)
 
     def _place_start(self, first: int, last: int) -> int:
         """Return where the prepositional phrase of a member begins; `last` if it has none."""
-        return next((i for i in range(first + 1, last) if self.clause.word(i) in PREPOSITIONS), last)
+        return next((i for i in range(first + 1, last) if self.clause.word(i) in vocab.PREPOSITIONS), last)
 
     def _join_without_noun(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Join members without a noun to the one that has it: "patchy and linear opacities"."""
@@ -257,13 +232,16 @@ class FindingList:
             if is_zone and all(kind & (MODIFIERS | {"filler"}) for kind in kinds):
                 return True
         return all(
-            is_adjective(word) or word.endswith("ly") or word in DETERMINERS or clause.reader.is_modifier(word)
+            vocab.is_adjective(word)
+            or word.endswith("ly")
+            or word in vocab.DETERMINERS
+            or clause.reader.is_modifier(word)
             for word in phrase
         ) or phrase[-2:] == ["soft", "tissue"]
 
     def _names_by_adjective(self, first: int, last: int) -> bool:
         phrase = self.clause.phrase(first, last)
-        return phrase[-1] in ANATOMICAL_ADJECTIVES or phrase[-2:] == ["soft", "tissue"]
+        return phrase[-1] in vocab.ANATOMICAL_ADJECTIVES or phrase[-2:] == ["soft", "tissue"]
 
     def _member_phrases(self, members: Sequence[tuple[int, int]]) -> list[str] | None:
         """Return each member as a noun phrase; None if the shared noun of its adjectives is unclear."""
@@ -282,9 +260,9 @@ class FindingList:
                 noun = self._shared_noun(first, last)
                 if noun is None:
                     return None
-                text = shared + text[: len(text) - len(noun)] + singular_noun(noun)
+                text = shared + text[: len(text) - len(noun)] + vocab.singular_noun(noun)
                 phrases += [
-                    f"{adjective if i == 0 else shared + adjective} {singular_noun(noun)}"
+                    f"{adjective if i == 0 else shared + adjective} {vocab.singular_noun(noun)}"
                     for i, adjective in enumerate(waiting)
                 ]
                 waiting = []
@@ -292,25 +270,32 @@ class FindingList:
         if waiting:
             return None
         return [
-            phrase if phrase.split()[0].lower() in DETERMINERS | NEGATIONS else article + phrase for phrase in phrases
+            phrase if phrase.split()[0].lower() in vocab.DETERMINERS | vocab.NEGATIONS else article + phrase
+            for phrase in phrases
         ]
 
     def _shared_modifiers(self, first: int, last: int) -> str:
         """Return the modifiers of all adjectives of a list: "no ACUTE bony or soft tissue abnormality"."""
         clause = self.clause
         end = last - 2 if clause.phrase(first, last)[-2:] == ["soft", "tissue"] else last
-        while end > first and clause.word(end - 1) in ANATOMICAL_ADJECTIVES:
+        while end > first and clause.word(end - 1) in vocab.ANATOMICAL_ADJECTIVES:
             end -= 1
-        return "".join(f"{clause.span(i, i + 1)} " for i in range(first, end) if clause.word(i) not in DETERMINERS)
+        return "".join(
+            f"{clause.span(i, i + 1)} " for i in range(first, end) if clause.word(i) not in vocab.DETERMINERS
+        )
 
     def _shared_noun(self, first: int, last: int) -> str | None:
         """Return the noun after the adjective of the last member: "mediastinal SILHOUETTES"."""
         clause = self.clause
-        while first < last and (clause.word(first) in DETERMINERS or clause.reader.is_modifier(clause.word(first))):
+        while first < last and (
+            clause.word(first) in vocab.DETERMINERS or clause.reader.is_modifier(clause.word(first))
+        ):
             first += 1
         if clause.phrase(first, first + 2) == ["soft", "tissue"]:
             first += 2
-        elif clause.word(first) in ANATOMICAL_ADJECTIVES or "structure" in clause.reader.kinds(clause.word(first)):
+        elif clause.word(first) in vocab.ANATOMICAL_ADJECTIVES or "structure" in clause.reader.kinds(
+            clause.word(first)
+        ):
             first += 1
         else:
             return None
@@ -334,13 +319,13 @@ class FindingList:
             phrase = rest
         if self.negative and index and any(not fact.present for fact in clause.reader.facts_in(phrase)):
             return phrase  # "No effusion, heart normal" likewise.
-        is_normal_lead = self.fragment and clause.word(clause.start) in NORMAL_STATES
+        is_normal_lead = self.fragment and clause.word(clause.start) in vocab.NORMAL_STATES
         if index and is_normal_lead and any(fact.present for fact in clause.reader.facts_in(phrase)):
             return phrase  # "Normal heart size, tortuous aorta" likewise.
-        number = is_plural([word.lower for word in split_words(phrase)])
+        number = vocab.is_plural([word.lower for word in vocab.split_words(phrase)])
         before, after = clause.span(0, self.lead), clause.span(self.tail, len(clause.words))
         if clause.word(clause.start) != "there":
             after = clause.inflect_verb(self.tail, len(clause.words), number)
-        elif EVIDENCE_NOUNS.isdisjoint(clause.phrase(0, self.lead)):  # not "There is no evidence of effusions."
+        elif vocab.EVIDENCE_NOUNS.isdisjoint(clause.phrase(0, self.lead)):  # not "There is no evidence of effusions."
             before = clause.inflect_verb(0, self.lead, number)
         return " ".join(filter(None, (before, phrase, after)))

@@ -8,39 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from radfact.reader.vocabulary import word_map, word_set
 
 _TOKEN = re.compile(r"\d+(?:\.\d+)?(?:(?:st|nd|rd|th)\b)?|[a-z]+(?:'[a-z]+)?|[,;:.()?]")
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
-_AMERICAN = {
-    "oedema": "edema",
-    "haem": "hem",
-    "oesoph": "esoph",
-    "tumour": "tumor",
-    "centre": "center",
-    "alis": "aliz",
-}
+_AMERICAN = word_map("american_spelling")
 _BRITISH = re.compile(r"oedema|haem|oesoph|tumour|centre|alis(?=(?:ation|ed|ing|e)$)")
-_IRREGULAR = {
-    "apices": "apex",
-    "bronchi": "bronchus",
-    "bullae": "bulla",
-    "cannulae": "cannula",
-    "goitre": "goiter",
-    "hemithoraces": "hemithorax",
-    "hila": "hilum",
-    "metastases": "metastasis",
-    "prostheses": "prosthesis",
-    "sulci": "sulcus",
-    "pneumothoraces": "pneumothorax",
-    "vertebrae": "vertebra",
-    # Synonyms in all phrases, such as "not completely subsided".
-    "dissipated": "resolved",
-    "subsided": "resolved",
-    "visualised": "visualized",
-    **{word: str(number) for number, word in enumerate(("two", "three", "four", "five", "six"), start=2)},
-    **{word: str(number) for number, word in enumerate(_ORDINALS.split(), start=1)},
-}
+_LEMMAS = word_map("lemmas")
+_CUES = word_set("cues")
 
 
 @lru_cache(maxsize=50_000)
@@ -49,8 +25,8 @@ def lemma(word: str) -> str:
     if word[0].isdigit():
         return word.rstrip("stndrh")
     word = _BRITISH.sub(lambda match: _AMERICAN[match[0]], word)
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
+    if word in _LEMMAS:
+        return _LEMMAS[word]
     if not word.endswith("s"):
         return word
     if len(word) > 4 and word.endswith("ies"):
@@ -62,7 +38,19 @@ def lemma(word: str) -> str:
 
 def lemmatize(text: str) -> list[tuple[str, int, int]]:
     """Return the words, numbers and punctuation of `text` as (lemma, first character, end)."""
-    return [(lemma(match[0]), *match.span()) for match in _TOKEN.finditer(text.lower())]
+    lemmas = [(lemma(match[0]), *match.span()) for match in _TOKEN.finditer(text.lower())]
+    if "n't" not in text and "N'T" not in text:
+        return lemmas
+    # "isn't" is read as "is not".
+    return [
+        part
+        for word, begin, end in lemmas
+        for part in (
+            [(word[:-3] or "can", begin, end - 3), ("not", end - 3, end)]
+            if word.endswith("n't")
+            else [(word, begin, end)]
+        )
+    ]
 
 
 def phrase_lemmas(phrase: str) -> tuple[str, ...]:
@@ -76,28 +64,12 @@ def _check_name(value: object) -> object:
     return value
 
 
-_Cue = Literal[
-    "negation",
-    "not",
-    "negation_after",
-    "concluded",
-    "probable",
-    "uncertain",
-    "uncertain_after",
-    "link",
-    "qualifying",
-    "adjoining",
-    "part",
-    "removal",
-    "advice",
-    "seeing",
-    "copula",
-    "joining",
-    "boundary",
-    "locative",
-    "except",
-    "otherwise",
-]
+def _check_cue(name: str) -> str:
+    if name not in _CUES:
+        raise ValueError(f"expected one of {', '.join(sorted(_CUES))}, found '{name}'")
+    return name
+
+
 Name = Annotated[str, BeforeValidator(_check_name)]
 """A phrase of the lexicon."""
 
@@ -193,63 +165,43 @@ class OntologyFile(Node):
     descriptors: dict[str, Detail]
     positions: dict[str, Detail]
     dominance_words: list[Name] = []
-    cues: dict[_Cue, list[Name]]
+    cues: dict[Annotated[str, AfterValidator(_check_cue)], list[Name]]
     filler: list[Name]
 
 
 @dataclass(frozen=True, eq=False)
 class Ontology:
-    """Findings, structures and the lexicon.
-
-    Attributes:
-        concepts: findings by name, and a finding without attributes for each structure, whose change may be stated.
-        ancestors: each concept with all more general findings.
-        entailed: what the presence of each finding entails.
-        denied: findings that the absence of each concept rules out.
-        excluded: findings that the presence of each concept rules out.
-        exhaustive: parts by the name of each finding whose parts, all denied, deny it.
-        wholes: each structure with all structures that it is a part of.
-        states: findings by structure and by the lemmas of its states, as in "enlarged".
-        normal_states: structures with lemmas that say that they are normal.
-        whole_findings: findings about each structure as a whole, not about a part of it.
-        phrases: meanings (entries by kind) of phrases, by their lemmas.
-        phrase_lengths: lengths of the phrases by their first lemma, longest first.
-        places: (side, zone) by place.
-        zone_wholes: the zone that contains a zone, if any.
-        severity_levels: levels (0 to 4) by severity.
-        implications: changes and details by the changes and details that imply them, themselves included.
-        derived_details: details by the details that together imply them.
-        detail_scopes: findings for which a detail is a claim; other details apply to all findings.
-        positions: details that are positions of devices or operations, not the character of a finding.
-        terms: display names of findings, structures, zones, changes and details by id.
-        degree_terms: display names of degrees by their severity levels.
-    """
+    """Findings, structures and the lexicon."""
 
     version: str
     sha256: str
     findings: Mapping[str, Finding]
     structures: Mapping[str, Structure]
+    # Findings by name, and a finding without attributes for each structure, whose change may be stated.
     concepts: Mapping[str, Finding]
-    ancestors: Mapping[str, frozenset[str]]
-    entailed: Mapping[str, frozenset[str]]
-    denied: Mapping[str, frozenset[str]]
-    excluded: Mapping[str, frozenset[str]]
-    exhaustive: Mapping[str, Sequence[str]]
-    wholes: Mapping[str, frozenset[str]]
+    ancestors: Mapping[str, frozenset[str]]  # each concept with all more general findings
+    entailed: Mapping[str, frozenset[str]]  # what the presence of each finding entails
+    denied: Mapping[str, frozenset[str]]  # findings that the absence of each concept rules out
+    excluded: Mapping[str, frozenset[str]]  # findings that the presence of each concept rules out
+    exhaustive: Mapping[str, Sequence[str]]  # parts by the name of each finding whose parts, all denied, deny it
+    wholes: Mapping[str, frozenset[str]]  # each structure with all structures that it is a part of
+    # Findings by structure and by the lemmas of its states, as in "enlarged".
     states: Mapping[tuple[str, tuple[str, ...]], str]
-    normal_states: Set[tuple[str, tuple[str, ...]]]
-    whole_findings: Mapping[str, frozenset[str]]
-    phrases: Mapping[tuple[str, ...], dict[str, str]]
-    phrase_lengths: Mapping[str, Sequence[int]]
-    places: Mapping[str, tuple[str, str]]
-    zone_wholes: Mapping[str, str | None]
-    severity_levels: Mapping[str, frozenset[int]]
+    normal_states: Set[tuple[str, tuple[str, ...]]]  # structures with lemmas that say that they are normal
+    whole_findings: Mapping[str, frozenset[str]]  # findings about each structure as a whole, not about a part of it
+    phrases: Mapping[tuple[str, ...], dict[str, str]]  # meanings (entries by kind) of phrases, by their lemmas
+    phrase_lengths: Mapping[str, Sequence[int]]  # lengths of the phrases by their first lemma, longest first
+    places: Mapping[str, tuple[str, str]]  # (side, zone) by place
+    zone_wholes: Mapping[str, str | None]  # the zone that contains a zone, if any
+    severity_levels: Mapping[str, frozenset[int]]  # levels (0 to 4) by severity
+    # Changes and details by the changes and details that imply them, themselves included.
     implications: Mapping[str, frozenset[str]]
-    derived_details: Mapping[str, frozenset[str]]
+    derived_details: Mapping[str, frozenset[str]]  # details by the details that together imply them
+    # Findings for which a detail is a claim; other details apply to all findings.
     detail_scopes: Mapping[str, Sequence[str]]
-    positions: frozenset[str]
-    terms: Mapping[str, str]
-    degree_terms: Mapping[frozenset[int], str]
+    positions: frozenset[str]  # details that are positions of devices or operations, not the character of a finding
+    terms: Mapping[str, str]  # display names of findings, structures, zones, changes and details by id
+    degree_terms: Mapping[frozenset[int], str]  # display names of degrees by their severity levels
 
     def is_a(self, special: str, general: str) -> bool:
         """Return whether every `special` is also a `general`."""

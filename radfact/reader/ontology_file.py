@@ -10,6 +10,7 @@ from pathlib import Path
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
+from radfact.io.yaml_files import read_yaml
 from radfact.reader.ontology import Detail, Finding, Node, Ontology, OntologyFile, phrase_lemmas
 from radfact.records import validate_model
 
@@ -23,10 +24,8 @@ def load_ontology(path: Path | str) -> Ontology:
     text = read_text(path)
     try:
         data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = None if mark is None else mark.line + 1
-        raise InputError("expected YAML", code=ErrorCode.INVALID_FORMAT, file=path, line=line) from None
+    except yaml.YAMLError:
+        data = read_yaml(Path(path))  # names the line
     file = validate_model(OntologyFile, data, file=path)
     details = {**file.descriptors, **file.positions}
     for field, names, section, known in _references(file, details):

@@ -7,17 +7,10 @@ from collections.abc import Collection, Sequence
 from radfact.reader.tokens import Token
 from radfact.reader.vocabulary import word_set
 
-_SEEING = word_set(
-    "seen visible visualized identified present noted demonstrated appreciated evident apparent delineated defined"
-    " evaluated assessed shown"
-)
-_PARTLY = word_set(
-    "well clearly definitely fully adequately optimally completely entirely reliably confidently sharply"
-)
-"""Adverbs that, after "not", limit visibility instead of denying a finding."""
+_SEEING = word_set("seeing")
+_PARTLY = word_set("partly")
 _EARLIER = frozenset({"prior", "previous", "earlier"})
-EXCLUSIONS = frozenset({"not", "none", "neither"})
-"""Words before a side that does not have the finding: "effusion on the left, but NOT on the right"."""
+EXCLUSIONS = word_set("exclusions")
 CONTRASTS = EXCLUSIONS | {"compared", "compare", "relative", "unlike", "contrast", "opposed"}
 """Words before a side that need not have the finding: "effusion on the left, UNLIKE the right"."""
 COMPARISONS = CONTRASTS | {"than"}

@@ -5,19 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from radfact.reader import vocabulary as vocab
 from radfact.reader.clause import FactReader
 from radfact.reader.facts import Fact
 from radfact.reader.tokens import CERTAIN, CONCLUDED
-from radfact.reader.vocabulary import (
-    CONJUNCTIONS,
-    DETERMINERS,
-    FINITE_VERBS,
-    NEGATIONS,
-    NORMAL_STATES,
-    PREPOSITIONS,
-    SEPARATORS,
-    split_words,
-)
 
 RECOMMENDATION, INTERPRETATION, SPECULATION = "recommendation", "interpretation", "speculation"
 COMPARISON, TECHNIQUE, NO_STATEMENT = "comparison without a finding", "technique", "no statement about the image"
@@ -25,93 +16,23 @@ LINKED = "depends on a removed sentence"
 """Reasons for a removal."""
 
 _HEADING = re.compile(r"^[A-Za-z][^:.;,()]{0,60}:\s+")
-_REMARK_HEADING = re.compile(
-    r"^(?:technique|comparisons?|recommendations?|indications?|(?:clinical )?(?:history|information)|exam(?:ination)?"
-    r"|procedure|notifications?|views?)\s*:",
-    re.IGNORECASE,
-)
 _CATEGORY = re.compile(r"/|\b(?:changes|devices|lines|tubes|catheters|structures)\b", re.IGNORECASE)
 """Words of headings that state no finding, whatever they name."""
-_CONNECTIVE = re.compile(
-    r"^(?:(?:however|in addition|additionally|furthermore|moreover|also|and|but|specifically|incidentally)\b,?\s+"
-    r"(?=\w))+",
-    re.IGNORECASE,
-)
-_CIRCUMSTANCE = re.compile(
-    r"^(?:due to|given|because of|owing to|allowing for|accounting for) (?:[\w'/-]+ ){0,5}[\w'/-]+ ?,\s+", re.IGNORECASE
-)
-_RECOMMENDATION = re.compile(
-    r"^correlat|\b(?=[acfimrsw])(?:recommend|advis(?:e|ed|able)\b"
-    r"|suggest(?:ed)? (?:an? )?(?:repeat|follow|further|lateral|ct\b|chest ct|clinical|correlat)"
-    r"|should be (?:obtained|considered|performed|repeated)"
-    r"|(?:may|might|would) be (?:necessary|helpful|useful|of value)"
-    r"|follow[- ]?up (?:is|ct|chest|imaging|radiograph|film|study|exam)"
-    r"|correlat(?:e|ion) (?:clinically|is|with)\b|is (?:indicated|warranted)\b"
-    r"|clinical(?:ly)? (?:correlat|indicated))",
-    re.IGNORECASE,
-)
-_TECHNIQUE = re.compile(
-    r"\b(?:views?|techniques?|projections?|ap|pa|upright|supine|portable|rotat(?:ed|ion)|lordotic|exposures?"
-    r"|penetrat\w+|"
-    r"inspir\w+|examination|exam|study|studies|radiographs?|x-?rays?|films?|images?|motion|artifacts?"
-    r"|artefacts?|dictated|"
-    r"discussed|communicated|telephoned|notified|year[- ]old|overlying soft tissues?)\b|^(?:clinical )?history\b",
-    re.IGNORECASE,
-)
-_ON_THE_IMAGE = re.compile(
-    r"\b(?:on|in|by|since|from|to|than) (?:the |this |these |that |a |an |today's )?(?:[\w-]+ ){0,3}"
-    r"(?:views?|projections?|examinations?|exams?|study|studies|radiographs?|x-?rays?|films?|images?)\b",
-    re.IGNORECASE,
-)
-_COMPARISON = re.compile(
-    r"^(?:in |by |as )?(?:comparison|compared|comparisons?)\b|^no (?:prior|previous|comparison)"
-    r"|^(?:prior|previous) (?:exam|stud|film|radiograph|image|comparison|ct\b|chest )",
-    re.IGNORECASE,
-)
-_ANAPHORA = re.compile(
-    r"^(?:this|these|those|it|they|such|findings?|which|the findings?|the appearance)\b", re.IGNORECASE
-)
-_LINK = re.compile(
-    r"^(?:this|these|those|it|they)\b(?: (?:finding|findings|change|changes|appearance))?\b", re.IGNORECASE
-)
+_CONNECTIVE = vocab.pattern("connective")
+_CIRCUMSTANCE = vocab.pattern("circumstance")
+_RECOMMENDATION = vocab.pattern("recommendation")
+_TECHNIQUE = vocab.pattern("technique")
+_ON_THE_IMAGE = vocab.pattern("on_the_image")
+_COMPARISON = vocab.pattern("comparison")
+_ANAPHORA = vocab.pattern("anaphora")
+_LINK = vocab.pattern("back_reference")
 _SIZE = re.compile(r"\b\d+(?:\.\d+)?\s*(?:mm|cm)\b", re.IGNORECASE)
-_HEDGE = (
-    r"(?:may|might|could|can|would|likely|possibly|probably|presumably|perhaps|most|is|are|to|which|that|and|findings?)"
-)
 # An interpretation ends at another finding, the verb, or the place of what is seen.
-_RESUMED = (
-    r" with\b| (?:is|are|was|were) (?:again |now )?(?:seen|noted|present|identified|visualized|demonstrated)\b"
-    r"| projects?\b"
-    r"| (?:in|at|on|within|over|overlying|along|behind) (?:the |both )?(?:left|right|bilateral|upper|lower|mid|middle"
-    r"|bases?|ape?x|apices|lungs?|hil\w+|retrocardiac|lingula|heart)\b(?! clinical| setting| context)"
-)
-_INTERPRETATION = re.compile(
-    r"(?:(?=[ ,])|(?<=[ys]))"  # where it can begin, which saves most of the time
-    r"(?:,? in the (?:correct|appropriate|proper|right) (?:clinical )?(?:setting|context),?(?: this| these)?)?"
-    rf",?(?: {_HEDGE})*(?: X{{2,}}(?= represent| indicat| due))?(?:"
-    r" (?:represent(?:s|ing|ative of)?|reflect(?:s|ing)?|suggest(?:s|ing|ive of)?|be indicative of|indicative of)"
-    r"| (?:highly |most |more )?"
-    r"(?:suggestive of|(?:consistent|compatible|concordant) with|(?:concerning|suspicious|worrisome) for)"
-    r"| (?:be )?(?:due to|secondary to|related to|attributable to|attributed to|caused by)| in keeping with"
-    r"|(?<=may) indicate|(?<=might) indicate|(?<=could) indicate|(?<=likely) indicat(?:es?|ing)"
-    r"|(?<=,) (?:probable|possible|presumed)|(?<=likely)|(?<=possibly)|(?<=probably)|(?<=presumably)|(?<=perhaps))"
-    r"\b(?! (?:located|in|at|within|on|stable|unchanged|chronic|a small|small)\b)"
-    rf"[^.;]*?(?=[.;]|,? but |,? although |, and (?:there|no|the) |,? with(?:out)? no |,? without |, no |{_RESUMED}|$)",
-    re.IGNORECASE,
-)
+_RESUMED = vocab.pattern("resumed", re.NOFLAG)
+_INTERPRETATION = vocab.pattern("interpretation")
 _APPOSED = re.compile(r",? (?:probable|possible|presumed|likely|possibly|probably|presumably|perhaps)\b", re.IGNORECASE)
-_DIAGNOSIS = re.compile(
-    r"\b(?:aspirat\w+|infect\w+|pneumoni\w+|malignan\w+|neoplas\w+|metasta\w+|tubercul\w+|sarcoid\w+|lymphoma"
-    r"|carcinoma|cancer"
-    r"|heart failure|chf|asthma|contusion|infarct\w*|hypertension)\b",
-    re.IGNORECASE,
-)
-_UNSURE = re.compile(
-    r"\b(?:possib\w+|probab\w+|likely|may|might|could|suspect\w*|suspicio\w+|question\w*|presum\w+|consider\w*"
-    r"|differential"
-    r"|cannot|can not|not (?:entirely |completely )?(?:be )?excluded|concern\w*|suggest\w*)\b",
-    re.IGNORECASE,
-)
+_DIAGNOSIS = vocab.pattern("diagnosis")
+_UNSURE = vocab.pattern("unsure")
 _MARK = re.compile(r"^(?:x{2,}|_+|[\d:/.-]+|[ap]\.?m|\W+)$", re.IGNORECASE)
 
 
@@ -131,16 +52,16 @@ def remove_circumstance(sentence: str, reader: FactReader) -> str:
 def remove_heading(sentence: str, reader: FactReader) -> str:
     """Remove "Lungs and pleura:" if the rest has the same findings without it; "Lungs: Clear" stays."""
     match = _HEADING.match(sentence)
-    if match is None or _REMARK_HEADING.match(sentence):
+    if match is None or vocab.REMARK_HEADING.match(sentence):
         return sentence
     rest = sentence[match.end() :]
-    words = {word.lower for word in split_words(match[0])}
-    if words & (FINITE_VERBS | NEGATIONS | PREPOSITIONS | DETERMINERS):
+    words = {word.lower for word in vocab.split_words(match[0])}
+    if words & (vocab.FINITE_VERBS | vocab.NEGATIONS | vocab.PREPOSITIONS | vocab.DETERMINERS):
         return sentence
     named = bool(reader.named_findings(rest)) and (
         _CATEGORY.search(match[0]) is not None or reader.are_kept_by([rest], sentence)
     )
-    return rest if named or any(word.lower in FINITE_VERBS for word in split_words(rest)[1:]) else sentence
+    return rest if named or any(word.lower in vocab.FINITE_VERBS for word in vocab.split_words(rest)[1:]) else sentence
 
 
 def remove_interpretation(sentence: str, reader: FactReader) -> str:
@@ -170,7 +91,7 @@ def remove_interpretation(sentence: str, reader: FactReader) -> str:
         remaining = {(fact.concept, fact.places) for fact in reader.facts_in(remainder)}
         if {concept for concept, _ in remaining - placed} & {concept for concept, places in placed if places}:
             continue  # "opacity in the left base, possible nodule at the right apex"
-        if remainder.split()[-1].lower() not in PREPOSITIONS | FINITE_VERBS | SEPARATORS:
+        if remainder.split()[-1].lower() not in vocab.PREPOSITIONS | vocab.FINITE_VERBS | vocab.SEPARATORS:
             return remainder
     return sentence
 
@@ -189,13 +110,13 @@ def is_linked(sentence: str, reader: FactReader) -> bool:
     """Return whether the sentence adds change, degree or size to the one before, as "This has increased." does."""
     if _LINK.match(sentence) is None or reader.named_findings(sentence) or _RECOMMENDATION.search(sentence):
         return False
-    known = any(reader.is_modifier(word.lower) for word in split_words(sentence)[1:])
+    known = any(reader.is_modifier(word.lower) for word in vocab.split_words(sentence)[1:])
     return (known or _SIZE.search(sentence) is not None) and not _INTERPRETATION.search(sentence)
 
 
 def find_removal_reason(sentence: str, reader: FactReader) -> str | None:
     """Return why a sentence that states nothing about the image is removed (MAIRA-2, listing 1); else None."""
-    if heading := _REMARK_HEADING.match(sentence):
+    if heading := vocab.REMARK_HEADING.match(sentence):
         word = heading[0].rstrip(": ").lower()
         return RECOMMENDATION if word.startswith("recommend") else COMPARISON if "compar" in word else TECHNIQUE
     facts = reader.facts_in(sentence)
@@ -227,7 +148,7 @@ def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
     if not all(fact.doubt > CERTAIN for fact in facts):
         return False
     if facts and _ANAPHORA.match(sentence):
-        return re.search(_RESUMED, sentence) is None
+        return _RESUMED.search(sentence) is None
     only = all(_is_diagnosis(fact.concept) for fact in facts) if facts else len(sentence.split()) < 7
     return only and _DIAGNOSIS.search(sentence) is not None and _UNSURE.search(sentence) is not None
 
@@ -237,15 +158,18 @@ def _is_remark(sentence: str, reader: FactReader) -> bool:
 
     A remark is about the image, the comparison or the previous sentence.
     """
-    words = [word.lower for word in split_words(sentence)]
-    is_normal, is_changed = not NORMAL_STATES.isdisjoint(words), any("change" in reader.kinds(word) for word in words)
-    joining = CONJUNCTIONS | {"chest", "the"}
+    words = [word.lower for word in vocab.split_words(sentence)]
+    is_normal, is_changed = (
+        not vocab.NORMAL_STATES.isdisjoint(words),
+        any("change" in reader.kinds(word) for word in words),
+    )
+    joining = vocab.CONJUNCTIONS | {"chest", "the"}
     is_short = len(words) <= 4 and not is_normal and not is_changed
     if is_short and all(
         "structure" in reader.kinds(word) or reader.is_modifier(word) or word in joining for word in words
     ):
         return True
-    if _LINK.match(sentence) is not None and not FINITE_VERBS.isdisjoint(words[1:3]):
+    if _LINK.match(sentence) is not None and not vocab.FINITE_VERBS.isdisjoint(words[1:3]):
         return True
     if reader.names_only_unasserted(sentence):
         return True

@@ -7,73 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from radfact.reader.tokens import Token
+from radfact.reader.vocabulary import REMARK_HEADING, pattern, word_set
 
-_ADVERBS = r"(?:\w+ly |further |better |well )*"
-# "r/o" without its slash is "r o".
-_EXAMINE = (
-    r"(?:assess|evaluate|exclude|rule out|r o|detect|identify|investigate|look|screen|check|confirm|document|ensure"
-    r"|assure|characterize|differentiate|distinguish|separate|monitor|follow|verify|diagnose)"
-)
-_EXAMINING = (
-    r"(?:assessing|evaluating|excluding|ruling out|detecting|identifying|investigating|screening|checking|confirming"
-    r"|characterizing|differentiating|distinguishing|separating|monitoring|diagnosing)"
-)
-_PERCEIVE = (
-    r"(?:see|seen|detect|detected|identify|identified|visualize|visualized|discern|discerned|find|found"
-    r"|recognize|recognized)"
-)
-_HARDLY = r"(?:cannot|can not|could not|unable to|difficult to|hard to|impossible to|not possible to)"
-_CONNECTED = r"(?:(?:is|was|were|been|has|have|performed|obtained|done|ordered|made|taken|requested|repeated) )*"
-
-_ASSESSMENTS = re.compile(
-    r"\b(?:(?:assessment|evaluation|detection|exclusion|characterization|interrogation|sensitivity|surveillance"
-    r"|screening"
-    r"|workup|work up|search|investigation)(?: \w+){0,2}? (?:of|for)\b"
-    r"|(?:limited|nondiagnostic|inadequate|insufficient|suboptimal|degraded|poor) for\b"
-    r"|(?:insensitive|blind) (?:to|for)\b"
-    r"|not (?:\w+ly )?(?:optimal|adequate|sufficient|suitable|ideal|sensitive) for\b"
-    rf"|(?:{_HARDLY}|ability to|inability to) {_ADVERBS}(?:assess|evaluate|detect|determine|see|identify|diagnose)\b"
-    rf"|(?:to|help|please) {_ADVERBS}{_EXAMINE}\b(?: for\b)?"
-    rf"|(?:for|in|when) {_ADVERBS}{_EXAMINING}\b(?: for\b)?)"
-    rf"|(?:^|[:;.,] ){_EXAMINE}\b(?: for\b)?"
-)
-"""What was assessed is not asserted, unless it is definite: "evaluation of THE nodule"."""
-_HISTORIES = re.compile(
-    rf"\b(?:study|exam|examination|radiograph|film|ct|mri|image|imaging|ray|xray|scan|series|biopsy) {_CONNECTED}for\b"
-    r"|\b(?:treated|treatment|therapy|admitted|referred|presenting|presented|antibiotic)(?: \w+){0,2}? (?:with|for)\b"
-    r"|\b(?:compare|compared|comparison|prior|previous|earlier|old)\b[^.;]*? , (?:which|that) "
-    r"(?:\w+ly )?(?:show|showed|shown|demonstrate|demonstrated|reveal|revealed|have|had|depict|depicted)\b"
-    r"|\bcorrelat(?:e|ed|ion)(?: \w+ly)? (?:for|with)\b"
-)
-_HEADINGS = re.compile(
-    r"^(?:indications?|(?:clinical )?(?:history|information|indication|question|data|diagnosis)|technique|procedure"
-    r"|reason for (?:the )?(?:exam|examination|study|visit|request)|chief complaint|symptoms?) :"
-)
-_EARLIER_STUDIES = re.compile(
-    r"\b(?:prior|previous|earlier|old|outside|last|yesterday)\W{0,2}(?: [\w']+){0,3}? "
-    r"(?:study|exam|examination|radiograph|film|ct|mri|image|imaging|ray|xray|scan)(?: (?!is|are)[\w/]+){0,5}? "
-    r"(?:showed|shown|demonstrated|revealed|reported|documented|described)\b(?! by| on| in| as)"
-)
-"""What an earlier examination showed, unless a change relates it to the current one."""
-_PAST = re.compile(r"\b(?:history|complaint|complain|symptom) of\b")
-_CONDITIONS = re.compile(r"\b(?:if|whether)\b(?! any| present)")
-_DOUBTS = re.compile(rf"\b(?:{_HARDLY}|not) (?:be )?{_ADVERBS}(?:exclude|rule out)\b")
-_UNASSESSED = re.compile(
-    rf"\b{_HARDLY} (?:be )?{_ADVERBS}(?:assess|evaluate|determine|diagnose|judge|gauge)(?:d|ed)?\b"
-    r"|\bnot (?:\w+ly )?(?:be |been )?(?:\w+ly )?(?:assessed|assessable|evaluated|evaluable)\b"
-    r"|\b(?:could|may|might|would|can) (?:easily )?(?:go|remain|escape) (?:unnoticed|undetected|detection)\b"
-    rf"|\b(?:could|may|might|would|can) (?:easily |well )?be {_ADVERBS}"
-    rf"(?:overlooked|missed|hidden|masked|obscured|underestimated|undetected|inapparent|occult"
-    rf"|(?:difficult|hard|impossible) to {_ADVERBS}{_PERCEIVE})\b"
-)
-"""The subject before such a phrase was not assessed."""
-_UNSEEN = re.compile(rf"\b(?:cannot|can not|could not) (?:be )?{_ADVERBS}{_PERCEIVE}\b(?! from\b)")
-"""The subject before such a phrase was not seen, even a definite one: "the nodule of the CT cannot be identified"."""
-_SUSPECTED = re.compile(r"\b(?:suggested|suspected|questioned|postulated)(?= [.,;]|$| (?:on|in|at|by)\b)")
-"""The subject before such a participle is possible: "trace effusions suggested"; advice is excluded."""
-_EXAMINATION_WORDS = frozenset(
-    {"ct", "mri", "imaging", "film", "radiograph", "view", "study", "examination", "evaluation", "correlation"}
-)
+_ASSESSMENTS = pattern("assessments", re.NOFLAG)
+_HISTORIES = pattern("histories", re.NOFLAG)
+_EARLIER_STUDIES = pattern("earlier_studies", re.NOFLAG)
+_PAST = pattern("past", re.NOFLAG)
+_CONDITIONS = pattern("conditions", re.NOFLAG)
+_DOUBTS = pattern("doubts", re.NOFLAG)
+_UNASSESSED = pattern("unassessed", re.NOFLAG)
+_UNSEEN = pattern("unseen", re.NOFLAG)
+_SUSPECTED = pattern("suspected", re.NOFLAG)
+_EXAMINATION_WORDS = word_set("examination_words")
 _INVERTED = frozenset({"is", "are", "is there", "does", "do", "could", "can", "has", "any"})
 _AFTER_PAUSE = frozenset({"the", "a", "an", "there", "no", "with", "which", "heart"})
 _DEFINITE = frozenset({"the", "this", "these", "those", "known"})
@@ -81,17 +26,11 @@ _DEFINITE = frozenset({"the", "this", "these", "those", "known"})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Indices of the tokens of a sentence that do not assert a finding, or only as possible.
+    """Indices of the tokens of a sentence that do not assert a finding, or only as possible."""
 
-    Attributes:
-        unasserted: what was only assessed, looked for or already known.
-        historical: the patient's history, which asserts only operations and devices.
-        uncertain: what is asked, or is not excluded.
-    """
-
-    unasserted: frozenset[int]
-    historical: frozenset[int]
-    uncertain: frozenset[int]
+    unasserted: frozenset[int]  # what was only assessed, looked for or already known
+    historical: frozenset[int]  # the patient's history, which asserts only operations and devices
+    uncertain: frozenset[int]  # what is asked, or is not excluded
 
 
 def read_scope(tokens: Sequence[Token]) -> Scope:
@@ -120,7 +59,7 @@ def read_scope(tokens: Sequence[Token]) -> Scope:
         if not any(_EXAMINATION_WORDS.intersection(tokens[i].words) for i in span):
             uncertain.update(span)
     historical = {i for span in spans(_PAST) for i in span}
-    unasserted = set(range(len(tokens))) if _HEADINGS.match(text) else set()
+    unasserted = set(range(len(tokens))) if REMARK_HEADING.match(text) else set()
     earlier = spans(_EARLIER_STUDIES)
     if earlier and any("change" in token.meanings for token in tokens):
         earlier = []
@@ -145,7 +84,7 @@ def _end_of_phrase(tokens: Sequence[Token], trigger: int, *, ends_at_comma: bool
     for i in range(trigger + 1, len(tokens)):
         token, following = tokens[i], tokens[i + 1].words[0] if i + 1 < len(tokens) else ""
         is_verb = "copula" in token.meanings and i > trigger + 1 and not ends_at_comma
-        if token.ends_clause or "link" in token.meanings or is_verb:
+        if token.ends_clause or ("link" in token.meanings and not ends_at_comma) or is_verb:
             return i
         if token.words == (",",) and (ends_at_comma or following in _AFTER_PAUSE):
             return i
@@ -184,9 +123,8 @@ def _questioned(tokens: Sequence[Token]) -> Iterator[int]:
     begin = comma = 0  # where the clause begins, and its part after the last comma
     for i, token in enumerate(tokens):
         if token.words == ("?",):
-            is_attached = any(following.begin == token.end for following in tokens[i + 1 : i + 2])
-            # The mark precedes what is asked: "opacity, ?pneumonia".
-            if begin == i or (is_attached and (i == 0 or tokens[i - 1].end < token.begin)):
+            # The mark precedes what is asked: "opacity, ?pneumonia", "opacity ? pneumonia".
+            if begin == i or (i + 1 < len(tokens) and (i == 0 or tokens[i - 1].end < token.begin)):
                 ends = (j for j in range(i + 1, len(tokens)) if tokens[j].ends_clause or tokens[j].joins)
                 yield from range(i + 1, next(ends, len(tokens)))
             else:

@@ -1,65 +1,186 @@
-"""Segment a findings section into its sentences: line wraps, numbered lists, headings, abbreviations."""
+"""Lay out a report as running text, without headings, list marks and line wraps, and segment it into sentences."""
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
-from radfact.reader.vocabulary import ABBREVIATIONS
+from radfact.reader.missing_stops import CAPITAL, LINE, RUNNING_TEXT, begins_sentence, find_missing_stops
+from radfact.reader.ontology_file import default_ontology
+from radfact.reader.tokens import MAX_CHARACTERS, tokenize
+from radfact.reader.vocabulary import ABBREVIATIONS, REMARK_HEADING, pattern, word_set
 
+_BREAKS = pattern("breaks")
+_MARKUP = pattern("markup", re.IGNORECASE | re.MULTILINE)
+_ITALICS = re.compile(r"(?<![\w*])\*(?=[\w(])([^*\n]{1,300})(?<=[\w).:])\*(?![\w*])")
+_MARKER = re.compile(r"(?:^|(?<=[\s.:;]))\(?(\d{1,2}|[A-Za-z]|[ivx]{2,4}|[IVX]{2,4})[.)][ \t]+(?=\S)", re.MULTILINE)
+_FIRST_LABELS = frozenset("1aAiI")
+_ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii", "xiii", "xiv", "xv")
+_BULLET = re.compile(r"(?:[-*+•·◦▪●‣–—→]\s+)+")
+_SECTIONS = word_set("sections")
+_SECTION_WORDS = _SECTIONS | word_set("section_words")
+_HEADING = pattern("heading", re.NOFLAG)
+_INLINE_HEADING = re.compile(r"(?<=\S)[ \t]+(?=([A-Za-z][A-Za-z /&-]{2,40}?)[ \t]*:)")
 _BEFORE_A_NUMBER = frozenset({"no", "nos", "fig", "ca"})
-_BULLET = re.compile(r"(?:^|(?<=[.!?:;\n]))\s*(?:\(?\d{1,2}[.)](?=\s)|[-*•](?=\s))\s*")
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]+[\"')\]]*(?=\s+\S)|(?<=[a-z]{3})\.(?=[A-Z][a-z])")
-_MISSING_STOP = re.compile(r"(?<=[a-z)]) (?=(?:The|There|No) [a-z])")
-_OPEN_END = re.compile(
-    r"(?:[,]|\b(?:the|a|an|no|of|in|at|on|with|without|and|or|is|are|was|were|has|have|to|for|from|by|left"
-    r"|right|new|small"
-    r"|mild|moderate|large|stable|unchanged|pleural|bilateral|than|which|that))$",
-    re.IGNORECASE,
-)
-_MAX_OPEN_END = len("unchanged") + 1
-_BLANK_LINES = re.compile(r"\n{3,}")
+_MARK = re.compile(r"[.;:!?](?=\s|$)|^\W*(?:[-*•]|\d+[.)])\s", re.MULTILINE)
 _MAX_ABBREVIATION = 2 * max(map(len, ABBREVIATIONS))
 
 
-def segment_sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a report section as written, without list numbers and final punctuation.
+class Block(NamedTuple):
+    """Running text of a report without its heading, and whether it had one."""
 
-    Abbreviations ("Dr.", "e.g.", "p.m."), decimals and de-identification marks end no sentence. A line break ends a
-    sentence unless the line was only wrapped.
+    text: str
+    has_heading: bool
+
+
+def lay_out(text: str) -> list[Block]:
+    """Return the paragraphs, list items and sections of a report, each as running text.
+
+    Headings such as "FINDINGS:", list marks, markdown and HTML breaks are removed. A line break between two statements
+    ends a block; one within a statement ("no focal airspace", "opacity") does not.
     """
     # No search or slice grows with the text: the output of a model in a loop must take linear time.
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    text = "\n".join("" if line.isspace() else line for line in lines)
-    for line in _unwrap_lines(_BULLET.sub("\n", _BLANK_LINES.sub("\n\n", text))):
+    text = _BREAKS.sub("\n", html.unescape(text) if "&" in text else text)
+    text = _mark_items(_ITALICS.sub(r"\1", _MARKUP.sub("", text)))
+    lines = [" ".join(line.split()) for line in _INLINE_HEADING.sub(_break_before_heading, text).split("\n")]
+    are_separated = any(first and second for first, second in pairwise(lines))  # unlike text with double spacing
+    is_wrapped = _is_wrapped(lines)
+    is_cased = re.match(r"\W*[A-Z]", text) is not None and re.search(r"[a-z]", text) is not None
+    blocks: list[list[str]] = []
+    headed: list[bool] = []
+    is_separate, has_heading = True, False
+    for line in lines:
+        is_item = (bullet := _BULLET.match(line)) is not None
+        content = _without_heading(line[bullet.end() :] if bullet else line)
+        has_heading |= (content != line and not is_item) or REMARK_HEADING.match(content) is not None
+        if content:
+            is_separate = is_separate or is_item or has_heading
+            follows_label = blocks and blocks[-1][-1].endswith(":") and not has_heading
+            if follows_label or (not is_separate and _continues(blocks[-1], content, is_wrapped, is_cased)):
+                blocks[-1].append(content)
+            else:
+                blocks.append([content])
+                headed.append(has_heading)
+            has_heading = False
+        is_separate = not blocks or (are_separated and not content)
+    return [Block(" ".join(parts), flag) for parts, flag in zip(blocks, headed, strict=True)]
+
+
+def running_text(text: str) -> str:
+    """Return a report with a line for each paragraph, list item and section."""
+    return "\n".join(block.text for block in lay_out(text))
+
+
+def _mark_items(text: str) -> str:
+    """Begin a line with "- " at each mark of a list: "1) X 2) Y", "a. X", "II. X"."""
+    matches = list(_MARKER.finditer(text))
+    labels = {match[1] for match in matches}
+    pieces: list[str] = []
+    begin = 0
+    expected = set[str]()
+    for match in matches:
+        label, before = match[1], text[max(0, match.start() - 40) : match.start()]
+        is_line = not before.rstrip(" \t") or before.rstrip(" \t")[-1] == "\n"
+        follows_stop = before.rstrip()[-1:] in (*".:;!?", "")
+        is_first = label in _FIRST_LABELS and not labels.isdisjoint(_successors(label))
+        if (
+            label in expected
+            or (is_line and label.isdigit())
+            or ((is_line or follows_stop) and (is_first or label.isdigit()))
+        ):
+            pieces.append(text[begin : match.start()].rstrip(" \t"))
+            begin, expected = match.end(), _successors(label)
+    return "\n- ".join([*pieces, text[begin:]])
+
+
+def _successors(label: str) -> set[str]:
+    """Return the labels that may follow: "2" after "1", "J" or "II" after "I"."""
+    if label.isdigit():
+        return {str(int(label) + 1)}
+    following = {chr(ord(label) + 1)} if len(label) == 1 else set()
+    if label.lower() in _ROMAN[:-1]:
+        following.add(_ROMAN[_ROMAN.index(label.lower()) + 1])
+    return {other.upper() for other in following} if label.isupper() else following
+
+
+def _is_section(heading: str) -> bool:
+    words = re.split(r"[ /&-]+", heading.lower().strip())
+    return _SECTION_WORDS.issuperset(words) and not _SECTIONS.isdisjoint(words)
+
+
+def _without_heading(line: str) -> str:
+    while (match := _HEADING.match(line)) and _is_section(match[1]):
+        line = line[match.end() :]
+    return line
+
+
+def _break_before_heading(match: re.Match[str]) -> str:
+    heading = match[1]
+    is_heading = _is_section(heading) or REMARK_HEADING.fullmatch(f"{heading}:") is not None
+    follows_stop = match.string[match.start() - 1] in ".!?;"
+    return "\n" if is_heading and (follows_stop or heading.isupper()) else match[0]
+
+
+def _continues(parts: list[str], line: str, is_wrapped: bool, is_cased: bool) -> bool:
+    """Return whether a line continues the statement before its break."""
+    if parts[-1][-1] in ".!?,:;":
+        return parts[-1][-1] != ";"  # a stop ends the sentence, not the paragraph
+    ontology = default_ontology()
+    text = " ".join(parts)[-400:]
+    tokens = tokenize(f"{text} {line[:400]}", ontology)
+    first = next((i for i, token in enumerate(tokens) if token.end > len(text)), len(tokens))
+    if first == len(tokens) or tokens[first].begin < len(text):
+        return True  # a phrase of the lexicon goes on
+    begin = max((i + 1 for i in range(first) if tokens[i].ends_clause), default=0)
+    is_capital = is_cased and line[:1].isupper() and line[1:2].islower()
+    evidence = CAPITAL if is_capital else RUNNING_TEXT if is_wrapped or is_cased else LINE
+    return not begins_sentence(tokens, begin, first, evidence, ontology)
+
+
+def _is_wrapped(lines: list[str]) -> bool:
+    """Return whether most lines of a text are as long as the next word permits."""
+    width = max(map(len, lines))
+    breaks = [(first, second.split(" ", 1)[0]) for first, second in pairwise(lines) if first and second]
+    full = sum(len(first) + 1 + len(word) > width for first, word in breaks)
+    return width >= 30 and full > 0.5 * len(breaks)
+
+
+def segment_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a report section as written, without headings, list marks and final punctuation.
+
+    Abbreviations ("Dr.", "e.g.", "p.m."), decimals and de-identification marks end no sentence. A section without
+    findings ("INDICATION: ...") is one sentence with its heading.
+    """
+    blocks = lay_out(text)
+    for index, block in enumerate(blocks):
+        is_remark = REMARK_HEADING.match(block.text) is not None
+        if is_remark and any(following.has_heading for following in blocks[index + 1 : index + 2]):
+            yield block.text.strip(" .;,")
+            continue
         start = 0
-        for match in _SENTENCE_END.finditer(line):
-            before = line[max(start, match.start() - _MAX_ABBREVIATION) : match.start()]
-            if _is_abbreviation(before, match[0], line[match.end() : match.end() + 9].lstrip()):
+        for match in _SENTENCE_END.finditer(block.text):
+            before = block.text[max(start, match.start() - _MAX_ABBREVIATION) : match.start()]
+            if _is_abbreviation(before, match[0], block.text[match.end() : match.end() + 9].lstrip()):
                 continue
-            yield from _split_missing_stops(line[start : match.end()])
+            yield from _split_missing_stops(block.text[start : match.end()])
             start = match.end()
-        yield from _split_missing_stops(line[start:])
+        yield from _split_missing_stops(block.text[start:])
 
 
-def _unwrap_lines(text: str) -> list[str]:
-    lines: list[list[str]] = []
-    previous, open_end = "", False
-    for line in (line.strip() for line in text.split("\n")):
-        if lines and line and (open_end or (line[0].islower() and previous and previous[-1] not in ".:;!?")):
-            lines[-1].append(line)
-        else:
-            lines.append([line])
-        previous, open_end = line, _is_open(line, 0, len(line))
-    return [" ".join(parts) for parts in lines]
-
-
-def _is_open(text: str, start: int, end: int) -> bool:
-    """Return whether a part of a text ends with a word that ends no sentence."""
-    return bool(_OPEN_END.search(text, max(start, end - _MAX_OPEN_END), end))
+def lacks_sentence_marks(text: str) -> bool:
+    """Return whether a text has several sentences, but neither punctuation nor list marks that separate them."""
+    return _MARK.search(text.rstrip(" .\n")) is None and len(list(segment_sentences(text))) > 1
 
 
 def _is_abbreviation(before: str, mark: str, after: str) -> bool:
+    """Return whether a mark ends no sentence: that of an abbreviation, or a "?" before what is asked."""
+    if mark[0] == "?" and before[-1:].isspace():
+        return before.rstrip()[-1:] in (*",;:(", "") or after[:1].islower()
     if mark != ".":
         return False
     word = before.rsplit(None, 1)[-1].strip("(\"'") if before.strip() else ""
@@ -71,12 +192,10 @@ def _is_abbreviation(before: str, mark: str, after: str) -> bool:
     return word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper() and after[:1].isupper())
 
 
-def _split_missing_stops(sentence: str) -> Iterator[str]:
+@lru_cache(maxsize=1 << 15)
+def _split_missing_stops(sentence: str) -> list[str]:
     sentence = " ".join(sentence.split())
-    start = 0
-    for match in _MISSING_STOP.finditer(sentence):
-        if not _is_open(sentence, start, match.start()):
-            yield sentence[start : match.start()].strip(" .;,")
-            start = match.end()
-    if any(c.isalnum() for c in sentence[start:]):
-        yield sentence[start:].strip(" .;,")
+    tokens = tokenize(sentence, default_ontology()) if len(sentence) <= MAX_CHARACTERS else []
+    begins = [0, *(tokens[i].begin for i in find_missing_stops(tokens, sentence, default_ontology())), len(sentence)]
+    parts = [sentence[begin:end].strip(" .;,") for begin, end in pairwise(begins)]
+    return [part for part in parts if any(c.isalnum() for c in part)]

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from radfact.reader.ontology import Ontology, lemmatize
+from radfact.reader.vocabulary import pattern, word_set
 
-_MEASURE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*(?:x|by|×|-|to)\s*(\d+(?:\.\d+)?))*[\s-]*(mm|cm)\b", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_SIDE_LETTER = re.compile(
-    # "L effusion", "R-sided", "R 5th rib": not "2 L of oxygen", "L spine", "r/o", "Dr. L Smith"
-    r"(?<!\d )(?<![Tt]wo )(?<![Tt]hree )(?<![Ss]everal )(?<![\w./])[LR](?=[ -]"
-    r"(?!spine|vertebra|(?:of|per|is|was|are|and|or|with|via|marker|fluid|removed|drained)\b)"
-    r"(?:[a-z]{2}|[A-Z]{2}|\d+(?:st|nd|rd|th)\b|\d+(?:-\d+)? rib))"
-    r"|(?<=\b[Tt]he )[LR]\b(?!-)|(?<=\bon )[LR]\b(?!-)"
-    r"|\b[LR](?= ?[<>])|(?:(?<=[<>])|(?<=[<>] ))[LR]\b|(?<=[,(])[LR](?=\))|(?<=, )[LR](?=\.?$)"
-    r"|\b[LR](?= (?:greater|larger|more|less|smaller) than [LR]\b)|(?<=\bthan )[LR]\b"
-    r"|\b[LR](?= and [LR]\b)|(?<=\b[LR] and )[LR]\b"
-)
-"""A side abbreviated to one letter; "lt" and "rt" are in the lexicon."""
+_DECIMAL = r"\d+(?:\.\d+|,\d{1,2}(?!\d))?"
+_MEASURE = re.compile(rf"({_DECIMAL})(?:\s*(?:x|by|×|-|to)\s*({_DECIMAL}))*[\s-]*(mm|cm)\b", re.IGNORECASE)
+_NUMBER = re.compile(_DECIMAL)
+_SIDE_LETTER = pattern("side_letter", re.NOFLAG)
 _ABBREVIATED = re.compile(r"[LR<>]|(?<![a-zA-Z])[lr][tT](?![a-zA-Z])")
-_CONTINUED = re.compile(r"\s*(?:[a-z]|[A-Z]{2})")
-"""What follows "Lt." within a sentence."""
+_CONTINUED = re.compile(r"\s*(?:[a-z]|[A-Z]{2})")  # what follows "Lt." within a sentence
 _SIDES = frozenset({"left", "right", "lt", "rt"})
 _STOPS = frozenset({";", ".", "(", ")", "?"})
 
 _REMOVAL_VERBS = frozenset({"pulled", "withdrawn"})
-_MOVE_WORDS = frozenset({"back", "by", "to", "into", "slightly", "approximately", "about", "partially"})
-_PARTIAL_WORDS = frozenset({"partially", "partly", "slightly"})
-"""Words before a removal verb for a device that was only moved, as `_MOVE_WORDS` after it: "PARTIALLY withdrawn"."""
+_MOVE_WORDS = frozenset({"at", "back", "by", "to", "into", "slightly", "approximately", "about", "partially"})
+_PARTIAL_WORDS = word_set("partial_words")
+
+_UNDECIDED = word_set("undecided")
+_DENYING = _REMOVAL_VERBS | {"not", "no", "without", "absent"}
+_OPEN = frozenset({"may", "might", "need"})
+_SHADOWS = word_set("shadows")
+_ADDITIVE = word_set("additive")
+_HARDLY = word_set("hardly")
+_BEFORE_INFINITIVE = word_set("before_infinitive")
+_OBLIGATIONS = _HARDLY | word_set("obligations")
 
 MAX_CHARACTERS = 5_000
 """Maximum length of a sentence that is split and read. The longest of the 22,820 sentences of IU-Xray has 273."""
@@ -40,31 +40,19 @@ _DOUBTS = (("uncertain", POSSIBLE), ("probable", PROBABLE), ("concluded", CONCLU
 
 @dataclass(slots=True)
 class Token:
-    """A phrase of the lexicon in a sentence, or one unknown word.
+    """A phrase of the lexicon in a sentence, or one unknown word."""
 
-    Attributes:
-        words: lemmas of the phrase.
-        meanings: entries of the ontology by kind (finding, structure, side, ...); empty for an unknown word.
-        begin: first character in the text.
-        end: character after the last.
-        is_plural: whether the last word is a plural.
-        measure: size in millimeters, if it is one.
-        is_known: whether it is in the ontology, punctuation or a number.
-        ends_clause: whether it separates claims: punctuation and words such as "but".
-        joins: whether it separates the members of a list.
-        doubt: level of doubt that it expresses.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # lemmas of the phrase
+    # Entries of the ontology by kind (finding, structure, side, ...); empty for an unknown word.
     meanings: dict[str, str]
-    begin: int
-    end: int
-    is_plural: bool = False
-    measure: float | None = None
-    is_known: bool = field(init=False)
-    ends_clause: bool = field(init=False)
-    joins: bool = field(init=False)
-    doubt: int = field(init=False)
+    begin: int  # first character in the text
+    end: int  # character after the last
+    is_plural: bool = False  # whether the last word is a plural
+    measure: float | None = None  # size in millimeters, if it is one
+    is_known: bool = field(init=False)  # whether it is in the ontology, punctuation or a number
+    ends_clause: bool = field(init=False)  # whether it separates claims: punctuation and words such as "but"
+    joins: bool = field(init=False)  # whether it separates the members of a list
+    doubt: int = field(init=False)  # level of doubt that it expresses
 
     def __post_init__(self) -> None:
         word, meanings = self.words[0], self.meanings
@@ -76,6 +64,11 @@ class Token:
             if kind in meanings:
                 self.doubt = doubt
                 break
+
+    def reinterpret(self, kind: str) -> None:
+        """Replace the meanings by one."""
+        self.meanings = {kind: kind}
+        self.__post_init__()
 
 
 def tokenize(text: str, ontology: Ontology) -> list[Token]:
@@ -91,7 +84,7 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         begin = lemmas[i][1]
         if begin in measures:
             match = measures[begin]
-            numbers = [float(number) for number in _NUMBER.findall(match[0])]
+            numbers = [float(number.replace(",", ".")) for number in _NUMBER.findall(match[0])]
             measure = max(numbers) * (10.0 if match[3].lower() == "cm" else 1.0)
             tokens.append(Token(("measure",), {"measure": "measure"}, begin, match.end(), measure=measure))
             while i < len(lemmas) and lemmas[i][1] < match.end():
@@ -107,18 +100,59 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         is_plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"
         tokens.append(Token(tuple(words[i : i + length]), meanings, begin, end, is_plural))
         i += length
-    if words[:1] == ["unlike"] or (words[:2] == ["in", "contrast"] and words[2:3] in (["to"], ["with"])):
+    is_contrast = words[:1] == ["unlike"] or (words[:2] == ["in", "contrast"] and words[2:3] in (["to"], ["with"]))
+    if is_contrast or words[:1] == ["without"]:
         # The comma after "In contrast to the clear left lung," ends the clause, so that the rest has its own places.
         comma = next((token for token in tokens if token.words == (",",)), None)
-        if comma is not None:
+        if comma is not None and (is_contrast or any("copula" in t.meanings for t in tokens if t.begin > comma.begin)):
             comma.words, comma.ends_clause, comma.joins = (".",), True, False
-    for i, token in enumerate(tokens):
-        if token.words[-1] in _REMOVAL_VERBS:
-            is_partial = i > 0 and tokens[i - 1].words[0] in _PARTIAL_WORDS
-            following = tokens[i + 1 : i + 2]
-            if is_partial or any(other.words[0] in _MOVE_WORDS or "measure" in other.meanings for other in following):
-                token.meanings = {"filler": token.meanings.get("filler", "")}
+    _weaken_denials(tokens)
     return tokens
+
+
+def _weaken_denials(tokens: list[Token]) -> None:
+    """Reinterpret words that deny no finding here: "cannot be excluded", "not diagnostic of", "partially withdrawn"."""
+    for i, token in enumerate(tokens):
+        if token.words[-1] not in _DENYING and "exclusion" not in token.meanings:
+            continue
+        before, following = tokens[i - 1] if i else Token((".",), {}, 0, 0), tokens[i + 1 : i + 4]
+        words = [word for other in following for word in other.words]
+        if token.words[-1] in _REMOVAL_VERBS:
+            is_moved = any(other.words[0] in _MOVE_WORDS or "measure" in other.meanings for other in following[:1])
+            if is_moved or before.words[0] in _PARTIAL_WORDS:
+                token.reinterpret("filler")
+        elif token.words == ("not",) and (before.words[-1] in _OPEN or not _UNDECIDED.isdisjoint(words)):
+            token.reinterpret("uncertain")
+        elif token.words == ("not",) and not _ADDITIVE.isdisjoint(words[:1]):
+            token.reinterpret("filler")
+        elif token.words in (("no",), ("without",)):
+            for change, other in pairwise(following):
+                is_denied = change.meanings.get("change") in ("resolved", "decreased")
+                if is_denied and not {"of", "in"}.isdisjoint((change.words[-1], other.words[0])):
+                    token.reinterpret("filler")  # "no interval RESOLUTION of the effusion"
+                    change.meanings = {"change": "persistent"}
+        elif token.words == ("absent",) and "copula" not in before.meanings:
+            noun = next((other for other in following if other.meanings.keys().isdisjoint(("side", "zone"))), token)
+            if "finding" in noun.meanings:
+                token.reinterpret("negation")
+            elif "structure" in noun.meanings or noun.words[0] in _SHADOWS or not noun.is_known:
+                token.reinterpret("filler")  # "hyperexpansion and ABSENT vascularity"
+        elif "exclusion" in token.meanings:
+            _weaken_exclusion(token, tokens[:i])
+
+
+def _weaken_exclusion(token: Token, before: list[Token]) -> None:
+    """Read "cannot be excluded" and "must be excluded" as doubt, and "the film excludes" as denial."""
+    is_passive = "negation_after" in token.meanings
+    if not is_passive and (not before or before[-1].words[-1] not in _BEFORE_INFINITIVE):
+        token.meanings = {**token.meanings, "negation": "negation"}
+    is_inverted = any(other.words == ("nor",) for other in before)
+    for other in reversed(before[-8:]):
+        if other.ends_clause or ("finding" in other.meanings and not is_inverted):
+            break
+        if not (_OBLIGATIONS if is_passive else _HARDLY).isdisjoint(other.words):
+            other.reinterpret("filler")
+            token.reinterpret("uncertain_after" if is_passive else "uncertain")
 
 
 def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tuple[str, int, int]]:

@@ -307,7 +307,7 @@ def test_the_query_of_the_splitter_is_that_of_the_paper(serve: Any) -> None:
     server = serve(lambda *_: (200, {}, dump_yaml(ANSWER)))
     splitter = splitter_of(server)
     assert isinstance(splitter, Splitter)
-    [explained] = splitter.explain([NARRATIVE])
+    [explained] = splitter.explain([f"**FINDINGS:**\r\n\r\n- {NARRATIVE}"])
     assert not isinstance(explained, Failure)
     assert [(division.orig, list(division.new)) for division in explained] == [
         (str(item["orig"]), [text for text in item["new"] if text]) for item in ANSWER

@@ -18,6 +18,7 @@ from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radfact.findings.offline import OfflineFindingExtractor
 from radfact.io.jsonl import read_json
 from radfact.judges import EntailmentQuery, Judge, Verdict, default_splitter, load_judge, split_narrative
 from radfact.judges.check import check_judge, load_labeled_queries
@@ -27,7 +28,6 @@ from radfact.judges.protocol import RemovedText, locate_removed
 from radfact.reader import tokens
 from radfact.reader.entailment_rules import EntailmentChecker
 from radfact.reader.facts import Fact, parse_sentence, parse_text
-from radfact.reader.ontology import lemma
 from radfact.reader.ontology_file import DEFAULT_PATH, default_ontology, load_ontology
 from radfact.reader.reasons import describe_fact
 
@@ -188,6 +188,9 @@ def test_reports_in_another_language_get_a_warning(run_radfact: Callable[..., tu
     assert scores["counts"]["unread_sentences"] == 8
     output, _ = run("The heart is large. No pleural effusion. Kein Erguss.")
     assert "name no known finding" not in output
+    output, scores = run("heart normal lungs clear no effusion")
+    assert "1 of 1 narratives have no sentence marks" in output
+    assert scores["counts"]["narratives_without_marks"] == 1
 
 
 def cases(table: str) -> list[Any]:
@@ -200,8 +203,20 @@ def facts(sentence: str) -> dict[str, Fact]:
     return {fact.concept: fact for fact in parse_sentence(sentence).facts}
 
 
+def state(sentence: str, concept: str) -> str:
+    """Present, uncertain or absent, whatever is stated most firmly; unsaid without a statement."""
+    found = [fact for fact in parse_sentence(sentence).facts if default_ontology().is_a(fact.concept, concept)]
+    states = {
+        "absent" if not fact.present else "uncertain" if fact.doubt > tokens.CONCLUDED else "present" for fact in found
+    }
+    return next((name for name in ("present", "uncertain", "absent") if name in states), "unsaid")
+
+
 READERS: dict[str, Callable[..., Any]] = {
     "splits": split_narrative,
+    "states": state,
+    "layouts": lambda report, *texts: [t for t in texts if judge(split_narrative(report), t).relation == "entailment"],
+    "groups": lambda sentence: len(parse_sentence(sentence).groups),
     "facts": lambda sentence: {concept: fact.present for concept, fact in facts(sentence).items()},
     "places": lambda sentence, concept: sorted(map(list, facts(sentence)[concept].places), key=str),
     "details": lambda sentence, concept, field: sorted(getattr(facts(sentence)[concept], field)),
@@ -226,6 +241,18 @@ def test_entailment(premise: str, entailed: list[str], not_entailed: list[str]) 
     assert status == {**dict.fromkeys(entailed, "entailment"), **dict.fromkeys(not_entailed, "not_entailment")}
 
 
+def test_no_doubtful_sentence_entails_its_denial() -> None:
+    ontology = default_ontology()
+    wrong = []
+    for sentence, concept, reading in (row for rows in CASES["states"].values() for row in rows):
+        denial, extraction = f"No {ontology.terms[concept]}.", OfflineFindingExtractor().extract([sentence])[0]
+        denied = {fact.concept for fact in extraction if fact.status == "absent"} if reading == "uncertain" else set()
+        verdicts = [judge([sentence], denial), judge(split_narrative(sentence), denial), judge([denial], sentence)]
+        if reading != "absent" and (concept in denied or any(verdict.status == "entailment" for verdict in verdicts)):
+            wrong.append(sentence)
+    assert wrong == []
+
+
 @pytest.mark.parametrize(("premises", "hypothesis", "relation", "evidence"), cases("relations"))
 def test_relations(premises: list[str], hypothesis: str, relation: str | None, evidence: list[int]) -> None:
     verdict = judge(premises, hypothesis)
@@ -238,22 +265,6 @@ def test_relations(premises: list[str], hypothesis: str, relation: str | None, e
 @pytest.mark.parametrize(("sentence", "concept", "doubt"), cases("doubts"))
 def test_doubts(sentence: str, concept: str, doubt: str) -> None:
     assert facts(sentence)[concept].doubt == getattr(tokens, doubt)
-
-
-def test_an_unchanged_structure_keeps_its_change() -> None:
-    changes = {concept: "unchanged" in fact.change for concept, fact in facts("Stable heart size, new mass.").items()}
-    assert changes == {"heart": True, "mass": False}
-    assert "unchanged" in facts("As compared to the previous radiograph, there is no relevant change.")["chest"].change
-
-
-def test_each_side_has_its_own_degree() -> None:
-    found = parse_sentence("Large right and small left pleural effusions.").facts
-    assert {(fact.places, max(fact.severity)) for fact in found} == {((("right", None),), 4), ((("left", None),), 2)}
-
-
-def test_alternatives_form_one_group_unless_each_is_possible() -> None:
-    assert len(parse_sentence("Scarring or atelectasis.").groups) == 1
-    assert len(parse_sentence("This may represent scarring or atelectasis.").groups) == 2
 
 
 def test_unparsed_words_are_named() -> None:
@@ -284,19 +295,6 @@ def test_every_name_means_its_finding() -> None:
         if not any(ontology.is_a(fact.concept, finding) for fact in parse_sentence(f"There is {name}.").facts)
     ]
     assert wrong == []
-
-
-def test_special_is_general_but_not_the_other_way_round() -> None:
-    pairs = "consolidation opacity, nodule opacity, picc central_venous_catheter, interstitial_edema edema"
-    for special, general in map(str.split, pairs.split(",")):
-        assert default_ontology().is_a(special, general)
-        assert not default_ontology().is_a(general, special)
-
-
-def test_lemmas() -> None:
-    words = "oedema haemothorax opacities masses pneumothoraces atelectasis apices is"
-    lemmas = "edema hemothorax opacity mass pneumothorax atelectasis apex is"
-    assert " ".join(map(lemma, words.split())) == lemmas
 
 
 @pytest.mark.parametrize(("edited", "error", "value"), [(edited, error, value) for edited, error, *value in INVALID])

@@ -16,7 +16,6 @@ from radfact.judges.offline import OfflineJudge, count_unread
 from radfact.judges.protocol import (
     EntailmentQuery,
     ExplainingSplitter,
-    Verdict,
     flatten_split,
     locate_removed,
     query_judge,
@@ -25,6 +24,7 @@ from radfact.llm.plan import RequestPlan
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, MEASURES, PARTS, SCORES, PairScores, Side, SplitPair
+from radfact.reader.segmentation import lacks_sentence_marks
 from radfact.records import Pair, Report, Sentence, narratives
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.clusters import Clusters
@@ -141,11 +141,12 @@ class RadFactMetric(Metric):
             "narratives": len(reports),
             "failed_narratives": sum(isinstance(sentences, Failure) for sentences in reports.values()),
         }
-        without_relation = sum(_has_no_relation(response) for response in responses)
-        if without_relation:
-            counts["judgments_without_relation"] = without_relation
+        unsupported = [item for item in responses if not isinstance(item, Failure) and item.status != "entailment"]
+        if count := sum(verdict.relation is None for verdict in unsupported):
+            counts["judgments_without_relation"] = count
         if self.judge.name == OfflineJudge.name:
             counts["unread_sentences"] = unread
+            counts["narratives_without_marks"] = sum(map(lacks_sentence_marks, reports))
         usages = {
             role: {name: count - usage_before[role].get(name, 0) for name, count in model.usage().items()}
             for role, model in roles.items()
@@ -231,10 +232,6 @@ class ExactRadFact(RadFactMetric):
     def create(cls, resources: MetricResources, **options: Any) -> Self:
         """Create the metric with the judge and the splitter of a run, and further scoring options."""
         return super().create(resources, **{**options, "compat": cls.variant})
-
-
-def _has_no_relation(response: Verdict | Failure) -> bool:
-    return not isinstance(response, Failure) and response.status != "entailment" and response.relation is None
 
 
 def _collect_queries(pairs: Sequence[SplitPair]) -> list[EntailmentQuery]:

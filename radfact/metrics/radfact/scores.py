@@ -13,7 +13,7 @@ from radfact.errors import Failure
 from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.metrics.radfact.options import Compat, ScoringOptions
 from radfact.metrics.radfact.regions import spatially_entailed
-from radfact.reader.polarity import read_polarity
+from radfact.reader.facts import read_polarity
 from radfact.records import Box, Mask, Record, Sentence, normalize_text
 from radfact.statistics.bootstrap import harmonic_mean
 
