@@ -131,7 +131,7 @@ def _continues(parts: list[str], line: str, is_wrapped: bool, is_cased: bool) ->
     if parts[-1][-1] in ".!?,:;":
         return parts[-1][-1] != ";"  # a stop ends the sentence, not the paragraph
     ontology = default_ontology()
-    text = " ".join(parts)[-400:]
+    text = " ".join(parts[-20:])[-400:]
     tokens = tokenize(f"{text} {line[:400]}", ontology)
     first = next((i for i, token in enumerate(tokens) if token.end > len(text)), len(tokens))
     if first == len(tokens) or tokens[first].begin < len(text):
