@@ -23,12 +23,7 @@ from radfact.judges.options import JudgeOptions
 from radfact.llm.protocol import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors, score_pairs
 from radfact.metrics.radfact.options import Compat, OnFailure
-from radfact.metrics.registry import (
-    MetricSelection,
-    MissingRequirementError,
-    expand_presets,
-    select_metrics,
-)
+from radfact.metrics.registry import MetricSelection, MissingRequirementError, expand_presets, select_metrics
 from radfact.metrics.repeats import combine_repeats
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pairs, narratives

@@ -181,6 +181,7 @@ class Pairs(Sequence[Pair]):
         models: that wrote the candidates, as their records name them.
         cluster_by: what the samples of a cluster share, such as `patient_id`; None if there are no clusters.
         drawn_from: number of samples that these were drawn from; None if they are all.
+        numbered: whether the ids are the positions of the pairs.
         digests: digests of the reports by id, where the pairs do not have their original texts; None = unknown.
     """
 
@@ -193,6 +194,7 @@ class Pairs(Sequence[Pair]):
     models: tuple[str, ...] = ()
     cluster_by: str | None = None
     drawn_from: int | None = None
+    numbered: bool = False
     digests: Mapping[str, str | None] = field(default_factory=dict)
 
     def digest_of(self, pair: Pair) -> str | None:

@@ -48,14 +48,11 @@ def box_overlap(predicted: Iterable[Box], reference: Iterable[Box], grid: int = 
 def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, seed: int = 42) -> dict[str, Summary]:
     """Return `precision`, `recall` and `mean_iou`: means over phrases with bootstrap intervals over phrases.
 
-    Phrases without a value (NaN) are not counted in `n`.
+    Phrases without a value (NaN) are not counted in `n`. The order of the phrases changes nothing.
     """
-    columns = {
-        "precision": [overlap.precision for overlap in overlaps],
-        "recall": [overlap.recall for overlap in overlaps],
-        "mean_iou": [overlap.iou for overlap in overlaps],
-    }
-    return summarize(columns, replicates=replicates, seed=seed)
+    columns = [list(column) for column in zip(*sorted(overlaps, key=str), strict=True)] or [[], [], []]
+    names = ("precision", "recall", "mean_iou")
+    return summarize(dict(zip(names, columns, strict=True)), replicates=replicates, seed=seed)
 
 
 def read_completion(

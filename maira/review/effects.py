@@ -103,7 +103,7 @@ def _intervals(
             results[key] = (value, value - half, value + half, f"mixed model ({', '.join(effects)})")
         return results
     columns = dict(zip(arms, np.where(is_in_arm, values, math.nan).tolist(), strict=True))
-    clusters = Clusters("sample_id", [rating.sample for rating in ratings])
+    clusters = Clusters("sample_id", samples := [rating.sample for rating in ratings], samples)
     drawn = np.array(list(bootstrap(columns, replicates=_REPLICATES, seed=_SEED, clusters=clusters).values()))
     for key, contrast in contrasts.items():
         # An arm that is not part of the contrast may have no value in a replicate.

@@ -183,7 +183,7 @@ def _coefficient(
     rated = [(sample, ratings) for sample, ratings in items if len(ratings) > 1]
     categories = sorted({rating for _, ratings in rated for rating in ratings})
     counts = count([ratings for _, ratings in rated], categories)
-    clusters = Clusters("sample_id", [sample for sample, _ in rated])
+    clusters = Clusters("sample_id", samples := [sample for sample, _ in rated], samples)
     summary = summarize_counts(counts, {name: coefficient(categories)}, clusters=clusters)[name]
     value = None if summary.point is None or math.isnan(summary.point) else float(summary.point)
     return {name: value, "low": summary.low, "high": summary.high, "n": len(rated)}

@@ -224,7 +224,7 @@ def as_pairs(
         pairs.append(replace(item, candidate=candidate, reference=reference))
     if isinstance(candidates, Pairs):
         return replace(candidates, pairs=tuple(pairs))
-    return Pairs(tuple(pairs), read=len(pairs))
+    return Pairs(tuple(pairs), read=len(pairs), numbered=references is not None)
 
 
 def _checked_report(pair: Pair, side: str) -> Report:

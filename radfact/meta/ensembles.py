@@ -175,7 +175,7 @@ class FittedEnsemble:
     held_out: Sequence[float]
     experts: Sequence[float]
     features: Features
-    clusters: Clusters | None = None
+    clusters: Clusters
 
     def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
         """Return correlations with the experts, of the cross-validated ensemble and of each feature."""
@@ -198,7 +198,8 @@ def fit_on_ratings(
 ) -> FittedEnsemble:
     """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score."""
     rated = {sample.pair.sample_id: sample for sample in ratings.samples}
-    indices = [index for index, key in enumerate(sample_ids) if key in rated]
+    places = {key: place for place, key in enumerate(sample_ids)}
+    indices = [places[key] for key in rated if key in places]
     if not indices:
         message = "expected judges with scores of the rated reports, found none; ids are those of 'radfact meta pairs'"
         raise InputError(message, code=ErrorCode.MISMATCH)

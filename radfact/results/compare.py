@@ -16,7 +16,7 @@ from radfact.results.reader import read_outcomes
 from radfact.results.schema import describe_models, metric_of_scores
 from radfact.results.systems import Column, System, metric_settings, pooled_functions, read_system
 from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
-from radfact.statistics.clusters import Clusters, Resampling, resampling_of
+from radfact.statistics.clusters import Clusters, Resampling
 from radfact.statistics.significance import adjust_holm, paired_difference, randomization_test
 
 SIGNIFICANT = 0.05
@@ -100,7 +100,8 @@ def compare_systems(
     for name in other_columns[0] if other_columns else ():
         columns = [by_name[name] for by_name in other_columns]
         if keys := [key for key in columns[0].counts if all(key in column.counts for column in columns)]:
-            contrasts_by_score[name] = _contrasts(columns, keys, None, has_baseline, "higher", **draws)
+            alone = Clusters(None, [None] * len(keys), keys)
+            contrasts_by_score[name] = _contrasts(columns, keys, alone, has_baseline, "higher", **draws)
     scores = {
         name: contrasts
         for name, contrasts in contrasts_by_score.items()
@@ -123,7 +124,7 @@ def compare_systems(
         [*notes, _describe_tests(tests, rounds)] if has_baseline else notes,
         draws,
         tests,
-        resampling_of(clusters, len(shared)),
+        clusters.resampling(),
     )
 
 
@@ -142,10 +143,11 @@ def _variants_hint(systems: Sequence[System]) -> str:
     return hint + ", ".join(names) if names else ""
 
 
-def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | None) -> Clusters | None:
+def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | None) -> Clusters:
     """Return the clusters of the shared samples, from the first system that has them."""
+    samples = Clusters(None, [None] * len(shared), shared)
     if cluster == NO_CLUSTERS:
-        return None
+        return samples
     clustered = [system for system in systems if system.cluster_by is not None]
     if cluster is not None:
         clustered = [system for system in clustered if system.cluster_by == cluster]
@@ -157,8 +159,8 @@ def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | N
             )
             raise InputError(message, code=ErrorCode.MISMATCH, field="cluster")
     if not clustered:
-        return None
-    return Clusters(clustered[0].cluster_by or "", [clustered[0].samples.clusters[key] for key in shared])
+        return samples
+    return Clusters(clustered[0].cluster_by, [clustered[0].samples.clusters[key] for key in shared], shared)
 
 
 def _describe_tests(tests: int, rounds: int) -> str:
@@ -179,7 +181,7 @@ def _describe_tests(tests: int, rounds: int) -> str:
 def _contrasts(
     columns: Sequence[Column],
     keys: Sequence[str],
-    clusters: Clusters | None,
+    clusters: Clusters,
     has_baseline: bool,
     direction: Direction,
     *,
@@ -218,7 +220,7 @@ def _notes(
     shared: int,
     common: Sequence[str],
     scores: Mapping[str, Sequence[Contrast]],
-    clusters: Clusters | None,
+    clusters: Clusters,
 ) -> list[str]:
     notes = [f"{shared} samples are in all of them; no others count here."]
     differences = [contrast.difference for row in scores.values() for contrast in row if contrast.difference]
@@ -228,8 +230,8 @@ def _notes(
             "the precision of an empty candidate. n of an F1 counts those with both precision and recall in both "
             "systems; the F1 itself is that of the precision and the recall in its table, each over its own n."
         )
-    notes.append(f"Intervals: {resampling_of(clusters, shared).describe()}.")
-    if clusters is not None:
+    notes.append(f"Intervals: {clusters.resampling().describe()}.")
+    if clusters.by is not None:
         notes += [
             f"{system.name} was resampled by {system.cluster_by or 'sample'}."
             for system in systems

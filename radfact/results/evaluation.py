@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
-from radfact.records import Pairs, Report, Sentence, narrative, narratives
+from radfact.records import Pairs, Report, Sentence, digest, narrative, narratives
 from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, compares_findings
 from radfact.statistics.bootstrap import Direction, Summary
-from radfact.statistics.clusters import Clusters, Resampling, clusters_of, resampling_of
+from radfact.statistics.clusters import Clusters, Resampling, clusters_of
 
 if TYPE_CHECKING:
     from radfact.findings.details import FindingTable
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MetricRun:
-    """The result of one metric.
-
-    Attributes:
-        directions: selected scores and their directions.
-        result: sample-level result, including scores that were not selected.
-        summaries: dataset-level values of the selected scores.
-    """
+    """The result of one metric: directions and dataset-level values of the selected scores, all sample-level values."""
 
     metric: Metric
     selection: MetricSelection
@@ -42,15 +36,9 @@ class MetricRun:
 
 @dataclass(frozen=True, slots=True)
 class SampleScore:
-    """The scores of one sample.
+    """The scores of one sample by name, numbers of sentences, and why it is excluded: at all, and by metric.
 
-    Attributes:
-        scores: by name; NaN = no value.
-        counts: numbers of sentences, where RadFact was computed.
-        failure: why the sample is excluded, or None.
-        failures: the same by metric.
-        reports: digest of both reports; None if there is no candidate.
-        cluster: label of the cluster; None if the sample forms its own cluster.
+    `reports` is the digest of both reports; None if there is no candidate.
     """
 
     sample_id: str
@@ -110,14 +98,16 @@ class EvaluationResult:
         return self.pairs.drawn_from
 
     @cached_property
-    def clusters(self) -> Clusters | None:
-        """Clusters of the pairs; None if samples are resampled."""
-        return clusters_of(self.pairs.cluster_by, [pair.cluster for pair in self.pairs])
+    def clusters(self) -> Clusters:
+        """Clusters of the pairs, which the bootstrap draws in the order of their ids."""
+        # Positions are no ids: two lists in another order have other ones.
+        ids = [digest(pair.candidate, pair.reference) if self.pairs.numbered else pair.sample_id for pair in self.pairs]
+        return clusters_of(self.pairs.cluster_by, [pair.cluster for pair in self.pairs], ids)
 
     @property
     def resampling(self) -> Resampling:
         """Units that the bootstrap resamples."""
-        return resampling_of(self.clusters, len(self.pairs))
+        return self.clusters.resampling()
 
     @property
     def scores(self) -> dict[str, float]:
@@ -307,8 +297,9 @@ class EvaluationResult:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Scoring options of RadFact, and replicates and seed of the bootstrap."""
-        return {**self._radfact_settings.get("options", {}), **self.draws}
+        """Scoring options of RadFact, and replicates, seed and order of the bootstrap."""
+        order = {"numbered": True} if self.pairs.numbered else {}
+        return {**self._radfact_settings.get("options", {}), **self.draws, **order}
 
     @property
     def usage(self) -> dict[str, Mapping[str, int]]:

@@ -37,6 +37,7 @@ _TOLERANCE = 1e-9
 class _Draws(BaseModel):
     bootstrap: NonNegativeInt
     seed: NonNegativeInt
+    numbered: bool = False
 
 
 def export(folder: Path | str, path: Path | str | None = None) -> Path:
@@ -53,11 +54,14 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
     scores, run = read_scores(folder), read_run(folder)
     draws = validate_model(_Draws, run.options, file=folder / "run.json", field="options")
     samples = [row for row in iter_samples(folder, RadFactSampleRow) if row.is_judged]
-    _check_consistency(scores, samples, draws, folder)
+    ids = [sample.reports or "" if draws.numbered else sample.sample_id for sample in samples]
+    clusters = clusters_of(None, [sample.cluster for sample in samples], ids)
+    settings = {"replicates": draws.bootstrap, "seed": draws.seed, "clusters": clusters}
+    _check_consistency(scores, samples, settings, folder)
     stem = Path(run.input.files[0]).stem if run.input.files else folder.resolve().name
     # The published command writes zeros for scores of boxes in narratives.
     boxes = any(sample.candidate_sentences_with_boxes or sample.reference_sentences_with_boxes for sample in samples)
-    flat = _flat(samples, draws, zero_boxes=scores.splitter is not None and not boxes)
+    flat = _flat(samples, settings, zero_boxes=scores.splitter is not None and not boxes)
     return _write(folder / f"radfact_scores_{stem}.json", path, lambda path: write_json(path, flat))
 
 
@@ -97,12 +101,12 @@ def _write(default: Path, path: Path | str | None, write: Callable[[Path], None]
     return chosen
 
 
-def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], options: _Draws, folder: Path) -> None:
+def _check_consistency(
+    scores: ScoresFile, samples: Sequence[RadFactSampleRow], settings: dict[str, Any], folder: Path
+) -> None:
     """Check that the scores are those of these samples and options, or the export would have other numbers."""
     columns = {name: _column(samples, name) for name in _MEANS if name in SCORES}
-    clusters = clusters_of(None, [sample.cluster for sample in samples])
-    again = summarize(columns, f1=_F1, replicates=options.bootstrap, seed=options.seed, clusters=clusters)
-    for name, summary in again.items():
+    for name, summary in summarize(columns, f1=_F1, **settings).items():
         for kind in ("point", "median"):
             actual, expected = getattr(scores.scores.get(name), kind, None), getattr(summary, kind)
             if (actual is None) != (expected is None) or (expected is not None and abs(actual - expected) > _TOLERANCE):
@@ -114,12 +118,12 @@ def _check_consistency(scores: ScoresFile, samples: Sequence[RadFactSampleRow], 
                 )
 
 
-def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: bool) -> dict[str, float | None]:
+def _flat(
+    samples: Sequence[RadFactSampleRow], settings: dict[str, Any], *, zero_boxes: bool
+) -> dict[str, float | None]:
     scored = [float(sample.failure is None) for sample in samples]
     values = {name: _column(samples, column) for name, column in _MEANS.items()}
-    clusters = clusters_of(None, [sample.cluster for sample in samples])
-    settings: dict[str, Any] = {"replicates": options.bootstrap, "seed": options.seed, "clusters": clusters}
-    if options.bootstrap:
+    if settings["replicates"]:
         drawn = bootstrap({**values, "num_samples": scored}, f1=_F1, **settings)
     else:
         points = summarize({**values, "num_samples": scored}, f1=_F1, **settings)
@@ -134,7 +138,7 @@ def _flat(samples: Sequence[RadFactSampleRow], options: _Draws, *, zero_boxes: b
     drawn["num_invalid_processed_samples"] = len(samples) - drawn["num_samples"]
     if zero_boxes:
         drawn |= {name: np.zeros(width) for name in drawn if name.startswith(("spatial", "grounding"))}
-    if not options.bootstrap:
+    if not settings["replicates"]:
         return {name: _finite(values[0]) for name, values in drawn.items()}
     flat = _statistics(drawn["logical_f1"])
     for name, replicates in drawn.items():

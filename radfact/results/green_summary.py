@@ -96,7 +96,7 @@ def write_summary(results: Path, embed: Embed) -> GreenSummaryFile:
 def _summarize_category(assessments: Sequence[Assessment], letter: str, embed: Embed) -> GreenCategory:
     errors = [assessment.significant[letter] for assessment in assessments]
     name, without = ERROR_CATEGORIES[letter], sum(not category.count for category in errors) / len(errors)
-    explanations = [text for category in errors for text in category.errors]
+    explanations = sorted(text for category in errors for text in category.errors)
     if not explanations:
         return GreenCategory(name=name, without=without)
     vectors = embed(explanations)

@@ -16,13 +16,7 @@ from radfact.metrics.radfact.scores import F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text, validate_model
 from radfact.results.reader import SampleScores, read_sample_scores, read_scores, read_texts
-from radfact.results.schema import (
-    METRICS_FOLDER,
-    RADFACT,
-    MetricFile,
-    MetricRow,
-    ScoresFile,
-)
+from radfact.results.schema import METRICS_FOLDER, RADFACT, MetricFile, MetricRow, ScoresFile
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
     Pairing,

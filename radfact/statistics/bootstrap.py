@@ -33,11 +33,7 @@ _QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 class Summary:
     """One dataset-level score: the point estimate and the percentiles of its bootstrap replicates; None = no value.
 
-    Attributes:
-        point: score of the samples themselves.
-        low, q25, median, q75, high: percentiles 2.5, 25, 50, 75 and 97.5 of the replicates.
-        n: number of samples with a value; for an F1, with both precision and recall.
-        direction: which values are better.
+    The percentiles are 2.5, 25, 50, 75 and 97.5; n is the number of samples with a value, for an F1 with both parts.
     """
 
     point: float | None
@@ -79,19 +75,25 @@ def summarize(
     A dataset-level score is the mean over the samples with a value. An F1 is the harmonic mean of dataset-level
     precision and recall, recomputed in every replicate. Replicates are drawn in sequence from one generator by
     `numpy.random.default_rng(seed).choice(n, n, replace=True)`, where n counts all samples, with and without a value,
-    or all clusters of samples.
+    or all clusters of samples, in the order of the ids of `clusters`.
 
     Source: RadFact (MAIRA-2, appendix C).
     """
     table, names = _to_table(values), list(values)
     known = ~np.isnan(table)
-    points = dict(zip(names, _divide(np.nansum(table, axis=1), known.sum(axis=1)).tolist(), strict=True))
+    sums = add_up(np.where(known, table, 0.0).T)
+    points = dict(zip(names, _divide(sums, known.sum(axis=1)).tolist(), strict=True))
     counts = dict(zip(names, known.sum(axis=1).tolist(), strict=True))
     for name, (precision, recall) in (f1 or {}).items():
         points[name] = harmonic_mean(points[precision], points[recall])
         counts[name] = int((known[names.index(precision)] & known[names.index(recall)]).sum())
     samples = bootstrap(values, f1=f1, replicates=replicates, seed=seed, clusters=clusters)
     return {name: to_summary(point, samples[name], counts[name]) for name, point in points.items()}
+
+
+def add_up(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of rows (n, k), to the last digit the same in every order."""
+    return np.array([math.fsum(column) for column in rows.T])
 
 
 def scored_rows(counts: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -116,8 +118,8 @@ def summarize_counts(
     known = scored_rows(counts)
     if not known.any():
         return {name: Summary(None) for name in functions}
-    n = int(has_value(counts).sum())
-    points = {name: function(counts[known].sum(axis=0)) for name, function in functions.items()}
+    n, total = int(has_value(counts).sum()), add_up(counts[known])
+    points = {name: function(total) for name, function in functions.items()}
     samples = bootstrap_counts(counts, functions, replicates=replicates, seed=seed, clusters=clusters)
     return {name: to_summary(point, samples[name], n) for name, point in points.items()}
 
@@ -137,7 +139,7 @@ def bootstrap_counts(
     samples = {name: np.full(replicates, math.nan) for name in functions}
     if clusters is not None:
         filled, known = clusters.sum(filled), clusters.sum(known.astype(np.float64)) > 0
-        if known.sum() < 2:
+        if clusters.by is not None and known.sum() < 2:
             return samples
     for index in range(replicates):
         drawn = generator.choice(len(filled), len(filled), replace=True)
@@ -210,8 +212,9 @@ def _resample(
     stacked = np.concatenate([filled, known.astype(np.float64)])  # (2 * scores, samples): values, then 1 where known
     if clusters is not None:
         stacked = np.ascontiguousarray(clusters.sum(stacked.T).T)  # (2 * scores, clusters)
-        has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
-        stacked[np.tile(~has_interval, 2)] = 0.0
+        if clusters.by is not None:
+            has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
+            stacked[np.tile(~has_interval, 2)] = 0.0
     units = stacked.shape[1]
     sums = np.empty((replicates, 2 * scores))
     for row in sums:

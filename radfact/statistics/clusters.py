@@ -1,7 +1,8 @@
-"""Clusters of samples, such as the studies of a patient, which the bootstrap and randomization tests keep together."""
+"""What the bootstrap and randomization tests draw: samples, or clusters of them such as the studies of a patient."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Resampling:
-    """What the bootstrap draws.
-
-    Attributes:
-        by: what the samples of a cluster share, such as `patient_id`; None if samples are drawn.
-        clusters: number of clusters, including those of samples without a label.
-        samples: number of samples.
-        unlabeled: number of samples without a label, each of which is its own cluster.
-    """
+    """Numbers of the clusters that the bootstrap draws, of their samples, and of the samples without a label."""
 
     by: str | None
     clusters: int
@@ -40,60 +34,74 @@ class Resampling:
         return text
 
 
+def id_order(sample_id: str) -> tuple[str, str]:
+    """Return the key that sorts ids, 2 before 10: the order of the input must not change what is drawn."""
+    return re.sub(r"[0-9]+", lambda number: number[0].zfill(20), sample_id), sample_id
+
+
 @dataclass(frozen=True)
 class Clusters:
-    """The clusters of samples.
+    """The clusters of samples, by what they share, such as `patient_id`; None if each sample is its own cluster.
 
-    Attributes:
-        by: what the samples of a cluster share, such as `patient_id`.
-        labels: one per sample; a sample with None is its own cluster.
+    A sample with the label None is its own cluster. The order of the `ids` of the samples, or without ids that of the
+    samples, is the order of the draws.
     """
 
-    by: str
+    by: str | None
     labels: Sequence[str | None]
+    ids: Sequence[str] = ()
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Indices of the samples in the order of the draws."""
+        keys = [id_order(key) for key in self.ids]
+        return sorted(range(len(self.labels)), key=keys.__getitem__ if keys else None)
 
     @cached_property
     def codes(self) -> NDArray[np.int64]:
         """Index of the cluster of each sample; clusters are in the order of their first sample."""
         seen: dict[object, int] = {}
-        keys = (index if label is None else label for index, label in enumerate(self.labels))
-        return np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.int64)
+        codes = np.zeros(len(self.labels), dtype=np.int64)
+        for index in self.order:
+            label = self.labels[index]
+            codes[index] = seen.setdefault(index if label is None else label, len(seen))
+        return codes
 
-    @cached_property
+    @property
     def count(self) -> int:
         """Number of clusters."""
-        return int(self.codes.max()) + 1 if len(self.codes) else 0
+        return int(self.codes.max(initial=-1)) + 1
 
     def select(self, indices: Sequence[int] | NDArray[np.int_]) -> Clusters:
         """Return the clusters of some samples."""
-        return Clusters(self.by, [self.labels[index] for index in indices])
+        ids = [self.ids[index] for index in indices] if self.ids else ()
+        return Clusters(self.by, [self.labels[index] for index in indices], ids)
 
     def sum(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of the rows of each cluster, (samples, k) -> (clusters, k)."""
-        sums = np.zeros((self.count, *table.shape[1:]))
-        np.add.at(sums, self.codes, table)
+        table, sums = table[self.order], np.zeros((self.count, *table.shape[1:]))
+        if len(sums) == len(table):
+            return table
+        np.add.at(sums, self.codes[self.order], table)
         return sums
 
     def resampling(self) -> Resampling:
         """Return what the bootstrap draws."""
-        return Resampling(self.by, self.count, len(self.labels), sum(label is None for label in self.labels))
+        unlabeled = 0 if self.by is None else sum(label is None for label in self.labels)
+        return Resampling(self.by, self.count, len(self.labels), unlabeled)
 
 
-def clusters_of(by: str | None, labels: Sequence[str | None]) -> Clusters | None:
-    """Return the clusters of samples; None if no sample has a label."""
-    return None if all(label is None for label in labels) else Clusters(by or "cluster", labels)
-
-
-def resampling_of(clusters: Clusters | None, samples: int) -> Resampling:
-    """Return what the bootstrap draws from samples."""
-    return Resampling(None, samples, samples) if clusters is None else clusters.resampling()
+def clusters_of(by: str | None, labels: Sequence[str | None], ids: Sequence[str]) -> Clusters:
+    """Return the clusters of samples, which are single samples if none has a label."""
+    return Clusters(None if all(label is None for label in labels) else by or "cluster", labels, ids)
 
 
 def draw_weights(
     generator: np.random.Generator, samples: int, replicates: int, clusters: Clusters | None = None
 ) -> NDArray[np.float64]:
-    """Return how often each sample is in each bootstrap replicate, (replicates, samples)."""
+    """Return how often each sample is in each bootstrap replicate, (replicates, samples); none of a single cluster."""
     n = samples if clusters is None else clusters.count
+    replicates = replicates if clusters is None or n > 1 else 0
     draws = [np.bincount(generator.choice(n, n, replace=True), minlength=n) for _ in range(replicates)]
     weights = np.array(draws, dtype=np.float64).reshape(replicates, n)
     return weights if clusters is None else weights[:, clusters.codes]

@@ -47,17 +47,12 @@ def correlate(
     clusters: Clusters | None = None,
 ) -> dict[str, Estimate]:
     """Return Kendall's tau-b, Spearman's rho and Pearson's r of scores with experts."""
-    x, y = np.asarray(expert, dtype=np.float64), np.asarray(scores, dtype=np.float64)
-    known = ~np.isnan(x) & ~np.isnan(y)
-    x, y = round_noise(x[known]), round_noise(y[known])
+    (x, y), clusters = _known_samples((expert, scores), clusters)
     n = len(x)
     if n < _MIN_SAMPLES or np.ptp(x) == 0 or np.ptp(y) == 0:
         return {name: Estimate(None, n=n) for name in COEFFICIENTS}
     stats = load_stats()
     points = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
-    if clusters is not None:
-        clusters = clusters.select(np.flatnonzero(known))
-        replicates = replicates if clusters.count > 1 else 0
     weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
     return {
         name: _estimate(float(points[name](x, y).statistic), resample(x, y, weights), n)
@@ -65,15 +60,21 @@ def correlate(
     }
 
 
+def _known_samples(
+    columns: Sequence[Sequence[float]], clusters: Clusters | None
+) -> tuple[list[_Values], Clusters | None]:
+    """Return the values of the samples that have all of them, and their clusters, in the order of the draws."""
+    table = np.array(columns, dtype=np.float64)
+    order = np.arange(table.shape[1]) if clusters is None else np.array(clusters.order, dtype=np.intp)
+    known = order[~np.isnan(table[:, order]).any(axis=0)]
+    return [round_noise(column) for column in table[:, known]], clusters and clusters.select(known)
+
+
 @dataclass(frozen=True, slots=True)
 class KendallDifference:
-    """Kendall's tau-b of two scores with the same experts over the same samples, and the difference of the two.
+    """Kendall's tau-b of two scores with the same experts over the same samples, and `second` minus `first`.
 
-    Attributes:
-        first: tau-b of the first score; None without a value.
-        second: tau-b of the second score.
-        difference: `second` minus `first`, with its bootstrap interval and the number of samples.
-        p: two-sided p-value of the permutation test; None without a value, or with a single cluster.
+    p is that of the two-sided permutation test; None without a value, or with a single cluster.
     """
 
     first: float | None
@@ -102,18 +103,12 @@ def compare_kendall(
     Source: Deutsch, Dror and Roth, "A Statistical Analysis of Summarization Evaluation Metrics Using Resampling
         Methods", 2021 (there with standardized values in place of ranks).
     """
-    columns = np.array([expert, first, second], dtype=np.float64)
-    known = ~np.isnan(columns).any(axis=0)
-    n = int(known.sum())
-    x, a, b = (round_noise(column) for column in columns[:, known])
+    (x, a, b), clusters = _known_samples((expert, first, second), clusters)
+    n = len(x)
     if n < _MIN_SAMPLES or 0 in (np.ptp(x), np.ptp(a), np.ptp(b)):
         return KendallDifference(None, None, Estimate(None, n=n), None)
     stats = load_stats()
-    units = n
-    if clusters is not None:
-        clusters = clusters.select(np.flatnonzero(known))
-        units = clusters.count
-        replicates = replicates if units > 1 else 0
+    units = n if clusters is None else clusters.count
     weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
     left, right = (_kendall(x, column, np.ones((1, n)))[0].item() for column in (a, b))
     difference = _estimate(right - left, _kendall(x, b, weights) - _kendall(x, a, weights), n)
@@ -165,14 +160,6 @@ def _kendall(x: _Values, y: _Values, weights: _Weights) -> _Values:
     return _divide(concordant, np.sqrt(untied_x * untied_y))
 
 
-def _spearman(x: _Values, y: _Values, weights: _Weights) -> _Values:
-    return _weighted_pearson(_ranks(x, weights), _ranks(y, weights), weights)
-
-
-def _pearson(x: _Values, y: _Values, weights: _Weights) -> _Values:
-    return _weighted_pearson(x[None, :], y[None, :], weights)
-
-
 def _ranks(values: _Values, weights: _Weights) -> _Values:
     """Return average ranks in every replicate, (replicates, samples)."""
     order = np.argsort(values, kind="stable")
@@ -198,7 +185,7 @@ def _divide(part: _Values, whole: _Values) -> _Values:
 
 _RESAMPLE: Mapping[str, Callable[[_Values, _Values, _Weights], _Values]] = {
     "kendall": _kendall,
-    "spearman": _spearman,
-    "pearson": _pearson,
+    "spearman": lambda x, y, weights: _weighted_pearson(_ranks(x, weights), _ranks(y, weights), weights),
+    "pearson": lambda x, y, weights: _weighted_pearson(x[None, :], y[None, :], weights),
 }
 COEFFICIENTS = tuple(_RESAMPLE)

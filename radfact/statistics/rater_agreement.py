@@ -31,7 +31,7 @@ class Mean:
     def of(cls, values: Iterable[float]) -> Mean:
         """Return the mean of the values that are not NaN; that of booleans is the share that is true."""
         known = [value for value in values if not math.isnan(value)]
-        return cls(sum(known) / len(known) if known else None, len(known))
+        return cls(math.fsum(known) / len(known) if known else None, len(known))
 
 
 def round_half_up(value: float) -> float:

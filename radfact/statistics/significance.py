@@ -17,6 +17,7 @@ from radfact.statistics.bootstrap import (
     CountsFunction,
     RowFilter,
     Summary,
+    add_up,
     bootstrap_counts,
     harmonic_mean,
     scored_rows,
@@ -62,7 +63,7 @@ def randomization_test(
     left, right, clusters = _comparable(left, right, pairing, clusters)
     if clusters is not None:
         left, right = clusters.sum(left), clusters.sum(right)
-    if len(left) < (1 if clusters is None else 2):
+    if len(left) < (1 if clusters is None or clusters.by is None else 2):
         return dict.fromkeys(functions)
     left_sum, right_sum = left.sum(axis=0), right.sum(axis=0)
     total, gap = left_sum + right_sum, right - left
@@ -98,9 +99,7 @@ def paired_difference(
         for counts in (left, right)
     )
     return {
-        name: to_summary(
-            function(left.sum(axis=0)) - function(right.sum(axis=0)), left_samples[name] - right_samples[name], n
-        )
+        name: to_summary(function(add_up(left)) - function(add_up(right)), left_samples[name] - right_samples[name], n)
         for name, function in functions.items()
     }
 

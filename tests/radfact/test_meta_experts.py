@@ -22,12 +22,11 @@ from radfact.meta.agreement import corrections
 from radfact.meta.agreement.preferences import WrongPreference, evaluate_scores, find_wrong_preferences
 from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS
 from radfact.meta.datasets.preferences import PreferenceSet, read_preferences
-from radfact.meta.datasets.ratings import RatedReport
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.fineradscore import split_lines
-from radfact.metrics.llm.responses.corrections import Correction, Corrections
 from radfact.records import Pair
 from radfact.statistics import rater_agreement as raters
+from radfact.statistics.clusters import Clusters
 
 HEADER = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
 
@@ -80,7 +79,9 @@ def test_a_majority_of_the_experts_may_decide(tmp_path: Path) -> None:
 
 def test_wrong_preferences_are_listed_by_confidence() -> None:
     pairs = [[Pair(f"{row}_{number}", "c", "r") for row in "abcd"] for number in (1, 2)]
-    preferences = PreferenceSet(*pairs, ["first", "second", "first", None], [3.0, 5.0, 9.0, 9.0])
+    preferences = PreferenceSet(
+        *pairs, ["first", "second", "first", None], [3.0, 5.0, 9.0, 9.0], Clusters(None, "aaaa")
+    )
     scores = ScoreColumns({"f1": [0.1, 0.5, 0.9, 0.0, 0.2, 0.5, 0.1, 1.0]}, {"f1": "higher"})
     assert find_wrong_preferences(preferences, scores) == [
         WrongPreference("f1", "b", 5.0, "second", "equal", 0.5, 0.5),
@@ -271,34 +272,6 @@ def test_a_report_without_a_response_is_excluded(compare: Compare, capsys: pytes
     assert list(result["excluded"]) == ["8_MIMIC-CXR_r1"]
     assert "1 reports excluded" in capsys.readouterr().out
     assert "8_MIMIC-CXR_r1" in page
-
-
-LINES = ("Nodule.", "Edema.", "Effusion.", "Clear.")
-CHANGES = (Correction(1, None, 3), Correction(2, "No effusion.", 2), Correction(None, "Fracture.", 2))
-EXPERT = Corrections(LINES, CHANGES)
-MODEL = Corrections(LINES, (Correction(1, "No edema.", 3), Correction(2, "No effusion.", 1)))
-NOTHING = Corrections(LINES)
-
-
-def report(expert: Corrections, model: Corrections) -> corrections.CorrectedReport:
-    pair = Pair("1", "c", "r")
-    return corrections.CorrectedReport(RatedReport(pair, {}), pair, model, expert)
-
-
-def test_line_and_report_level_agreement() -> None:
-    # Left alone: 2 + 4 lines, all left; deleted: rewritten instead; inserted in one report, and missed there.
-    assert corrections.change_agreement([report(EXPERT, MODEL), report(NOTHING, NOTHING)]) == {
-        "no_change": raters.Mean(1.0, 6),
-        "delete": raters.Mean(0.0, 1),
-        "rewrite": raters.Mean(1.0, 1),
-        "insert": raters.Mean(0.0, 1),
-        "no_insert": raters.Mean(1.0, 1),
-    }
-    reverse = corrections.change_agreement([report(NOTHING, EXPERT)])
-    assert (reverse["no_change"], reverse["delete"]) == (raters.Mean(0.5, 4), raters.Mean(None, 0))
-    # The corrected text is one text per report.
-    pairs = corrections.corrected_text_pairs([report(EXPERT, MODEL), report(NOTHING, NOTHING)])
-    assert pairs == [Pair("0", "No edema. No effusion.", "No effusion. Fracture.")]
 
 
 def test_severities() -> None:

@@ -96,7 +96,7 @@ def test_invalid_tables_are_refused(layout: str, columns: str, rows: list[str], 
 
 def test_samples_of_a_set_are_resampled_by_its_studies_or_alone(tmp_path: Path) -> None:
     write_layout(tmp_path, "rexval")
-    assert read_ratings(tmp_path, "rexval", cluster="none").clusters is None
+    assert read_ratings(tmp_path, "rexval", cluster="none").clusters.by is None
     with raises_code(ErrorCode.UNKNOWN_NAME, field="cluster"):
         read_ratings(tmp_path, "rexval", cluster="patient_id")
 

@@ -173,7 +173,7 @@ def test_quantiles_equal_those_of_the_result(written: dict[str, Any], result: Ev
 
 def test_mean_and_standard_error_are_those_of_replicates(written: dict[str, Any], result: EvaluationResult) -> None:
     generator = np.random.default_rng(7)
-    draws = [generator.choice(5, 5, replace=True) for _ in range(40)]
+    draws = [np.array(result.clusters.order)[generator.choice(5, 5, replace=True)] for _ in range(40)]
     for name, column in {
         "logical_precision": [sample.scores["logical_precision"] for sample in result.samples],
         "num_candidate_phrases": [3, math.nan, 2, 1, 3],

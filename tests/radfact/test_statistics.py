@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radfact.api import evaluate
+from radfact.api import RadFact, evaluate
 from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.records import Pair, Pairs
 from radfact.results.compare import compare
 from radfact.results.export import export
+from radfact.results.writer import write_results
 from radfact.statistics import rater_agreement as raters
 from radfact.statistics.bootstrap import Summary, bootstrap, harmonic_mean, summarize, summarize_counts
 from radfact.statistics.clusters import Clusters
-from radfact.statistics.correlation import correlate
+from radfact.statistics.correlation import compare_kendall, correlate
 from radfact.statistics.proportions import wilson_interval
 from radfact.statistics.significance import (
     adjust_holm,
@@ -198,15 +200,23 @@ CHOICES: list[raters.Preference | None] = ["first", "second", "equal", None, "fi
 EXPERTS: list[raters.Preference | None] = ["first", "first", "second", "first", "first", "second", "first"]
 MEAN = {"x": mean_from_counts}
 
-STATISTICS: Mapping[str, Callable[[int, Clusters | None], Any]] = {
-    "mean": lambda n, by: summarize({"x": VALUES * n, "y": OTHERS * n}, f1={"f": ("x", "y")}, clusters=by),
-    "counts": lambda n, by: summarize_counts(mean_counts(VALUES * n), MEAN, clusters=by),
-    "difference": lambda n, by: paired_difference(mean_counts(VALUES * n), mean_counts(OTHERS * n), MEAN, clusters=by),
-    "p": lambda n, by: randomization_test(mean_counts(VALUES * n), mean_counts(OTHERS * n), MEAN, clusters=by),
-    "correlation": lambda n, by: correlate(VALUES * n, OTHERS * n, clusters=by),
-    "preferences": lambda n, by: raters.preference_accuracy(EXPERTS * n, CHOICES * n, clusters=by),
+STATISTICS: Mapping[str, Callable[..., Any]] = {
+    "mean": lambda x, y, *_, **by: summarize({"x": x, "y": y}, f1={"f": ("x", "y")}, **by),
+    "counts": lambda x, *_, **by: summarize_counts(mean_counts(x), MEAN, **by),
+    "difference": lambda x, y, *_, **by: paired_difference(mean_counts(x), mean_counts(y), MEAN, **by),
+    "p": lambda x, y, *_, **by: randomization_test(mean_counts(x), mean_counts(y), MEAN, **by),
+    "correlation": lambda x, y, *_, **by: correlate(x, y, **by),
+    "difference of tau": lambda x, y, _, __, z, **by: compare_kendall(x, y, z, **by).difference,
+    "p of tau": lambda x, y, _, __, z, **by: compare_kendall(x, y, z, **by).p,
+    "preferences": lambda _, __, theirs, ours, ___, **by: raters.preference_accuracy(theirs, ours, **by),
 }
-"""Statistics of the samples above, each repeated some times."""
+COLUMNS: tuple[list[Any], ...] = (VALUES, OTHERS, EXPERTS, CHOICES, [0.2, 0.7, 0.1, 0.5, 0.3, 0.9, 0.6])
+
+
+def statistic(name: str, clusters: Clusters | None, repeats: int = 1, order: Sequence[int] = range(7)) -> Any:
+    """Return a statistic of the samples above in some order, each repeated some times."""
+    columns = ([column[index] for index in order] * repeats for column in COLUMNS)
+    return STATISTICS[name](*columns, clusters=clusters)
 
 
 def bounds(result: Any) -> list[tuple[float | None, float | None]]:
@@ -215,30 +225,28 @@ def bounds(result: Any) -> list[tuple[float | None, float | None]]:
     return [(getattr(estimate, "low", estimate), getattr(estimate, "high", estimate)) for estimate in estimates]
 
 
+@pytest.mark.parametrize(
+    "labels", [[None] * 7, ["q", None, "p", "q", None, "r", "p"], ["b", None, "c", None, "a", "d", None]]
+)
 @pytest.mark.parametrize("name", STATISTICS)
-@pytest.mark.parametrize("labels", [list("abcdefg"), [None] * 7, ["b", None, "c", None, "a", "d", None]])
-def test_clusters_of_one_sample_draw_as_samples_do(name: str, labels: list[str | None]) -> None:
-    """Bit by bit: the published draws stay where no two samples share a cluster."""
-    assert STATISTICS[name](1, Clusters("patient_id", labels)) == STATISTICS[name](1, None)
+@pytest.mark.parametrize("order", [[6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 1, 5, 2, 4]])
+def test_the_order_of_the_samples_changes_nothing(name: str, labels: list[str | None], order: list[int]) -> None:
+    """Bit by bit: the draws are those of the samples sorted by id, in which 9 precedes 10, and of single clusters."""
+    clusters = Clusters("patient_id" if any(labels) else None, labels, [f"s{number}" for number in range(5, 12)])
+    expected = statistic(name, None if clusters.count == 7 else Clusters(clusters.by, labels))
+    assert statistic(name, clusters) == statistic(name, clusters.select(order), order=order) == expected
 
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_equal_samples_of_a_cluster_count_as_one(name: str) -> None:
     """Drawn or swapped by themselves, they would make the interval too narrow and p too small."""
     by_cluster, by_sample, one_each = (
-        bounds(STATISTICS[name](*sample))
-        for sample in ((4, Clusters("patient_id", [*"abcdefg"] * 4)), (4, None), (1, None))
+        bounds(statistic(name, *sample))
+        for sample in ((Clusters("patient_id", [*"abcdefg"] * 4), 4), (None, 4), (None, 1))
     )
     for interval, too_narrow, expected in zip(by_cluster, by_sample, one_each, strict=True):
         assert interval == pytest.approx(expected, abs=1e-12)
         assert interval != pytest.approx(too_narrow, abs=0.01)
-
-
-def test_preferences_have_the_published_draws() -> None:
-    weights = np.random.default_rng(42).choice(np.array([1.0, 0.0, 0.0]), (1000, 3)).mean(axis=1)
-    low, high = np.quantile(weights, (0.025, 0.975)).tolist()
-    accuracy = raters.preference_accuracy(["first"] * 3, ["first", "second", "equal"])
-    assert (accuracy.low, accuracy.high) == (low, high)
 
 
 def test_whole_clusters_are_drawn() -> None:
@@ -261,7 +269,7 @@ def test_whole_clusters_are_drawn() -> None:
 @pytest.mark.parametrize("name", STATISTICS)
 def test_one_cluster_has_no_interval_and_no_p(name: str) -> None:
     clusters = Clusters("patient_id", ["a"] * 7)
-    assert set(bounds(STATISTICS[name](1, clusters))) == {(None, None)}
+    assert set(bounds(statistic(name, clusters))) == {(None, None)}
     assert "1 cluster; no intervals and no p-values" in clusters.resampling().describe()
 
 
@@ -280,6 +288,7 @@ def test_holm(raw: list[float | None], adjusted: list[float | None]) -> None:
 # Clusters in files
 
 TEXTS = ["No effusion.", "Clear lungs.", "The heart is large.", "A small left effusion."]
+EVALUATED = ["radfact", "rouge_l", "bleu_1"]
 CLUSTERS = Clusters("patient_id", ["p", "p", "q", None])
 
 
@@ -325,7 +334,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for name, candidates in (("a", TEXTS), ("b", ["No effusion."] * 4)):
         rows = zip("0123", candidates, TEXTS, CLUSTERS.labels, strict=True)
         pairs = Pairs(tuple(Pair(*row) for row in rows), read=4, cluster_by="patient_id")
-        evaluate(pairs, ["radfact", "rouge_l", "bleu_1"], judge="offline", out=root / name)
+        evaluate(pairs, EVALUATED, judge="offline", out=root / name)
     return [root / "a", root / "b"]
 
 
@@ -350,6 +359,30 @@ def test_results_hold_the_clusters_and_are_resampled_by_them_again(folders: list
     assert compare(folders, cluster="none").scores["rouge_l"][1].summary.high == pytest.approx(by_sample)
     with raises_code(ErrorCode.MISMATCH, field="cluster"):
         compare(folders, cluster="study_id")
+
+
+@pytest.mark.parametrize("by", [None, "patient_id"])
+def test_the_order_of_the_input_changes_no_number(by: str | None, tmp_path: Path) -> None:
+    """Scores, differences and exports are the same to the last digit, also of lists, which have no ids."""
+    texts = [f"{TEXTS[place % 4]} {TEXTS[place % 3]}" for place in range(12)]
+    pairs = [
+        Pair(f"s{place}", texts[place], texts[place * 5 % 12], by and f"p{place % 5}") for place in range(len(texts))
+    ]
+    orders = {"a": pairs, "b": pairs[::-1], "c": [pairs[place * 7 % 12] for place in range(12)]}
+    results, exported, compared = [], [], []
+    evaluate([replace(pair, candidate=TEXTS[0]) for pair in pairs], EVALUATED, judge="offline", out=tmp_path / "first")
+    for name, rows in orders.items():
+        folder = tmp_path / name
+        result = evaluate(Pairs(tuple(rows), 12, cluster_by=by), EVALUATED, judge="offline", out=folder)
+        reports = [[str(getattr(pair, side)) for pair in rows] for side in ("candidate", "reference")]
+        lists = RadFact("offline", bootstrap=100).score(*reports)
+        write_results(lists, folder / "lists")
+        results.append((result.summaries, lists.summaries))
+        exported.append((read_json(export(folder)), read_json(export(folder / "lists"))))
+        compared.append(compare([tmp_path / "first", folder]).scores)
+    assert results[0][0]["rouge_l"].low != results[0][0]["rouge_l"].high
+    for values in (results, exported, compared):
+        assert values[1:] == values[:1] * 2
 
 
 def test_p_is_adjusted_over_all_scores_and_systems(folders: list[Path], tmp_path: Path) -> None:

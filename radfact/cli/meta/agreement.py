@@ -40,7 +40,6 @@ from radfact.options import only, rename_fields
 from radfact.pages.meta_page import Table
 from radfact.progress import ProgressDisplay
 from radfact.records import narrative
-from radfact.statistics.clusters import resampling_of
 from radfact.statistics.rater_agreement import PreferenceAccuracy
 
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a data set.")]
@@ -136,7 +135,7 @@ def _correlations(
         analysis.count_errors(ratings, scores),
         analysis.compare_counts(ratings, scores),
     )
-    drawn = resampling_of(ratings.clusters, len(ratings.samples))
+    drawn = ratings.clusters.resampling()
     record |= {"resampling": asdict(drawn)}
     show_table(
         new_console(),
@@ -156,7 +155,7 @@ def _preferences(
     table: Path, folders: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
     preferences = read_preferences(table, consensus=record["consensus"], cluster=record["cluster"])
-    drawn = resampling_of(preferences.clusters, len(preferences.expert))
+    drawn = preferences.clusters.resampling()
     record |= {"resampling": asdict(drawn)}
     draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
     notes = [*preferences.notes, f"Intervals: {drawn.describe()}."]

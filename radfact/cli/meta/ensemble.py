@@ -69,8 +69,7 @@ def fit(
     show_table(console, fitted.table(replicates=draws.bootstrap, seed=draws.seed))
     direction = ratings.better[ratings.target]
     say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
-    if fitted.clusters is not None:
-        say(console, f"Intervals: {fitted.clusters.resampling().describe()}.")
+    say(console, f"Intervals: {fitted.clusters.resampling().describe()}.")
     say_notes(console, ratings.notes)
     fitted.ensemble.save(out)
     say(console, f"Written to {out}", wrap=False)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.meta.datasets.ratings import COUNTS, Better, RatingSet, is_category_count
 from radfact.meta.scores import ScoreColumns, orient
 from radfact.statistics.correlation import REPLICATES, SEED, Estimate, correlate
-from radfact.statistics.rater_agreement import (
-    Mean,
-    count_accuracy,
-    error_type_f1,
-    mean_detected,
-    round_half_up,
-)
+from radfact.statistics.rater_agreement import Mean, count_accuracy, error_type_f1, mean_detected, round_half_up
 
 MEAN_RATER = "mean of all"
-"""Name of the mean of all raters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +81,7 @@ def correlate_with_experts(
     for name, column in scores.oriented.items():
         for label, indices in ratings.indices_by_group(group or ratings.group).items():
             ours, theirs = ([values[index] for index in indices] for values in (column, expert))
-            part = None if clusters is None else clusters.select(indices)
-            estimates = correlate(theirs, ours, replicates=replicates, seed=seed, clusters=part)
+            estimates = correlate(theirs, ours, replicates=replicates, seed=seed, clusters=clusters.select(indices))
             results.append(MetricAgreement(name, label, estimates))
     return results
 
@@ -106,18 +96,14 @@ def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: in
         raters = ratings.raters(quantity)
         columns = {rater: np.array(ratings.values_by_candidate(quantity, rater)) for rater in raters}
         if len(columns) > 2:
-            columns = {MEAN_RATER: _row_means(list(columns.values())), **columns}
+            means = [Mean.of(row).value for row in zip(*columns.values(), strict=True)]
+            columns = {MEAN_RATER: np.array(means, dtype=np.float64), **columns}
         for (first, left), (second, right) in combinations(columns.items(), 2):
             estimates = correlate(left.tolist(), right.tolist(), replicates=replicates, seed=seed, clusters=clusters)
             kendall = estimates["kendall"]
             difference = Mean.of(np.abs(left - right).tolist()).value
             results.append(RaterAgreement(quantity, first, second, kendall, difference))
     return results
-
-
-def _row_means(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    rows = (values[~np.isnan(values)] for values in np.array(columns).T)
-    return np.array([values.mean() if values.size else math.nan for values in rows])
 
 
 def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None:
@@ -144,7 +130,7 @@ def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
             experts |= {rater: ratings.values_by_sample(quantity, rater) for rater in raters}
         for rater, expert in experts.items():
             gaps = np.abs(np.array(values, dtype=np.float64) - np.array(expert))
-            gaps = gaps[~np.isnan(gaps)]
+            gaps = np.sort(gaps[~np.isnan(gaps)])
             mean, deviation = (float(gaps.mean()), float(gaps.std())) if gaps.size else (None, None)
             results.append(CountError(name, quantity, rater, mean, deviation, len(gaps)))
     return results

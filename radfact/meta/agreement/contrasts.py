@@ -79,9 +79,9 @@ def find_disagreements(ratings: RatingSet, scores: ScoreColumns) -> list[Disagre
     """Return the reports whose ranks by a score and by the experts differ most, by score, the largest first."""
     target = ratings.means(ratings.target)
     expert = np.array(orient(target, ratings.better[ratings.target]))
-    results = []
+    results, order = [], np.array(ratings.clusters.order, dtype=np.intp)
     for name, column in scores.oriented.items():
-        known = np.flatnonzero(~np.isnan(expert) & ~np.isnan(column))
+        known = order[~np.isnan(expert + np.array(column))[order]]
         if len(known) < 2:
             continue
         theirs, ours = (_relative_ranks(np.array(side)[known].tolist()) for side in (expert, column))

@@ -27,6 +27,7 @@ from radfact.metrics.llm.responses.report_text import parse_report
 from radfact.pages import plots
 from radfact.pages.meta_page import Table
 from radfact.records import Pair, narrative
+from radfact.statistics.clusters import id_order
 from radfact.statistics.correlation import SEED
 from radfact.statistics.rater_agreement import (
     Mean,
@@ -191,7 +192,7 @@ def _max_severity(rated: RatedReport) -> int:
 def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
     """Compare radiologists who corrected the same candidate; None without such a candidate."""
     by_candidate: dict[str, list[int]] = {}
-    for sample in ratings.samples:
+    for sample in sorted(ratings.samples, key=lambda sample: id_order(sample.pair.sample_id)):
         if sample.corrections is not None:
             key = sample.candidate_id or sample.pair.sample_id
             by_candidate.setdefault(key, []).append(_max_severity(sample))

@@ -14,6 +14,7 @@ from radfact.meta.datasets.preferences import PreferenceSet
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.records import narrative
+from radfact.statistics.clusters import id_order
 from radfact.statistics.rater_agreement import Preference, PreferenceAccuracy, accuracy_by_confidence, prefer_lower
 
 _LABELS: Mapping[str, Preference] = {"better than": "first", "worse than": "second", "equal to": "equal"}
@@ -67,7 +68,7 @@ def find_wrong_preferences(preferences: PreferenceSet, scores: ScoreColumns) -> 
             for index, (pair, sure, expert, ours) in enumerate(rows)
             if expert is not None and ours is not None and ours != expert
         ]
-        wrong.sort(key=lambda row: (-row.confidence, -abs(row.first - row.second)))
+        wrong.sort(key=lambda row: (-row.confidence, -abs(row.first - row.second), id_order(row.row_id)))
         results += wrong[:LISTED]
     return results
 

@@ -20,7 +20,6 @@ from radfact.pages import plots
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Table, format_cell
 from radfact.records import narrative
-from radfact.statistics.clusters import resampling_of
 from radfact.statistics.correlation import COEFFICIENTS, Estimate
 from radfact.statistics.rater_agreement import PreferenceAccuracy, round_half_up
 
@@ -111,7 +110,7 @@ def _add_correlations(
         f"Experts: {ratings.target}. For coefficients, metrics and experts are oriented so that higher is worse: "
         "positive means that both rate the same reports as bad. Scatter plots show both on their own scales. "
         f"Intervals: {record['bootstrap']} bootstrap replicates, seed {record['seed']}, "
-        f"{resampling_of(ratings.clusters, len(ratings.samples)).describe()}."
+        f"{ratings.clusters.resampling().describe()}."
     )
     kendall = [(row.score, row.group, row.coefficients["kendall"]) for row in agreements]
     sizes = {score: abs(e.value) for score, label, e in kendall if label == "all" and e.value is not None}

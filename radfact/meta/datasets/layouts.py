@@ -197,7 +197,8 @@ def _read_rate_eval(path: Path, texts_only: bool) -> RatingSet:
         pair = Pair(str(index), row.text("similar_report"), row.text("gt_report"))
         ratings = {} if texts_only else {"score": {"1": row.number("Score")}}
         samples.append(RatedReport(pair, ratings, _groups(row, kinds)))
-    return RatingSet(samples, {"score": "higher"}, "score", "modality" if "modality" in kinds.values() else None)
+    group = "modality" if "modality" in kinds.values() else None
+    return RatingSet(samples, {"score": "higher"}, "score", group, numbered=True)
 
 
 class _Refisco(NamedTuple):
@@ -336,7 +337,7 @@ def _read_radeval(path: Path) -> RatingSet:
             of_rater = {(kind, letter, rater): count for (kind, letter), count in counts.items()}
             pair = Pair(f"{index}_{number}", candidate, row.text("ground_truth"), str(index))
             samples.append(RatedReport(pair, count_quantities(of_rater), {"type": row.text("type")}))
-    return RatingSet(samples, count_directions(), "significant", "type", notes, "study_id")
+    return RatingSet(samples, count_directions(), "significant", "type", notes, "study_id", numbered=True)
 
 
 def parse_annotation(text: str) -> dict[tuple[str, str], float]:

@@ -31,14 +31,14 @@ class PreferenceSet:
     """Pairs of candidates with the preference of experts; `first` and `second` have the same references.
 
     `expert` is None without consensus, or if the experts prefer neither, which excludes the row. `confidence` is 0 in
-    all rows of a file without this column. Without `clusters`, rows are resampled.
+    all rows of a file without this column.
     """
 
     first: Sequence[Pair]
     second: Sequence[Pair]
     expert: Sequence[Preference | None]
     confidence: Sequence[float]
-    clusters: Clusters | None = None
+    clusters: Clusters
     notes: Sequence[str] = ()
 
     @property
@@ -72,7 +72,8 @@ def read_preferences(
         confidences.append(row.number("confidence", accepts=lambda n: not math.isnan(n)) if has_confidence else 0.0)
     notes = [] if texts_only else _notes(votes, consensus, has_confidence)
     expert = [_decide(row, consensus) for row in votes]
-    return PreferenceSet(first, second, expert, confidences, clusters_of(table.by, table.clusters), notes)
+    clusters = clusters_of(table.by, table.clusters, list(table.rows))
+    return PreferenceSet(first, second, expert, confidences, clusters, notes)
 
 
 def _decide(votes: Counter[Preference], consensus: Consensus) -> Preference | None:

@@ -11,8 +11,9 @@ from typing import Literal
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.metrics.llm.responses.corrections import Corrections
-from radfact.records import Pair
+from radfact.records import Pair, digest
 from radfact.statistics.clusters import Clusters, clusters_of
+from radfact.statistics.rater_agreement import Mean
 
 Better = Literal["higher", "lower"]
 
@@ -46,10 +47,15 @@ class RatedReport:
     corrections: Corrections | None = None
     candidate_id: str | None = None
 
+    @property
+    def content(self) -> str:
+        """Everything but the id."""
+        return f"{digest(self.pair.candidate, self.pair.reference)} {self.ratings}"
+
     def mean(self, quantity: str) -> float:
         """Return the mean over raters; NaN without a rating."""
-        values = [value for value in self.ratings.get(quantity, {}).values() if not math.isnan(value)]
-        return sum(values) / len(values) if values else math.nan
+        value = Mean.of(self.ratings.get(quantity, {}).values()).value
+        return math.nan if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ class RatingSet:
     """A set of expert ratings in the order of the file, and which values of each quantity are better.
 
     Metrics are correlated with the quantity `target`, also within each `group` of a kind. `cluster_by` is what samples
-    with the same `pair.cluster` share, such as `study_id`; None if samples are resampled.
+    with the same `pair.cluster` share, such as `study_id`; None if samples are resampled. A `numbered` set has the
+    positions of rows as ids.
     """
 
     samples: Sequence[RatedReport]
@@ -66,20 +73,22 @@ class RatingSet:
     group: str | None = None
     notes: Sequence[str] = ()
     cluster_by: str | None = None
+    numbered: bool = False
 
     @property
-    def clusters(self) -> Clusters | None:
+    def clusters(self) -> Clusters:
         """Clusters of the samples, which the bootstrap draws as a whole."""
         return self._clusters(self.samples)
 
     @property
-    def candidate_clusters(self) -> Clusters | None:
+    def candidate_clusters(self) -> Clusters:
         """Clusters of the candidates, in the order of `values_by_candidate`."""
         return self._clusters([samples[-1] for samples in self._candidates()])
 
-    def _clusters(self, samples: Sequence[RatedReport]) -> Clusters | None:
-        by = self.cluster_by
-        return None if by is None else clusters_of(by, [sample.pair.cluster for sample in samples])
+    def _clusters(self, samples: Sequence[RatedReport]) -> Clusters:
+        labels = [None if self.cluster_by is None else sample.pair.cluster for sample in samples]
+        ids = [sample.content if self.numbered else sample.pair.sample_id for sample in samples]
+        return clusters_of(self.cluster_by, labels, ids)
 
     def _candidates(self) -> Collection[list[RatedReport]]:
         candidates: dict[str, list[RatedReport]] = {}

@@ -33,6 +33,7 @@ from radfact.meta.scores import ScoreColumns, ScoreFunction
 from radfact.pages import plots
 from radfact.pages.meta_page import Table
 from radfact.records import Pair
+from radfact.statistics.clusters import id_order
 
 PER_SITE = 40
 """Reports of each site (ReXamine-Global, section 2)."""
@@ -128,7 +129,7 @@ def _run_once(path: Path, key: str, write: Callable[[], bool]) -> None:
 
 def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:
     by_site: dict[str, list[SiteReport]] = {}
-    for report in reports:
+    for report in sorted(reports, key=lambda report: id_order(report.sample_id)):
         by_site.setdefault(report.site, []).append(report)
     drawn = []
     for site, of_site in sorted(by_site.items()):
