@@ -51,12 +51,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The fields of a model that a command takes; metadata of a parameter's annotation.
-
-    Attributes:
-        names: fields to take; empty for all.
-        defaults: defaults of this command where they differ from those of the model.
-    """
+    """The fields of a model that a command takes, or all, and its own defaults; metadata of an annotation."""
 
     names: tuple[str, ...] = ()
     defaults: Mapping[str, Any] | None = None
@@ -71,11 +66,7 @@ def only(*names: str, **defaults: Any) -> Subset:
 
 
 class Options(BaseModel):
-    """Base class of all options.
-
-    Attributes:
-        panel: heading under which `--help` lists the options.
-    """
+    """Base class of all options; `panel` is the heading under which `--help` lists them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

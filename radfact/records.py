@@ -110,12 +110,22 @@ class PatientContext:
         """Return the context in a row of a table or an object from JSON, with fields of the same names.
 
         An age is a number of years or a text such as "67", "067Y" (DICOM) or "6 months"; what is neither is unknown.
-
-        Args:
-            row: values by field; other fields are ignored.
         """
         values = (row.get(name) for name in ("indication", "comparison"))
-        return cls(_years(row.get("age")), *((isinstance(value, str) and value.strip()) or None for value in values))
+        indication, comparison = ((isinstance(value, str) and value.strip()) or None for value in values)
+        # "None" as a comparison tells that there is no earlier examination.
+        comparison = None if is_missing(comparison) and str(comparison).lower() != "none" else comparison
+        return cls(_years(row.get("age")), None if is_missing(indication) else indication, comparison)
+
+
+_MISSING = re.compile(
+    r"-?nan|none|null|nil|n/?a|n\.a\.|#n/?a|<na>|nat|<null>|\(null\)|\\n|-?1\.#(qnan|ind)", re.IGNORECASE
+)
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value of a file is missing: null, NaN, or a text that programs write for it, such as `N/A`."""
+    return not isinstance(value, list | tuple | Mapping) and _MISSING.fullmatch(str(value).strip()) is not None
 
 
 _AGE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s-]*([a-z]?)", re.IGNORECASE)
@@ -183,6 +193,7 @@ class Pairs(Sequence[Pair]):
         drawn_from: number of samples that these were drawn from; None if they are all.
         numbered: whether the ids are the positions of the pairs.
         digests: digests of the reports by id, where the pairs do not have their original texts; None = unknown.
+        missing_values: lines, or paths in a document, where a field has no value, by file and field.
     """
 
     pairs: tuple[Pair, ...]
@@ -196,6 +207,7 @@ class Pairs(Sequence[Pair]):
     drawn_from: int | None = None
     numbered: bool = False
     digests: Mapping[str, str | None] = field(default_factory=dict)
+    missing_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def digest_of(self, pair: Pair) -> str | None:
         """Return the digest of the reports of a pair."""

@@ -15,10 +15,9 @@ import pytest
 from command_tree import COMMANDS, ROOTS, command_lines, examples, read
 from typer.testing import CliRunner, Result
 
-from maira.cli.examples import EXAMPLES as OF_MAIRA
 from maira.cli.main import app as maira
-from radfact.cli.examples import EXAMPLES as OF_RADFACT
 from radfact.cli.main import app as radfact
+from radfact.cli.program import read_examples
 from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import Output
 
@@ -42,7 +41,9 @@ def test_the_help_has_valid_examples_that_can_be_pasted_into_a_shell(words: str)
     assert [a for a, b in pairwise(block) if b.startswith("      ") and a[-2:] != " \\"] == []
 
 
-@pytest.mark.parametrize(("program", "table"), [("radfact", OF_RADFACT), ("maira", OF_MAIRA)])
+@pytest.mark.parametrize(
+    ("program", "table"), [("radfact", read_examples("radfact.cli")), ("maira", read_examples("maira.cli"))]
+)
 def test_every_example_belongs_to_a_command(program: str, table: Mapping[str, tuple[str, ...]]) -> None:
     assert {f"{program} {words}".strip() for words in table} - COMMANDS.keys() == set()
 

@@ -39,7 +39,7 @@ def read_rexgradient(root: Path, images: Path | None = None) -> Archive:
 
 
 def _records(file: Path) -> Iterator[TableRecord]:
-    studies = read_json(file, allow_nan=True)
+    studies = read_json(file)
     if not isinstance(studies, dict):
         message = f"expected an object with a study for each key, found {describe(studies)}"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file)

@@ -9,7 +9,6 @@ from maira.cli.doctor import doctor
 from maira.cli.estimate import estimate
 from maira.cli.evaluate import ablate
 from maira.cli.evaluate import app as evaluate_app
-from maira.cli.examples import EXAMPLES
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.judge import judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
@@ -19,7 +18,7 @@ from maira.cli.prepare import app as prepare_app
 from maira.cli.push import push
 from maira.cli.review import app as review_app
 from maira.runtime.processes import exit_process, run_as_group
-from radfact.cli.program import Version, add_examples, run_command
+from radfact.cli.program import Version, add_examples, read_examples, run_command
 
 HELP = """Grounded radiology reports from chest X-rays: prepare studies, train, draft reports, locate findings.
 
@@ -56,7 +55,7 @@ for _name, _group in {
     "review": review_app,
 }.items():
     app.add_typer(_group, name=_name)
-add_examples(app, EXAMPLES)
+add_examples(app, read_examples("maira.cli"))
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from radfact.api import MetricSet, evaluate
 from radfact.cli.command import with_options
 from radfact.cli.inputs import read_reports
 from radfact.cli.main import create_app
+from radfact.cli.options import InputOptions
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions

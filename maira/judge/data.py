@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -16,7 +15,8 @@ from maira.judge.scores import ScoreTask, make_rating_examples, make_score_examp
 from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
 from maira.train.data.packing import JudgeTask
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import open_atomic, write_json, write_jsonl
+from radfact.io.csv_tables import write_csv
+from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
@@ -205,10 +205,9 @@ def _write_held_out(examples: Sequence[TrainingExample], task: JudgeTask, out: P
     if task == "entailment":
         write_json(out / "heldout.json", held_out_judgments(examples))
         return "heldout.json"
-    with open_atomic(out / "heldout.csv") as handle:
-        table = csv.writer(handle, lineterminator="\n")
-        table.writerow(["id", "reference", "candidate", "expert"])
-        for example in examples:
-            pair = example.paired.pair
-            table.writerow([pair.sample_id, narrative(pair.reference), narrative(pair.candidate), example.label])
+    rows = (
+        [pair.sample_id, narrative(pair.reference), narrative(pair.candidate), label]
+        for pair, label in ((example.paired.pair, example.label) for example in examples)
+    )
+    write_csv(out / "heldout.csv", ["id", "reference", "candidate", "expert"], rows)
     return "heldout.csv"

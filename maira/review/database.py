@@ -17,7 +17,7 @@ from typing import Any
 
 from maira.review.changes import Review, initial_state
 from radfact.errors import ErrorCode, InputError, RunError, list_some
-from radfact.io.jsonl import create_parent, dumps, naming_file
+from radfact.io.jsonl import create_folder, dumps, naming_file
 from radfact.records import Sentence, parse_sentences
 
 # "maRv" distinguishes a review from other SQLite files.
@@ -158,10 +158,10 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def create(path: Path, drafts: Sequence[Draft]) -> None:
     """Create a database of drafts atomically, readable by its owner only."""
-    create_parent(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with naming_file(path, temporary):
+            create_folder(path.parent)
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(_connect(temporary)) as connection:
             _prepare(connection, drafts)

@@ -21,6 +21,7 @@ from maira.review.dataset_export import corrected_report, corrected_studies, fin
 from maira.review.protocol import SEVERITIES
 from maira.review.reader_study import Reading, collect_readings
 from maira.review.store import Store
+from radfact.io.csv_tables import guard
 from radfact.io.jsonl import dumps, open_atomic, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.records import Sentence
@@ -42,9 +43,6 @@ _READING_COLUMNS = (
     "time_reason", "sentences", "edits", "deletions", "additions", "boxes_changed", "no_implications",
     "minor_implications", "significant_implications", "not_rated", "worst_severity", "comment",
 )  # fmt: skip
-
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-_BREAKS = ("\t", "\r", "\n")
 
 
 def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
@@ -252,11 +250,6 @@ def _as_file_name(name: str) -> str:
     """Return a name in ASCII: accents are removed, other characters become a hyphen."""
     letters = [letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter)]
     return re.sub(r"[^A-Za-z0-9]+", "-", "".join(letters)).strip("-")
-
-
-def guard(cell: str) -> str:
-    is_dangerous = cell.lstrip().startswith(_FORMULA) or cell.startswith((*_BREAKS, "'"))
-    return f"'{cell}" if is_dangerous else cell
 
 
 def _cells(sentence: ReviewedSentence) -> list[Any]:

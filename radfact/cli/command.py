@@ -261,5 +261,6 @@ def _convert(parameter: Any, value: Any, context: typer.Context, path: Path, key
     try:
         parameter.process_value(context, value)
     except typer.BadParameter as error:
-        raise InputError(error.message.removeprefix("Value error, ").rstrip("."), file=path, field=key) from None
+        message = error.message.removeprefix("Value error, ").rstrip(".")
+        raise InputError(f"{message:.200}", file=path, field=key) from None
     return value

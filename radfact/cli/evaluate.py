@@ -11,10 +11,9 @@ import typer
 from radfact import api
 from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files, check_images, describe_difference, fill_page_options, read_reports
-from radfact.cli.options import CacheFolder, DryRunOption, Out, PairsArgument, PriceOption
+from radfact.cli.options import CacheFolder, DryRunOption, InputOptions, Out, PairsArgument, PriceOption
 from radfact.cli.tables import describe_input, new_console, quiet_libraries, say, show_results, text_table
 from radfact.errors import ExitCode
-from radfact.io.options import InputOptions
 from radfact.judges.options import JudgeOptions
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.options import MetricOptions, RepeatOptions
@@ -35,7 +34,7 @@ options replace all results, but not the cached responses.
 
 Exit code 3: samples were excluded, and are listed."""
 _COMPARED = (
-    *("missing", "section", "limit", "narrative", "metrics", "variants"),
+    *("missing", "section", "columns", "limit", "narrative", "metrics", "variants"),
     *("repeat", "engine", "bootstrap", "seed", "cluster"),
 )
 """Options that tell whether finished results are those of another run."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from radfact.api import MetricSet
+from radfact.cli.options import InputOptions
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import dumps
-from radfact.io.options import InputOptions
+from radfact.io.jsonl import dumps, read_jsonl
 from radfact.io.pairs import read_candidates_and_references, read_drafts, read_pairs
 from radfact.metrics.radfact.options import BootstrapOptions
 from radfact.pages.page import check_manifest
@@ -23,12 +23,11 @@ from radfact.results.reader import read_run
 def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOptions) -> Pairs:
     """Read pairs, or a sample of them, as they are in the files, as narratives, or only if grounded."""
     candidates, references = options.candidates, options.references
+    how: dict[str, Any] = options.model_dump(include={"missing", "section", "columns"}) | {"cluster": draws.cluster}
     if pairs is not None and candidates is None and references is None:
-        read = read_pairs(pairs, cluster=draws.cluster, section=options.section)
+        read = read_pairs(pairs, **how)
     elif pairs is None and candidates is not None and references is not None:
-        read = read_candidates_and_references(
-            candidates, references, missing=options.missing, cluster=draws.cluster, section=options.section
-        )
+        read = read_candidates_and_references(candidates, references, **how)
     else:
         raise InputError(
             "expected either a file of pairs, or both --candidates and --references", code=ErrorCode.CONFLICTING_OPTIONS
@@ -41,8 +40,10 @@ def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOpti
             replace(pair, candidate=narrative(pair.candidate), reference=narrative(pair.reference)) for pair in read
         )
         read = replace(read, pairs=tuple(texts))
-    elif options.narrative is False:
-        _check_grounded(read)
+    for pair in read if options.narrative is False else ():
+        if isinstance(pair.candidate, str) or isinstance(pair.reference, str):
+            message = f"--grounded needs lists of sentences; sample '{pair.sample_id}' has a narrative"
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
     return read if options.limit is None else read.sample(options.limit, draws.seed)
 
 
@@ -52,14 +53,18 @@ def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
     Images come from the references if these are a manifest. Candidates without a reference are shown apart unless
     another file of drafts is named.
     """
-    # A COCO file is neither a manifest nor a file of drafts.
-    candidates, references = (
-        path if path.suffix.lower() == ".jsonl" else None for path in (pairs.files[0], pairs.files[-1])
-    )
+    candidates, references = (path if _is_manifest(path, pairs) else None for path in (pairs.files[0], pairs.files[-1]))
     update: dict[str, Any] = {"manifest": options.manifest or references}
     if options.unscored is None and pairs.without_reference:
         update |= {"unscored": candidates, "drafts": tuple(pairs.without_reference)}
     return options.model_copy(update=update)
+
+
+def _is_manifest(path: Path, pairs: Pairs) -> bool:
+    """Return whether an input is a manifest or a file of drafts: not pairs, COCO, or one whose ids have other names."""
+    return (
+        len(pairs.files) > 1 and path.suffix.lower() == ".jsonl" and "sample_id" in next(read_jsonl(path), (0, {}))[1]
+    )
 
 
 def check_files(*paths: Path | None) -> None:
@@ -100,10 +105,3 @@ def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options
         if before != value:
             differing.append(f"{name} {'default' if before is None else before}")
     return f"with {', '.join(differing)}" if differing else ""
-
-
-def _check_grounded(pairs: Pairs) -> None:
-    for pair in pairs:
-        if isinstance(pair.candidate, str) or isinstance(pair.reference, str):
-            message = f"--grounded needs lists of sentences; sample '{pair.sample_id}' has a narrative"
-            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)

@@ -40,9 +40,7 @@ def judge_check(
     comparisons: Annotated[
         bool,
         typer.Option(
-            "--comparisons",
-            help="Test the detection of mentions of an earlier examination.",
-            rich_help_panel=JUDGE,
+            "--comparisons", help="Test the detection of mentions of an earlier examination.", rich_help_panel=JUDGE
         ),
     ] = False,
     out: Annotated[

@@ -9,8 +9,7 @@ from typing import Any
 
 import typer
 
-from radfact.cli.examples import EXAMPLES
-from radfact.cli.program import Version, add_examples, run_command
+from radfact.cli.program import Version, add_examples, read_examples, run_command
 
 HELP = """Score radiology reports, sentence by sentence, against reference reports (RadFact).
 
@@ -64,11 +63,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
     """Create the app, in which only the commands of these names are imported; the others have one line of help."""
     app = typer.Typer(
-        help=HELP,
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
+        help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
     )
 
     @app.callback()
@@ -84,7 +79,7 @@ def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
             app.add_typer(command or typer.Typer(help=summary), name=name)
         else:
             app.command(name, help=None if command else summary)(command or _common)
-    add_examples(app, EXAMPLES)
+    add_examples(app, read_examples("radfact.cli"))
     return app
 
 

@@ -1,13 +1,17 @@
-"""Options of the commands that belong to no option model: files, folders and prices."""
+"""Options that several commands have: input reports, files, folders and prices."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BeforeValidator, PositiveInt
 
+from radfact.io.columns import FIELDS, Missing, Section, check_columns
 from radfact.io.outputs import RESULTS_FOLDER, Output
+from radfact.options import Option, Options
 
 INPUT, JUDGE, SCORES, OUTPUT = "Input", "Judge", "Scores", "Output"
 """Panels of the help."""
@@ -45,3 +49,63 @@ DryRunOption = Annotated[
         rich_help_panel=JUDGE,
     ),
 ]
+
+
+class ColumnOptions(Options):
+    """A user's own names of columns."""
+
+    panel = "Input"
+
+    columns: Annotated[
+        Mapping[str, str] | None,
+        BeforeValidator(check_columns),
+        Option(
+            "Own names of columns or JSON fields, such as id=study,candidate=draft,reference=report. Fields: "
+            f"{', '.join(FIELDS)}.",
+            metavar="FIELD=NAME,...",
+            show_default=False,
+        ),
+    ] = None
+
+
+class InputOptions(ColumnOptions):
+    """The candidates and the references, if they are not in one file of pairs."""
+
+    candidates: Annotated[
+        Path | None, Option("Drafts (.jsonl) or COCO (.json); requires --references.", metavar="FILE")
+    ] = None
+    references: Annotated[
+        Path | None, Option("Manifest (.jsonl) with the reference reports, or COCO (.json).", metavar="FILE")
+    ] = None
+    missing: Annotated[
+        Missing,
+        Option(
+            "What to do if a reference has no candidate, or it is missing (null, NaN, N/A): stop, skip and list the "
+            "reference, or score an empty report."
+        ),
+    ] = "refuse"
+    section: Annotated[
+        Section | None,
+        Option(
+            "Part of the reports in a ReXrank file (.json) to score: findings (default), or report for findings and "
+            "impression.",
+            show_default=False,
+        ),
+    ] = None
+    limit: Annotated[
+        PositiveInt | None,
+        Option(
+            "Score a random subset of N samples, determined by the sample ids and --seed: the same for every system. "
+            "Default: all.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None
+    narrative: Annotated[
+        bool | None,
+        Option(
+            "Treat all reports as narratives and ignore regions / require grounded reports. Default: as in the file.",
+            flag="--narrative/--grounded",
+            show_default=False,
+        ),
+    ] = None

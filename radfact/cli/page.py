@@ -25,10 +25,6 @@ def page(
     Options that are not given keep the values of the run.
     """
     path = write_page(
-        folder,
-        manifest=options.manifest,
-        notes=options.notes or None,
-        unscored=options.unscored,
-        images=options.images,
+        folder, manifest=options.manifest, notes=options.notes or None, unscored=options.unscored, images=options.images
     )
     say(new_console(), f"Read the studies in {path}", wrap=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import inspect
 import re
 import signal
@@ -9,6 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import resources
+from io import TextIOWrapper
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -24,11 +27,17 @@ _WIDTH = 76
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _INTERRUPTED = 130
 """Exit code of Typer after Ctrl-C."""
+_PLAIN = {"\u2191": "^", "\u2193": "v", "\u2026": "...", "\u2013": "-", "\u2014": "-", "\u2212": "-", "\u00d7": "x"}
 _INTERRUPTION = f"interrupted; completed work is kept, and the same command resumes [{ErrorCode.INTERRUPTED}]"
 
 
 def run_command(app: Callable[[], Any], name: str) -> None:
     """Run a Typer app, and print an error as one line with its code in brackets, without a traceback."""
+    # Their encoding need not be UTF-8.
+    codecs.register_error("plain", lambda error: (_PLAIN.get(error.object[error.start], "?"), error.start + 1))  # type: ignore[attr-defined]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="plain")
     try:
         with _sigterm_as_interrupt():
             app()
@@ -101,6 +110,15 @@ class PlainCommand(_PlainHelp, TyperCommand):
 
 class PlainGroup(_PlainHelp, TyperGroup):
     """A group of commands with plain help."""
+
+
+def read_examples(package: str) -> dict[str, list[str]]:
+    """Read `examples.txt` of a package, with lines of the form COMMAND: EXAMPLE; the program itself has no COMMAND."""
+    examples: dict[str, list[str]] = {}
+    for line in (resources.files(package) / "examples.txt").read_text("utf-8").splitlines():
+        command, _, example = line.partition(": ")
+        examples.setdefault(command, []).append(example)
+    return examples
 
 
 def add_examples(app: typer.Typer, examples: Mapping[str, Sequence[str]], group: str = "") -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from radfact.errors import escape_for_terminal
+from radfact.errors import escape_for_terminal, list_some
 from radfact.languages import Language
 from radfact.progress import Price, describe_usage
 
@@ -53,7 +53,7 @@ def show_table(console: Console, table: PageTable) -> None:
 
 
 def describe_input(pairs: Pairs) -> str:
-    """Return how many records were read, skipped and paired."""
+    """Return how many records were read, skipped and paired, and where values are missing."""
     parts = [f"records read: {pairs.read}, skipped: {pairs.skipped}, pairs: {len(pairs)}"]
     if pairs.drawn_from is not None:
         parts.append(f", a random sample of {pairs.drawn_from}")
@@ -61,6 +61,7 @@ def describe_input(pairs: Pairs) -> str:
         parts.append(f", of these {len(pairs.empty_candidates)} with an empty candidate")
     if pairs.without_reference:
         parts.append(f"; drafts without a reference report, not scored: {len(pairs.without_reference)}")
+    parts += [f"\nno value in {field}: {list_some(places)}" for field, places in pairs.missing_values.items()]
     return "".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ MAX_MASK_PIXELS = 100_000_000
 _OVERHANG = 1.0
 
 
+T = TypeVar("T")
 _Pixels = Annotated[int, Field(gt=0, strict=True)]
 _Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
@@ -61,63 +62,41 @@ def read_coco(
 
     The text of an annotation is its caption, or else the name of its category; annotations of an image with the same
     text are one sentence. Its region is the segmentation (run-length encoding or polygons), or else the bbox in pixels.
-    An image without annotations has an empty report. Scores of detections are not looked at.
-
-    Args:
-        path: a dataset, or a list of results.
-        dataset: the dataset with the images and categories of a list of results.
-        faults: receives the first fault of every image with one, which then has no report; None to raise it.
+    An image without annotations has an empty report. Scores of detections are not looked at. A list of results takes
+    the images and categories of `dataset`. `faults` receives the first fault of every image with one, which then has no
+    report; without it, the first fault is raised.
     """
-    value = read_json(path)
+    value, prefix = read_json(path), ""
     if isinstance(value, dict):
-        content = validate_model(_Dataset, value, file=path)
-        return _reports(content, path, content.annotations, path, "annotations", faults)
-    if dataset is None:
-        message = (
-            "expected a COCO dataset {images, annotations, categories}; a list of results goes with one on the other "
-            "side, for the sizes of its images"
-        )
+        dataset, prefix = path, "annotations"
+    elif dataset is None:
+        message = "expected a COCO dataset {images, annotations, categories}; a list of results needs one of references"
         raise InputError(message, file=path, field="(top)")
-    if not isinstance(value, list):
+    elif not isinstance(value, list):
         raise InputError(f"expected a list, found {describe(value)}", file=path)
-    return _reports(validate_model(_Dataset, read_json(dataset), file=dataset), dataset, value, path, "", faults)
-
-
-def _reports(
-    dataset: _Dataset,
-    dataset_path: Path | str,
-    annotations: Sequence[Any],
-    path: Path | str,
-    field: str,
-    faults: dict[str, str] | None,
-) -> dict[str, list[Sentence]]:
-    """Return the reports of all images, in the dataset's order, but for those with `faults`."""
-    images: dict[str, _Image] = {}
-    keys: dict[str, str] = {}
-    seen_ids: dict[str, str] = {}
-    seen_keys: dict[str, str] = {}
-    for index, image in enumerate(dataset.images):
+    content = validate_model(_Dataset, value if prefix else read_json(dataset), file=dataset)
+    images, keys = dict[str, _Image](), dict[str, str]()
+    seen_ids, seen_keys = dict[str, str](), dict[str, str]()
+    for index, image in enumerate(content.images):
         place, key = f"images[{index}]", image.sample_id or image.id
-        check_unique_id(seen_ids, image.id, place, file=dataset_path, field="id")
-        check_unique_id(seen_keys, key, place, file=dataset_path, field="sample_id" if image.sample_id else "id")
+        check_unique_id(seen_ids, image.id, place, file=dataset, field="id")
+        check_unique_id(seen_keys, key, place, file=dataset, field="sample_id" if image.sample_id else "id")
         images[image.id], keys[image.id] = image, key
-    categories = {category.id: category.name for category in dataset.categories}
+    categories = {category.id: category.name for category in content.categories}
     drawn: dict[str, dict[str, list[Box | Mask]]] = {image: {} for image in images}
-    for index, value in enumerate(annotations):
+    for index, item in enumerate(content.annotations if prefix else value):
         try:
-            annotation = validate_model(_Annotation, value)
-            if annotation.image_id not in images:
-                raise _mismatch("image", annotation.image_id, "image_id")
-            regions = drawn[annotation.image_id].setdefault(_text(annotation, categories), [])
-            regions += _regions(annotation, images[annotation.image_id])
+            annotation = validate_model(_Annotation, item)
+            image = _find("image", annotation.image_id, images)
+            drawn[image.id].setdefault(_text(annotation, categories), []).extend(_regions(annotation, image))
         except InputError as error:
-            place = f"{field}[{index}]"
+            place = f"{prefix}[{index}]"
             where = f"{place}.{error.field}" if error.field else place
             fault = InputError(error.message, code=error.code, file=path, field=where)
             if faults is None:
                 raise fault from None
             # Even an invalid annotation may name its image.
-            named = keys.get(str(value.get("image_id")).strip()) if isinstance(value, dict) else None
+            named = keys.get(str(item.get("image_id")).strip()) if isinstance(item, dict) else None
             faults.setdefault(named or place, str(fault))
     return {
         keys[image]: [_sentence(text, regions) for text, regions in sentences.items()]
@@ -126,8 +105,10 @@ def _reports(
     }
 
 
-def _mismatch(kind: str, key: str, field: str) -> InputError:
-    return InputError(f"no {kind} has the id '{key}'", code=ErrorCode.MISMATCH, field=field)
+def _find(kind: str, key: str, known: Mapping[str, T]) -> T:
+    if key not in known:
+        raise InputError(f"no {kind} has the id '{key}'", code=ErrorCode.MISMATCH, field=f"{kind}_id")
+    return known[key]
 
 
 def _text(annotation: _Annotation, categories: Mapping[str, str]) -> str:
@@ -135,9 +116,7 @@ def _text(annotation: _Annotation, categories: Mapping[str, str]) -> str:
         return annotation.caption
     if annotation.category_id is None:
         raise InputError("expected a caption or a category_id", code=ErrorCode.MISSING_FIELD)
-    if annotation.category_id not in categories:
-        raise _mismatch("category", annotation.category_id, "category_id")
-    return categories[annotation.category_id]
+    return _find("category", annotation.category_id, categories)
 
 
 def _regions(annotation: _Annotation, image: _Image) -> list[Box | Mask]:
@@ -187,22 +166,19 @@ def decode_mask(
     mask: Mask, *, field: str = "", file: Path | str | None = None, line: int | None = None
 ) -> NDArray[np.bool_]:
     """Return the pixels of a COCO run-length mask, bool, (height, width)."""
-
-    def error(message: str, name: str) -> InputError:
-        return InputError(message, file=file, line=line, field=f"{field}.{name}" if field else name)
-
-    height, width = mask.size
+    (height, width), name, problem = mask.size, "counts", None
     if height * width > MAX_MASK_PIXELS:
-        raise error(f"expected at most {MAX_MASK_PIXELS} pixels, found {height} x {width}", "size")
-    try:
-        runs = mask.counts if isinstance(mask.counts, list) else _unpack_runs(mask.counts)
-    except ValueError as reason:
-        raise error(f"no run-length encoding: {reason}", "counts") from None
-    if any(run < 0 for run in runs) or sum(runs) != height * width:
-        raise error(
-            f"the runs must be non-negative and sum to {height} x {width} = {height * width} pixels, found {sum(runs)}",
-            "counts",
-        )
+        name, problem = "size", f"expected at most {MAX_MASK_PIXELS} pixels, found {height} x {width}"
+    else:
+        try:
+            runs = mask.counts if isinstance(mask.counts, list) else _unpack_runs(mask.counts)
+            if any(run < 0 for run in runs) or sum(runs) != height * width:
+                found = f"{height} x {width} = {height * width} pixels, found {sum(runs)}"
+                problem = f"the runs must be non-negative and sum to {found}"
+        except ValueError as reason:
+            problem = f"no run-length encoding: {reason}"
+    if problem:
+        raise InputError(problem, file=file, line=line, field=f"{field}.{name}" if field else name)
     # Runs go down the columns, alternately off and on.
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
 

@@ -11,38 +11,51 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from numbers import Number
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from radfact.errors import ErrorCode, InputError, field_name, list_columns
+from radfact.errors import ErrorCode, InputError, field_name
+from radfact.io.jsonl import open_atomic
 
-_MISSING = frozenset({"", "nan", "NaN"})
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+_BREAKS = ("\t", "\r", "\n")
 _SQLITE = b"SQLite format 3\0"
 _QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Read the columns and the rows of a table, without blank rows."""
+    """Read the columns and the rows of a table, without blank rows; a cell that `guard` changed is as before."""
     rows = _rows(Path(path))
     _, columns = next(rows, (1, []))
-    return columns, ((line, dict(zip(columns, cells, strict=True))) for line, cells in rows)
+    return columns, ((line, dict(zip(columns, map(_unguard, cells), strict=True))) for line, cells in rows)
 
 
-def stream_columns(
-    path: Path, columns: Sequence[str], optional: Sequence[str] = ()
-) -> Iterator[tuple[int, tuple[str | None, ...]]]:
-    """Yield (line, cells) of some columns for every row of a large table."""
-    rows = _rows(path)
-    _, header = next(rows, (1, []))
-    for column in columns:
-        if column not in header:
-            message = f"expected this column, found {list_columns(header)}"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=column)
-    # A missing column is read from an empty cell that is appended to every row.
-    indices = [header.index(name) if name in header else len(header) for name in (*columns, *optional)]
-    for line, row in rows:
-        row.append("")
-        yield line, tuple([None if (cell := row[index].strip()) in _MISSING else cell for index in indices])
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table whose cells no spreadsheet executes as a formula; a cell without a value is empty."""
+    table = [[guard(cell) for cell in row] for row in (columns, *rows)]
+    # Some spreadsheets also split at semicolons, and a carriage return alone would end a row.
+    is_plain = not any(isinstance(cell, str) and re.search("[;\r]", cell) for row in table for cell in row)
+    with open_atomic(path) as handle:
+        if is_plain:
+            csv.writer(handle, lineterminator="\n").writerows(table)
+        else:
+            csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(table)
+
+
+def guard(cell: Any) -> Any:
+    """Return a cell of a table with an apostrophe before a text that a spreadsheet could execute; numbers are kept."""
+    is_text = not (cell is None or isinstance(cell, Number))
+    return f"'{cell}" if is_text and _is_dangerous(str(cell)) else cell
+
+
+def _is_dangerous(text: str) -> bool:
+    # Also a text that looks guarded, so that it is read as it was.
+    return text.lstrip().startswith(_FORMULA) or text.startswith((*_BREAKS, "'"))
+
+
+def _unguard(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and _is_dangerous(cell[1:]) else cell
 
 
 def find_csv(root: Path, *names: str) -> Path | None:
@@ -52,11 +65,10 @@ def find_csv(root: Path, *names: str) -> Path | None:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line on which the row begins, from 1; cells) of the header and all rows that are not blank.
-
-    At most one row is in memory.
-    """
+    """Yield (line on which the row begins, from 1; cells) of the header and all rows that are not blank."""
     begins, width, reader = 1, None, csv.reader(())
+    # Python's limit of 131,072 characters is for files that do not close a quote, which `strict` finds.
+    csv.field_size_limit(2**31 - 1)
     code, unreadable = ErrorCode.INVALID_FORMAT, ErrorCode.FILE_UNREADABLE
     try:
         with _open(path) as handle:

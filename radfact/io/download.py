@@ -88,7 +88,13 @@ def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_
 
 def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> bool:
     """Send one request; False if the server does not know the range, so that the download must start again."""
-    done, headers = _resumable(part, has_checksum)
+    etag, headers = "", {}
+    with suppress(OSError):
+        etag = _etag_file(part).read_text(encoding="utf-8")
+    done = part.stat().st_size if part.exists() and (has_checksum or etag) else 0
+    if done:
+        # A checksum finds a mixture of two versions; without one, the server must not send the rest of another version.
+        headers = {"Range": f"bytes={done}-"} | ({} if has_checksum else {"If-Range": etag})
     # A compressed body has other ranges than the file.
     request = Request(url, headers={"Accept-Encoding": "identity", **headers})
     try:
@@ -123,18 +129,6 @@ def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_prog
     if size is not None and done < size:
         raise _unavailable(f"{url}: expected {size:,} bytes, received {done:,}; the same command resumes")
     return True
-
-
-def _resumable(part: Path, has_checksum: bool) -> tuple[int, dict[str, str]]:
-    """Return the bytes of a download that can be kept, and the headers of the request for the others."""
-    etag = ""
-    with suppress(OSError):
-        etag = _etag_file(part).read_text(encoding="utf-8")
-    done = part.stat().st_size if part.exists() and (has_checksum or etag) else 0
-    if not done:
-        return 0, {}
-    # A checksum finds a mixture of two versions; without one, the server must not send the rest of another version.
-    return done, {"Range": f"bytes={done}-"} | ({} if has_checksum else {"If-Range": etag})
 
 
 def _unavailable(message: str) -> RunError:

@@ -40,9 +40,7 @@ def resolve_model(name: Path | str, *, field: str | None = None, **options: Any)
     try:
         import huggingface_hub
     except ImportError:
-        message = (
-            f"no folder '{repo}', and downloading it from the Hub requires huggingface_hub: pip install huggingface_hub"
-        )
+        message = f"no folder '{repo}', and downloading it requires huggingface_hub: pip install huggingface_hub"
         raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field=field) from None
     options = {"revision": revision, "allow_patterns": list(MODEL_FILES), "ignore_patterns": ["*/*"], **options}
     with hub_errors(str(name), field=field), progress_on_terminals():

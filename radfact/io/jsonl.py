@@ -7,6 +7,7 @@ import json
 import os
 import re
 import zlib
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -15,8 +16,10 @@ from typing import IO, Any
 
 from radfact.errors import ErrorCode, InputError, field_name
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?P<colon>\s*:)?|[{}]')
-"""A text, a key with its colon, or the begin or end of an object in valid JSON."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?P<colon>\s*:)?|[{}]|-?Infinity')
+"""A text, a key with its colon, the begin or end of an object, or an infinity in valid JSON."""
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(?P<half>u[dD][89a-fA-F])|.)")
+"""An escape in valid JSON: both halves of a surrogate pair, one half, or something else."""
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of writing to an open file, for which Python does not name the file."""
 _NOT_WRITTEN = "cannot be written: "
@@ -45,15 +48,15 @@ def check_not_input(path: Path) -> None:
 
 @contextmanager
 def naming_file(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Name `path` in errors of the operating system about an open file, or about `temporary` and the files in it."""
+    """Name `path` in errors of the operating system about it, its folder, or about `temporary` and the files in it."""
     try:
         yield
     except OSError as error:
         name = None if error.filename is None else Path(os.fsdecode(error.filename))
-        if name is None and error.errno in WRITE_ERRORS:
-            final = path
-        elif name is not None and temporary is not None and name.is_relative_to(temporary):
+        if name is not None and temporary is not None and name.is_relative_to(temporary):
             final = path / name.relative_to(temporary)
+        elif error.errno in WRITE_ERRORS if name is None else name in path.parents:
+            final = path
         else:
             raise
         reason = str(error.strerror).removeprefix(_NOT_WRITTEN)
@@ -69,14 +72,6 @@ def create_folder(folder: Path) -> None:
             path.mkdir(mode=0o700 if private_files.get() else 0o777, exist_ok=True)
 
 
-def create_parent(path: Path) -> None:
-    """Create the folder of a file like `create_folder`; an `OSError` names the file."""
-    try:
-        create_folder(path.parent)
-    except OSError as error:
-        raise OSError(error.errno, f"{_NOT_WRITTEN}{error.strerror}", str(path)) from error
-
-
 def open_private(path: Path | str, flags: int) -> int:
     """Open a file descriptor as `opener` of `open`; with `private_files`, only the owner can read a new file."""
     return os.open(path, flags, 0o600 if private_files.get() else 0o666)
@@ -84,16 +79,13 @@ def open_private(path: Path | str, flags: int) -> int:
 
 @contextmanager
 def open_atomic(path: Path | str, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file next to `path` for writing, and rename it to `path` if the block ends without error.
-
-    Missing parent folders are created.
-    """
+    """Open a temporary file next to `path`, in a new folder if needed, and rename it if the block has no error."""
     path = Path(path)
     check_not_input(path)
-    create_parent(path)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         with naming_file(path, temporary):
+            create_folder(path.parent)
             # Never replaces an existing file.
             encoding = None if "b" in mode else "utf-8"
             with open(temporary, mode.replace("w", "x"), encoding=encoding, opener=open_private) as handle:
@@ -113,10 +105,7 @@ def dumps(row: Any) -> str:
 
 
 class CompressedRows(Sequence[dict[str, Any]]):
-    """JSON objects in memory as compressed bytes, 0.7 KiB instead of 8.8 KiB for the details of RadFact.
-
-    Each is decoded when it is read.
-    """
+    """JSON objects in memory as compressed bytes, decoded when they are read: 0.7 KiB instead of 8.8 for RadFact."""
 
     def __init__(self) -> None:
         self._rows: list[bytes] = []
@@ -185,12 +174,9 @@ def read_text(path: Path | str) -> str:
         return _decode(Path(path).read_bytes(), path).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: Path | str, *, allow_nan: bool = False) -> Any:
-    """Read one JSON document.
-
-    With `allow_nan`, NaN and infinities are null; data sets from pandas have NaN for missing values.
-    """
-    return parse_json(read_text(path), path, allow_nan=allow_nan)
+def read_json(path: Path | str) -> Any:
+    """Read one JSON document; NaN, which pandas writes for a missing value, is null."""
+    return parse_json(read_text(path), path)
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -220,27 +206,38 @@ def read_lines(path: Path | str) -> Iterator[str]:
             offset += len(line)
 
 
-def parse_json(
-    text: str, path: Path | str, *, first_line: int = 1, field: str | None = None, allow_nan: bool = False
-) -> Any:
+def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str | None = None) -> Any:
     """Parse one JSON document."""
-    line, code = first_line, ErrorCode.INVALID_FORMAT
+    line, code, offset = first_line, ErrorCode.INVALID_FORMAT, None
     try:
-        return (_nan_decoder if allow_nan else _decoder).decode(text)
+        value = _decoder.decode(text)
+        # Fast for the texts without such an escape, which are most.
+        escapes = _ESCAPE.finditer(text) if "\\ud" in text or "\\uD" in text else ()
+        if (offset := next((escape.start() for escape in escapes if escape["half"]), None)) is None:
+            return value
+        message, code = "expected a text of Unicode characters, found half of a surrogate pair", ErrorCode.INVALID_VALUE
     except json.JSONDecodeError as error:
         message, line = f"not JSON: {error.msg} at column {error.colno}", first_line + error.lineno - 1
     except _DuplicateKeyError:
-        key, offset = _find_duplicate_key(text)
         message, code = "duplicate key of an object, expected one value", ErrorCode.DUPLICATE
-        line += text.count("\n", 0, offset)
-        field = f"{field}.{field_name(key)}" if field else field_name(key)
+        offset = _find_duplicate_key(text)
+    except _InfinityError as error:
+        message = f"expected a finite number or null, found {error}"
+        offset = next(token.start() for token in _TOKEN.finditer(text) if token[0] == str(error))
     except (ValueError, RecursionError) as error:
-        # NaN, or integers of thousands of digits and nesting of thousands of levels, which Python refuses.
+        # Integers of thousands of digits and nesting of thousands of levels, which Python refuses.
         message = f"not JSON that can be read: {error}"
+    if offset is not None:
+        line += text.count("\n", 0, offset)
+        *_, key = ("", *(path[-1] for path, _, begin in _iter_keys(text) if begin <= offset))
+        field = ".".join(filter(None, (field, field_name(key))))
     raise InputError(message, code=code, file=path, line=line, field=field)
 
 
 class _DuplicateKeyError(Exception): ...
+
+
+class _InfinityError(Exception): ...
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -250,26 +247,44 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"expected a finite number or null, found {name}")
+def _parse_constant(name: str) -> None:
+    if name != "NaN":
+        raise _InfinityError(name)
 
 
 # Created once: json.loads would create one for each line, which takes half of its time.
-_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_refuse_constant)
-_nan_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=lambda _: None)
+_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_parse_constant)
 
 
-def _find_duplicate_key(text: str) -> tuple[str, int]:
-    """Return the first duplicate key of a valid document that has one, and its offset."""
-    objects: list[set[str]] = []
+KeyLines = Mapping[tuple[str, ...], int]
+
+
+def key_lines(text: str) -> KeyLines:
+    """Return the line of each key of a valid document of nested objects."""
+    ends = [end.start() for end in re.finditer("\n", text)]
+    return {path: bisect(ends, offset) + 1 for path, _, offset in _iter_keys(text)}
+
+
+def _iter_keys(text: str) -> Iterator[tuple[tuple[str, ...], int, int]]:
+    """Yield the path of each key of a valid document, the number of its object, and its offset."""
+    path, objects, count = list[str](), list[int](), 0
     for token in _TOKEN.finditer(text):
         if token[0] == "{":
-            objects.append(set())
+            path.append("")
+            objects.append(count := count + 1)
         elif token[0] == "}":
+            path.pop()
             objects.pop()
         elif token["colon"] is not None:
-            key = json.loads(token[0].removesuffix(token["colon"]))
-            if key in objects[-1]:
-                return key, token.start()
-            objects[-1].add(key)
+            path[-1] = json.loads(token[0].removesuffix(token["colon"]))
+            yield tuple(path), objects[-1], token.start()
+
+
+def _find_duplicate_key(text: str) -> int:
+    """Return the offset of the first duplicate key of a valid document that has one."""
+    seen = set[tuple[int, str]]()
+    for path, number, offset in _iter_keys(text):
+        if (number, path[-1]) in seen:
+            return offset
+        seen.add((number, path[-1]))
     raise AssertionError("no duplicate key")

@@ -88,6 +88,9 @@ def lock_output(
         yield True
         return
     inputs = tuple(Path(item).resolve() for item in inputs)
+    # Files of results hold the names of files, as UTF-8.
+    if unknown := [item for item in (real, *inputs) if str(item).encode(errors="replace") != os.fsencode(item)]:
+        raise InputError("expected a path in UTF-8; rename the file or folder", file=unknown[0])
     _check_kind(path, output)
     _check_inputs(path, output, inputs)
     _check_origin(path, output, overwrite)
@@ -123,7 +126,7 @@ def _release(lock: FileLock, lock_file: Path, created: Sequence[Path]) -> None:
 def _record_content(folder: Path, content: str) -> Iterator[None]:
     """Record the content of a folder if the block writes to it."""
     _finish_replacement(folder)
-    if _read_record(folder).get("content") == content:
+    if _read_record(folder)["content"] == content:
         yield
         return
     before = _entries(folder)
@@ -148,9 +151,13 @@ def replace_files(folder: Path) -> Iterator[Path]:
         create_folder(new)
         yield new
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if not path.is_dir())
-        for name in names:
-            _check_replaceable(folder / name)
-        write_json(new / RECORD, {"content": _read_record(folder).get("content", ""), "files": names})
+        # Every reason why a file cannot be moved is found before the first one is moved.
+        for path in (folder / name for name in names):
+            check_not_input(path)
+            create_folder(path.parent)
+            if path.is_dir() and not path.is_symlink():
+                raise _conflict("expected a file, found a folder", path)
+        write_json(new / RECORD, {"content": _read_record(folder)["content"], "files": names})
         new.rename(folder / _COMMIT)
     _finish_replacement(folder)
 
@@ -181,20 +188,12 @@ def _removed_on_failure(new: Path, final: Path) -> Iterator[None]:
         raise
 
 
-def _check_replaceable(path: Path) -> None:
-    """Find every reason why a file cannot be moved to a path before the first one is moved."""
-    check_not_input(path)
-    create_folder(path.parent)
-    if path.is_dir() and not path.is_symlink():
-        raise InputError("expected a file, found a folder", code=ErrorCode.OUTPUT_CONFLICT, file=path)
-
-
 def _finish_replacement(folder: Path) -> None:
     """Move the complete files of `replace_files` into their folder; its record, which lists them, moves last."""
     new = folder / _COMMIT
     if (new / RECORD).is_file():
-        names = _recorded_files(new)
-        for name in {*_recorded_files(folder)}.difference(names):
+        names = _read_record(new)["files"]
+        for name in {*_read_record(folder)["files"]}.difference(names):
             path = folder / name
             path.unlink(missing_ok=True)
             with suppress(OSError):  # not empty
@@ -217,10 +216,10 @@ def finish_interrupted(folder: Path) -> None:
 
 def record_files(folder: Path, files: Iterable[Path]) -> None:
     """Add files to the record of an output folder, if it has one, so that the next run replaces them."""
-    if record := _read_record(folder):
-        names = {path.relative_to(folder).as_posix() for path in files}
-        if new := names.difference(record["files"]):
-            write_json(folder / RECORD, {**record, "files": sorted({*record["files"], *new})})
+    record = _read_record(folder)
+    new = {path.relative_to(folder).as_posix() for path in files}.difference(record["files"])
+    if record["content"] and new:
+        write_json(folder / RECORD, {**record, "files": sorted({*record["files"], *new})})
 
 
 def _conflict(message: str, path: Path) -> InputError:
@@ -230,18 +229,15 @@ def _conflict(message: str, path: Path) -> InputError:
 def _check_inputs(path: Path, output: Output, inputs: Sequence[Path]) -> None:
     """Refuse an output that is an input or contains one."""
     is_folder = output.kind == "folder"
-    written = [*output.files(path), *(path / name for name in (_recorded_files(path) if is_folder else ()))]
+    written = [*output.files(path), *(path / name for name in (_read_record(path)["files"] if is_folder else ()))]
     for item in inputs:
-        content = [item, *(item / name for name in _recorded_files(item))]
+        content = [item, *(item / name for name in _read_record(item)["files"])]
         if any(is_same_file(file, part) for file in written for part in content):
-            raise _conflict(
-                "expected an output other than the inputs, found an input of this command; choose another output", path
-            )
+            raise _conflict("expected another path, found an input of this command; choose another output", path)
         is_inside = output.kind != "file" and item.is_relative_to(path.resolve())
-        if is_inside and not (output.resumes or (is_folder and _read_record(path))):
-            raise _conflict(
-                f"expected a folder without inputs of this command, found {item}; choose another output folder", path
-            )
+        if is_inside and not (output.resumes or (is_folder and _read_record(path)["content"])):
+            message = f"expected a folder without inputs of this command, found {item}; choose another output folder"
+            raise _conflict(message, path)
 
 
 def _check_kind(path: Path, output: Output) -> None:
@@ -272,22 +268,17 @@ def _check_origin(path: Path, output: Output, overwrite: bool) -> None:
             if file.exists() or file.is_symlink():
                 raise _conflict("already exists; choose another file, or add --overwrite to replace it", file)
         return
-    record = _read_record(path)
-    if record.get("content") == output.content:
+    content = _read_record(path)["content"]
+    if content == output.content:
         return
     # Hidden files come from file managers or from a run that stopped at this check.
-    entries = path.iterdir() if path.is_dir() else ()
-    foreign = sorted(
-        entry.name for entry in entries if not entry.name.startswith(".") and not (entry / RECORD).is_file()
-    )
-    if record or foreign:
-        origin = f"files of {record['content']!r}" if record else "files that this command did not write"
+    entries = [entry for entry in (path.iterdir() if path.is_dir() else ()) if not entry.name.startswith(".")]
+    foreign = sorted(entry.name for entry in entries if not (entry / RECORD).is_file())
+    if content or foreign:
+        origin = f"files of {content!r}" if content else "files that this command did not write"
         names = f" ({list_some(foreign)})" if foreign else ""
-        raise _conflict(
-            f"contains {origin}{names}; choose another folder, or add --overwrite to replace files of the same name "
-            "and keep the others",
-            path,
-        )
+        hint = "choose another folder, or add --overwrite to replace files of the same name and keep the others"
+        raise _conflict(f"contains {origin}{names}; {hint}", path)
 
 
 def _entries(folder: Path) -> set[str]:
@@ -295,21 +286,14 @@ def _entries(folder: Path) -> set[str]:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of an output folder with its content and the files of the last run; empty without a record."""
-    try:
+    """Return the content of an output folder and the files of the last run; empty without a record."""
+    with suppress(InputError):
         match read_json(folder / RECORD):
-            case {"content": str(), "files": [*files]} as record if all(isinstance(name, str) for name in files):
+            case {"content": str(content), "files": [*files]} if all(isinstance(name, str) for name in files):
                 # A record must not name files outside its folder.
-                is_safe = all(not Path(name).is_absolute() and ".." not in Path(name).parts for name in files)
-                return record if is_safe else {}
-    except InputError:
-        pass
-    return {}
-
-
-def _recorded_files(folder: Path) -> list[str]:
-    names: list[str] = _read_record(folder).get("files", [])
-    return names
+                if not any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+                    return {"content": content, "files": files}
+    return {"content": "", "files": []}
 
 
 def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileLock | None:
@@ -327,10 +311,7 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
         except PermissionError:
             if not lock_file.exists():
                 return None  # the code that writes the files reports the reason
-            message = (
-                "the lock file belongs to another user and is not writable; ask its owner to make it writable, "
-                "remove it if no run is active, or choose another output"
-            )
+            message = "the lock file of another user is not writable; remove it if no run is active, or ask its owner"
             raise InputError(message, code=ErrorCode.LOCKED, file=lock_file) from None
         except (OSError, NotImplementedError):
             return None
@@ -339,14 +320,9 @@ def _acquire(lock_file: Path, path: Path, command: str, *, waits: bool) -> FileL
         with suppress(OSError):  # on a full disk, for example, the lock works without its description
             lock_file.write_text(json.dumps(process), encoding="utf-8")
         return lock
-    message = f"locked by {_holder(lock_file)}; wait until it ends, or choose another output"
+    holder = "another process"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        row = json.loads(lock_file.read_text(encoding="utf-8"))
+        holder = f"process {row['pid']} on {row['host']} ({row['command']}, since {row['since']})"
+    message = f"locked by {holder}; wait until it ends, or choose another output"
     raise InputError(message, code=ErrorCode.LOCKED, file=path)
-
-
-def _holder(lock_file: Path) -> str:
-    """Return a description of the process that holds a lock."""
-    try:
-        holder = json.loads(lock_file.read_text(encoding="utf-8"))
-        return f"process {holder['pid']} on {holder['host']} ({holder['command']}, since {holder['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, get_args
 
-from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, brief, check_unique_id, describe, list_columns, list_some
-from radfact.io.jsonl import read_json, read_jsonl
-from radfact.io.options import Missing, Section
-from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
-from radfact.records import (
-    NO_CLUSTERS,
-    Id,
-    Pair,
-    Pairs,
-    PatientContext,
-    Report,
-    Row,
-    Sentence,
-    parse_sentences,
-    validate_model,
+from radfact.errors import EMPTY_TEXT, ErrorCode, InputError, brief, check_unique_id, describe, list_some
+from radfact.io.columns import (
+    NAMES,
+    PATIENT,
+    Columns,
+    Layout,
+    Missing,
+    Place,
+    Section,
+    check_columns,
+    find_columns,
+    inside,
+    with_own_names,
 )
+from radfact.io.jsonl import key_lines, read_json, read_jsonl, read_text
+from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
+from radfact.records import NO_CLUSTERS, Pair, Pairs, PatientContext, Report, Sentence, is_missing, parse_sentences
 
 PairLike = Pair | Mapping[str, Any]
 """A pair, or an object `{example_id, prediction, target}` as in the published files."""
@@ -31,83 +33,66 @@ ReportLike = Report | Sequence[Sentence | Mapping[str, Any]]
 
 _CLUSTER_COLUMNS = ("patient_id", "study_id")
 """Columns that give the clusters if none is named; the first one with a value is used."""
-_PATIENT = (*_CLUSTER_COLUMNS, "age", "indication", "comparison")
-_FAILURES = "failures.jsonl"
 _NO_CANDIDATE = "no candidate report"
-_PUBLISHED = ("example_id", "prediction", "target")
-_REFERENCES = ("grounded_findings", "findings", "report")
-"""Fields of a manifest that may hold the reference; the first one with a value does."""
-_EXPECTED_REPORT = "expected a list of {text, boxes} or one narrative, found"
+_NO_REPORT = "expected a report, found a missing value; an empty report is an empty text"
+_DRAFTS = {"id": NAMES["id"], "candidate": ("report", *NAMES["candidate"])}
+_MANIFEST = {"id": NAMES["id"]}
+_REFERENCES = ("grounded_findings", "findings", "report", *NAMES["reference"])
+"""Fields of a manifest that may hold a reference, in this order."""
 
-Place = dict[str, Any]
-"""Where a row is, as arguments of an error: file and line or field."""
-
-
-class _Example(Row):
-    """A row of the published layout, whose reports are checked apart."""
-
-    example_id: Id
-    prediction: Any
-    target: Any
-
-
-class _Keyed(Row):
-    """What a draft and a record of a manifest have in common."""
-
-    sample_id: Id
+_Rows = Iterable[tuple[Place, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a file holds of a study, with its row, which may have the patient; a report that it lacks is None."""
+    """What a file holds of a study, with the needed fields of its row and the names of reports that it lacks."""
 
     candidate: Report | None = None
     reference: Report | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
     place: Place = field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+    @property
+    def where(self) -> str:
+        """The line of the row, or its path in a document."""
+        return f"line {self.place['line']}" if "line" in self.place else str(self.place.get("field"))
 
 
 _Records = Mapping[str, _Record]
-_ReadRow = Callable[[dict[str, Any], Place], _Record]
 
 
-def read_pairs(path: Path | str, *, cluster: str | None = None, section: Section | None = None) -> Pairs:
-    """Read candidates and references from one file, in one of the published layouts.
+def read_pairs(
+    path: Path | str,
+    *,
+    missing: Missing = "refuse",
+    cluster: str | None = None,
+    section: Section | None = None,
+    columns: Columns | None = None,
+) -> Pairs:
+    """Read candidates and references from one file.
 
-    `.json`: a list of `{example_id, prediction, target}` whose reports are lists of `{text, boxes}`.
-    `.csv`: a table with the columns `example_id, prediction, target` whose reports are narratives; an empty cell is
-    an empty report. Rows of both may have further fields, which can name the clusters of samples, or hold the age,
-    indication and comparison of the patient (`PatientContext`).
-    `.json` of ReXrank: an object with a study by id (`radfact.io.rexrank`).
+    A list of objects (`.json`), one object per line (`.jsonl`) or a table (`.csv`) with `id`, `candidate` and
+    `reference`, or `example_id`, `prediction` and `target`; or an object of ReXrank (`.json`) with a study by id
+    (`radfact.io.rexrank`). A report is a list of `{text, boxes}` or one narrative; an empty cell is an empty report.
+    Null, NaN and texts such as `nan`, `None` or `N/A` are a missing report. Rows may have further fields, which can
+    name the clusters of samples, or hold the age, indication and comparison of the patient (`PatientContext`).
 
     Args:
         path: the file.
+        missing: as in `read_candidates_and_references`. A pair without a reference is skipped and counted.
         cluster: column or field that is the same for samples that belong together, which are then resampled together;
             "none" for no clusters. By default `patient_id`, or else `study_id`, if rows have it.
         section: of a ReXrank file: `findings` (default), or `report` for findings and impression.
+        columns: names in the file by field: `id`, `candidate`, `reference` and those of the patient.
 
     Raises:
         InputError: the file cannot be read or is invalid; the error has the line or the path of the field.
     """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    value: Any = read_json(path) if suffix == ".json" else None
-    if is_rexrank(value):
-        records = _read_studies(value, path, section)
-    else:
-        _refuse_section(section, path)
-        if suffix == ".json":
-            rows = _grounded_rows(value, path)
-        elif suffix == ".csv":
-            rows = _narrative_rows(path)
-        else:
-            message = (
-                "expected .json (grounded pairs, or a ReXrank file) or .csv (example_id,prediction,target); "
-                "drafts and a manifest are given as --candidates and --references"
-            )
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-        records = _read_published(rows)
-    return _pair_up(_candidates(records, path), records, (path, path), cluster=cluster)
+    path, columns = Path(path), check_columns(columns or {})
+    _check_section(section, columns, path)
+    records = _read(path, NAMES, columns, cluster=cluster, section=section)
+    return _pair_up(records, records, (path, path), missing=missing, cluster=cluster)
 
 
 def read_candidates_and_references(
@@ -117,16 +102,16 @@ def read_candidates_and_references(
     missing: Missing = "refuse",
     cluster: str | None = None,
     section: Section | None = None,
+    columns: Columns | None = None,
 ) -> Pairs:
-    """Read drafts and the records that hold their references: JSON Lines keyed by `sample_id`, or COCO files (.json).
+    """Read drafts and the records that hold their references: JSON Lines, tables, or COCO or ReXrank files (.json).
 
-    Either may also be a ReXrank file (.json), by the ids of its studies.
-
-    A draft has a `report`: a list of sentences or one narrative. The reference of a record is `grounded_findings`, or
-    else `findings`, or else `report`. Records where all of these are null, and records of splits without any draft, are
-    skipped and counted; drafts of the former are named in the result. Every draft must have a record, which may also
-    hold the age, indication and comparison of the patient (`PatientContext`). For COCO files see
-    `radfact.io.coco.read_coco`; a list of results as candidates takes sizes and categories from the references.
+    A draft has a `sample_id` and a `report`: a list of sentences or one narrative. The reference of a record is
+    `grounded_findings`, or else `findings`, or else `report`; names of `read_pairs` are accepted as well. Records where
+    all of these are missing, and records of splits without any draft, are skipped and counted; drafts of the former are
+    named in the result. Every draft must have a record, which may also hold the age, indication and comparison of the
+    patient (`PatientContext`). For COCO files see `radfact.io.coco.read_coco`; a list of results as candidates takes
+    sizes and categories from the references.
 
     Args:
         candidates: drafts, or a COCO dataset or list of results.
@@ -136,35 +121,32 @@ def read_candidates_and_references(
             if it lists the sample.
         cluster: as in `read_pairs`, a field of the references.
         section: as in `read_pairs`.
+        columns: as in `read_pairs`. Both files have the same name for the id.
 
     Raises:
         InputError: naming file, line and field, or the first ids that have no counterpart.
     """
-    if missing not in get_args(Missing):
-        message = f"expected one of {', '.join(get_args(Missing))}, found {missing!r}"
-        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="missing")
-    candidates, references = Path(candidates), Path(references)
-    if section is not None and read_rexrank(references) is None and read_rexrank(candidates) is None:
-        _refuse_section(section, references)
-    recorded = _read_records(references, section, lambda row, place: _manifest_record(row, place, cluster))
-    drafted = _read_records(candidates, section, _draft, references if _is_json(references) else None)
-    paired = _pair_up(
-        _candidates(drafted, candidates), recorded, (candidates, references), missing=missing, cluster=cluster
-    )
+    candidates, references, columns = Path(candidates), Path(references), check_columns(columns or {})
+    _check_section(section, columns, references, candidates)
+    recorded = _read(references, _MANIFEST, columns, cluster=cluster, section=section)
+    drafted = _read(candidates, _DRAFTS, columns, section=section, dataset=references)
+    paired = _pair_up(drafted, recorded, (candidates, references), missing=missing, cluster=cluster)
     models = (draft.row.get("model") for draft in drafted.values())
     return replace(paired, models=tuple(dict.fromkeys(model for model in models if isinstance(model, str))))
 
 
 def read_drafts(path: Path | str) -> dict[str, Report]:
-    """Read the reports of a drafts file (JSON Lines) by `sample_id`."""
-    path = Path(path)
-    return _candidates(_read_keyed(path, _draft), path)
+    """Read the reports of a drafts file (JSON Lines) by id, without those that are missing."""
+    drafts = _records(_file_rows(Path(path), _DRAFTS, {}), _DRAFTS, {})
+    return {key: draft.candidate for key, draft in drafts.items() if draft.candidate is not None}
 
 
-def read_references(path: Path | str) -> dict[str, Report]:
-    """Read the reports of a manifest, or of drafts, by `sample_id`; rows without a report are skipped."""
-    records = _read_keyed(Path(path), lambda row, place: _manifest_record(row, place, None))
-    return {key: record.reference for key, record in records.items() if record.reference}
+def read_rows(path: Path, columns: Columns) -> dict[str, Mapping[str, Any]]:
+    """Read the rows with a reference of a table of pairs, or of JSON Lines, by id; checked as before scoring."""
+    layout = NAMES if path.suffix.lower() == ".csv" else _MANIFEST
+    rows = list(_file_rows(path, layout, columns))
+    records = _records(rows, layout, columns, NO_CLUSTERS).items()
+    return {key: row for (key, record), (_, row) in zip(records, rows, strict=True) if record.reference is not None}
 
 
 def read_clusters(
@@ -190,8 +172,8 @@ def _labels(row: Mapping[str, Any], place: Place, names: Sequence[str]) -> dict[
     for name in names:
         value = row.get(name)
         if isinstance(value, bool) or not isinstance(value, str | int | None):
-            raise InputError(f"expected text, a whole number or null, found {brief(value)}", **_inside(place, name))
-        labels[name] = None if value is None else str(value).strip() or None
+            raise InputError(f"expected text, a whole number or null, found {brief(value)}", **inside(place, name))
+        labels[name] = None if is_missing(value) else str(value).strip() or None
     return labels
 
 
@@ -207,31 +189,36 @@ def as_pairs(
             raise InputError(f"expected as many references as candidates, {found}", code=ErrorCode.MISMATCH)
         items = [Pair(str(i), *reports) for i, reports in enumerate(zip(items, targets, strict=True))]
     elif items and all(isinstance(item, Mapping) for item in items):
-        records = _read_published(({"file": None, "field": f"[{index}]"}, item) for index, item in enumerate(items))
-        return _pair_up(_candidates(records, None), records, None)
+        records = _records(_listed_rows(items), NAMES, {})
+        for record in records.values():
+            if None in (record.candidate, record.reference):
+                raise InputError(_NO_REPORT, **inside(record.place, record.missing[0]))
+        return _pair_up(records, records, None)
     seen: set[str] = set()
     pairs = []
     for item in items:
         if not isinstance(item, Pair):
-            raise InputError(
-                "expected pairs or objects {example_id, prediction, target}; only RadFact.score takes a list of "
-                f"candidates and the list of their references; found {describe(item)}"
-            )
+            hint = "only RadFact.score takes a list of candidates and the list of their references"
+            raise InputError(f"expected pairs or objects {{id, candidate, reference}}; {hint}; found {describe(item)}")
         if item.sample_id in seen:
             raise InputError(f"duplicate id '{item.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
         seen.add(item.sample_id)
         candidate, reference = _checked_report(item, "candidate"), _checked_report(item, "reference")
         pairs.append(replace(item, candidate=candidate, reference=reference))
-    if isinstance(candidates, Pairs):
-        return replace(candidates, pairs=tuple(pairs))
-    return Pairs(tuple(pairs), read=len(pairs), numbered=references is not None)
+    numbered = references is not None
+    read = candidates if isinstance(candidates, Pairs) else Pairs((), read=len(pairs), numbered=numbered)
+    return replace(read, pairs=tuple(pairs))
 
 
 def _checked_report(pair: Pair, side: str) -> Report:
     """Return a report of a pair; sentences that are valid already are not checked again."""
     value: Any = getattr(pair, side)
-    is_valid = isinstance(value, list) and all(isinstance(item, Sentence) for item in value)
-    return value if isinstance(value, str) or is_valid else _report({side: value}, side, {"field": pair.sample_id})
+    if isinstance(value, list) and all(isinstance(item, Sentence) for item in value):
+        return value
+    report = _report({side: value}, side, {"field": pair.sample_id})
+    if report is None:
+        raise InputError(_NO_REPORT, field=f"{pair.sample_id}.{side}")
+    return value if isinstance(value, str) else report
 
 
 def _list(values: Any) -> list[Any]:
@@ -241,7 +228,7 @@ def _list(values: Any) -> list[Any]:
 
 
 def _pair_up(
-    drafted: Mapping[str, Report],
+    drafted: _Records,
     recorded: _Records,
     files: tuple[Path, Path] | None,
     *,
@@ -249,26 +236,25 @@ def _pair_up(
     cluster: str | None = None,
 ) -> Pairs:
     """Pair candidates with the references of the same id. See `read_candidates_and_references`."""
+    if missing not in get_args(Missing):
+        message = f"expected one of {', '.join(get_args(Missing))}, found {missing!r}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="missing")
     candidates, references = files or (None, None)
-    unknown = [key for key in drafted if key not in recorded]
-    if unknown:
-        message = (
-            f"{_counted(unknown, 'candidate')} not in {references}; drafts of other studies can be shown on the page "
-            "from another file, --unscored FILE"
-        )
+    if unknown := [key for key in drafted if key not in recorded]:
+        hint = "drafts of other studies can be shown on the page from another file, --unscored FILE"
+        message = f"{_counted(unknown, 'candidate')} not in {references}; {hint}"
         raise InputError(message, code=ErrorCode.MISMATCH, file=candidates)
     with_reference = {key: record.reference for key, record in recorded.items() if record.reference is not None}
+    with_candidate = {key: draft.candidate for key, draft in drafted.items() if draft.candidate is not None}
     split_of = {key: str(record.row.get("split")) for key, record in recorded.items()}
     splits = {split_of[key] for key in drafted}
-    unmatched = [key for key in with_reference if key not in drafted and split_of[key] in splits]
-    reasons = _missing_reasons(candidates, unmatched) if candidates and unmatched else {}
+    unmatched = [key for key in with_reference if key not in with_candidate and split_of[key] in splits]
+    reasons = _missing_reasons(candidates, drafted, unmatched)
     if unmatched and missing == "refuse":
-        message = (
-            f"{_counted(unmatched, 'reference')} without a candidate in {candidates} (first: {reasons[unmatched[0]]}); "
-            "give --missing skip to score the others alone, or --missing empty to count each as an empty report"
-        )
+        hint = "give --missing skip to score the others alone, or --missing empty to count each as an empty report"
+        message = f"{_counted(unmatched, 'reference')} without a candidate (first: {reasons[unmatched[0]]}); {hint}"
         raise InputError(message, code=ErrorCode.MISMATCH, file=references)
-    reports = {key: report for key, report in drafted.items() if key in with_reference}
+    reports = {key: report for key, report in with_candidate.items() if key in with_reference}
     skipped = len(recorded) - len(reports) - len(unmatched)
     if missing == "empty":
         reports |= {key: "" if isinstance(with_reference[key], str) else [] for key in unmatched}
@@ -278,14 +264,20 @@ def _pair_up(
         Pair(key, report, with_reference[key], label, PatientContext.of(recorded[key].row))
         for (key, report), label in zip(reports.items(), clusters, strict=True)
     )
+    places: dict[str, list[str]] = {}
+    for record in [*(drafted.values() if drafted is not recorded else ()), *recorded.values()]:
+        for name in record.missing:
+            file = record.place.get("file")
+            places.setdefault(f"{file.name}: {name}" if file else name, []).append(record.where)
     return Pairs(
         tuple(pairs),
         read=len(recorded),
         skipped=skipped,
         without_candidate=reasons if missing == "skip" else {},
-        without_reference=tuple(key for key in drafted if key not in with_reference),
+        without_reference=tuple(key for key in with_candidate if key not in with_reference),
         files=tuple(dict.fromkeys(files or ())),
         cluster_by=by,
+        missing_values=places,
     )
 
 
@@ -293,135 +285,123 @@ def _counted(ids: Sequence[str], noun: str) -> str:
     return f"{len(ids)} {noun}{'' if len(ids) == 1 else 's'} ({list_some(ids)})"
 
 
-def _missing_reasons(candidates: Path, sample_ids: Sequence[str]) -> dict[str, str]:
+def _missing_reasons(candidates: Path | None, drafted: _Records, sample_ids: Sequence[str]) -> dict[str, str]:
     """Return why samples have no candidate, by `failures.jsonl` of the command that wrote the candidates."""
-    path = candidates.with_name(_FAILURES)
-    rows = [row for _, row in read_jsonl(path)] if path.is_file() else []
-    failures = {row.get("sample_id"): row.get("reason") for row in rows if row.get("source") == candidates.name}
-    return {key: f"{_NO_CANDIDATE}: {failures[key]}" if failures.get(key) else _NO_CANDIDATE for key in sample_ids}
+    failures: dict[Any, Any] = {}
+    if candidates and sample_ids and (path := candidates.with_name("failures.jsonl")).is_file():
+        rows = (row for _, row in read_jsonl(path))
+        failures = {row.get("sample_id"): row.get("reason") for row in rows if row.get("source") == candidates.name}
+    reasons = {key: failures.get(key) or (drafted[key].where if key in drafted else "") for key in sample_ids}
+    return {key: f"{_NO_CANDIDATE}: {why}" if why else _NO_CANDIDATE for key, why in reasons.items()}
 
 
-def _candidates(records: _Records, path: Path | None) -> dict[str, Report]:
-    """Return the candidates of records, all of which must have one."""
-    for key, record in records.items():
-        if record.candidate is None:
-            message = (
-                "expected the report of the model; give a ReXrank file without predictions as --references, and the "
-                "drafts as --candidates"
-            )
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field=f"{key}.model_prediction")
-    return {key: record.candidate for key, record in records.items() if record.candidate is not None}
-
-
-def _refuse_section(section: Section | None, path: Path) -> None:
-    if section is not None:
-        message = f"expected a ReXrank file, found {path}; omit --section"
+def _check_section(section: Section | None, columns: Columns, *paths: Path) -> None:
+    if section is not None and not any(read_rexrank(path, columns) for path in paths):
+        message = f"expected a ReXrank file, found {paths[0]}; omit --section"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="section")
 
 
-def _is_json(path: Path) -> bool:
-    return path.suffix.lower() == ".json"
-
-
-def _read_studies(studies: Mapping[str, Any], path: Path, section: Section | None) -> dict[str, _Record]:
-    """Return the records of a ReXrank file."""
-    return {
-        key: _Record(*read_study(key, fields, section, file=path), {"file": path, "field": key})
-        for key, fields in studies.items()
-    }
-
-
-def _read_records(
-    path: Path, section: Section | None, read: _ReadRow, dataset: Path | None = None
+def _read(
+    path: Path,
+    layout: Layout,
+    columns: Columns,
+    *,
+    cluster: str | None = None,
+    section: Section | None = None,
+    dataset: Path | None = None,
 ) -> dict[str, _Record]:
-    """Return the records of a ReXrank or COCO file (.json), or of JSON Lines; the reports of COCO are both."""
-    if (studies := read_rexrank(path)) is not None:
-        return _read_studies(studies, path, section)
-    if _is_json(path):
+    """Read the records of a file in any format; the reports of COCO and ReXrank are candidates and references."""
+    suffix, is_pairs = path.suffix.lower(), layout is NAMES
+    value: Any = read_json(path) if suffix == ".json" else None
+    if is_rexrank(value, columns):
+        lines = key_lines(read_text(path))
+        studies = {key: read_study(key, value[key], section, columns, path, lines) for key in value}
+        # A file of references has no predictions.
+        return {key: _Record(*(study[:4] if layout is _MANIFEST else study)) for key, study in studies.items()}
+    if suffix == ".json" and not is_pairs:
         from radfact.io.coco import read_coco
 
-        return {key: _Record(report, report) for key, report in read_coco(path, dataset).items()}
-    return _read_keyed(path, read)
+        is_list = dataset is not None and dataset.suffix.lower() == ".json"
+        return {key: _Record(report, report) for key, report in read_coco(path, dataset if is_list else None).items()}
+    if is_pairs and not (isinstance(value, list) or suffix in (".csv", ".jsonl")):
+        expected = "pairs as a list (.json), lines (.jsonl) or a table (.csv), or a ReXrank file"
+        hint = "COCO files, drafts and manifests are given as --candidates and --references"
+        raise InputError(f"expected {expected}; {hint}", code=ErrorCode.INVALID_FORMAT, file=path)
+    rows = _listed_rows(value, path) if suffix == ".json" else _file_rows(path, layout, columns)
+    return _records(rows, layout, columns, cluster)
 
 
-def _grounded_rows(rows: Any, path: Path) -> Iterable[tuple[Place, Any]]:
-    if not isinstance(rows, list):
-        expected = "expected a list of {example_id, prediction, target}"
-        message = f"{expected}, found {describe(rows)}; COCO files are given as --candidates and --references"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="(top)")
-    for index, row in enumerate(rows):
-        place = {"file": path, "field": f"[{index}]"}
-        for name in ("prediction", "target"):
-            if isinstance(row, dict) and isinstance(row.get(name), str):
-                raise InputError(
-                    "expected a list of {text, boxes}, found a narrative; narratives go into a table (.csv) "
-                    f"with the columns {', '.join(_PUBLISHED)}",
-                    **_inside(place, name),
-                )
-        yield place, row
+def _listed_rows(rows: Sequence[Any], path: Path | None = None) -> _Rows:
+    return (({"file": path, "field": f"[{index}]"}, row) for index, row in enumerate(rows))
 
 
-def _narrative_rows(path: Path) -> Iterable[tuple[Place, Any]]:
-    from radfact.io.csv_tables import read_csv
+def _file_rows(path: Path, layout: Layout, columns: Columns) -> _Rows:
+    """Return the rows of JSON Lines or of a table."""
+    rows: Iterable[tuple[int, Any]]
+    if path.suffix.lower() == ".csv":
+        from radfact.io.csv_tables import read_csv
 
-    columns, rows = read_csv(path)
-    if missing := [name for name in _PUBLISHED if name not in columns]:
-        message = f"expected the columns {', '.join(_PUBLISHED)}; found {list_columns(columns)}"
-        raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=missing[0])
-    return (({"file": path, "line": line}, cells) for line, cells in rows)
-
-
-def _read_published(rows: Iterable[tuple[Place, Any]]) -> dict[str, _Record]:
-    """Return the records of rows `{example_id, prediction, target}` with grounded reports or narratives."""
-
-    def read(row: Mapping[str, Any], place: Place) -> _Record:
-        return _Record(_report(row, "prediction", place), _report(row, "target", place), row, place)
-
-    return _by_id(rows, _Example, "example_id", read)
+        names, rows = read_csv(path)
+        own = {} if layout is not NAMES else {name: () for name in columns if name not in layout}
+        find_columns(names, {**layout, **own}, columns, {"file": path, "line": 1})
+    else:
+        rows = read_jsonl(path)
+    return (({"file": path, "line": line}, row) for line, row in rows)
 
 
-def _read_keyed(path: Path, read: _ReadRow) -> dict[str, _Record]:
-    """Read JSON Lines by `sample_id`."""
-    rows = (({"file": path, "line": line}, row) for line, row in read_jsonl(path))
-    return _by_id(rows, _Keyed, "sample_id", read)
-
-
-def _by_id(
-    rows: Iterable[tuple[Place, Any]], model: type[Row], name: str, read: Callable[[Any, Place], _Record]
-) -> dict[str, _Record]:
+def _records(rows: _Rows, layout: Layout, columns: Columns, cluster: str | None = None) -> dict[str, _Record]:
+    """Return the records of rows by id."""
     seen: dict[str, int | str] = {}
     records = {}
     for place, row in rows:
-        key = getattr(validate_model(model, row, **place), name)
+        if not isinstance(row, Mapping):
+            raise InputError(f"expected an object, found {describe(row)}", **place)
+        names = find_columns(row, layout, columns, place)
+        value, where = row[name := names.pop("id")], inside(place, name)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, str | Integral)
+            or is_missing(value)
+            or not str(value).strip()
+        ):
+            raise InputError(f"expected an id, found {describe(value)}", **where)
+        key = str(value).strip()
         check_unique_id(seen, key, place.get("line") or place["field"], file=place.get("file"), field=name)
-        records[key] = read(row, place)
+        if layout is _MANIFEST:
+            names["reference"] = _reference_name(row, columns, place)
+        _labels(row, place, _cluster_columns(cluster))  # also of a row that makes no pair
+        records[key] = _record(with_own_names(row, columns), names, place, cluster)
     return records
 
 
-def _draft(row: dict[str, Any], place: Place) -> _Record:
-    if row.get("report") is None:
-        raise InputError(f"{_EXPECTED_REPORT} none", code=ErrorCode.MISSING_FIELD, **_inside(place, "report"))
-    return _Record(_report(row, "report", place), row={"model": row.get("model")})
+def _record(row: Mapping[str, Any], names: Mapping[str, str], place: Place, cluster: str | None) -> _Record:
+    """Return the record of a row whose reports have some names."""
+    reports = {side: _report(row, name, place) for side, name in names.items()}
+    # Null is expected of the report of a manifest.
+    is_needed = "candidate" in names
+    missing = [name for side, name in names.items() if reports[side] is None and (is_needed or row[name] is not None)]
+    missing += ["indication"] if row.get("indication") and is_missing(row["indication"]) else []
+    # There may be many rows, with much that is not needed.
+    kept = {name: row[name] for name in (*PATIENT, "split", "model", cluster or "") if name in row}
+    return _Record(**reports, row=kept, place=place, missing=missing)
 
 
-def _manifest_record(row: dict[str, Any], place: Place, cluster: str | None) -> _Record:
-    if not any(name in row for name in _REFERENCES):
-        raise InputError(f"expected one of {', '.join(_REFERENCES)}, found none", code=ErrorCode.MISSING_FIELD, **place)
-    name = next((name for name in _REFERENCES if row.get(name) is not None), None)
+def _reference_name(row: Mapping[str, Any], columns: Columns, place: Place) -> str:
+    """Return the first field of a record that holds its reference."""
+    known = (columns["reference"],) if "reference" in columns else _REFERENCES
+    if not (present := [name for name in known if name in row]):
+        raise InputError(f"expected one of {', '.join(known)}, found none", code=ErrorCode.MISSING_FIELD, **place)
+    name = next((name for name in present if not is_missing(row[name])), present[0])
     if name == "findings" and isinstance(row[name], str) and not row[name].strip():
-        raise InputError(EMPTY_TEXT, **_inside(place, name))
-    split = row.get("split")
-    if not isinstance(split, str | None):
-        raise InputError(f"expected a string or null, found {describe(split)}", **_inside(place, "split"))
-    _labels(row, place, _cluster_columns(cluster))  # also of a row without a draft, so that a file is valid or not
-    # A manifest may have many rows, with much that is not needed.
-    kept = {column: row[column] for column in (*_PATIENT, "split", cluster) if column in row}
-    return _Record(None, None if name is None else _report(row, name, place), kept, place)
+        raise InputError(EMPTY_TEXT, **inside(place, name))
+    return name
 
 
-def _report(row: Mapping[str, Any], name: str, place: Place) -> Report:
-    """Return a report in a field of a row: sentences, objects `{text, boxes, ...}`, or one narrative."""
-    value, place = row[name], _inside(place, name)
+def _report(row: Mapping[str, Any], name: str, place: Place) -> Report | None:
+    """Return a report in a field of a row, sentences or one narrative; None if it is missing."""
+    value, place = row[name], inside(place, name)
+    if is_missing(value):
+        return None
     if isinstance(value, list | tuple):
         sentences = parse_sentences(value, **place)
         for index, sentence in enumerate(sentences):
@@ -431,12 +411,7 @@ def _report(row: Mapping[str, Any], name: str, place: Place) -> Report:
                 decode_mask(mask, **{**place, "field": f"{place['field']}[{index}].masks[{number}]"})
         return sentences
     if not isinstance(value, str):
-        raise InputError(f"{_EXPECTED_REPORT} {describe(value)}", **place)
+        raise InputError(f"expected a list of {{text, boxes}} or one narrative, found {describe(value)}", **place)
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise InputError("expected a text of Unicode characters, found half of a surrogate pair", **place)
     return value.strip()
-
-
-def _inside(place: Place, name: str) -> Place:
-    """Return the place of a field of a row."""
-    return {**place, "field": f"{place['field']}.{name}" if "field" in place else name}

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import InputError
-from radfact.io.jsonl import read_json, write_json
-from radfact.io.options import Section
-from radfact.records import Pairs, PatientContext, Row, narrative, validate_model
+from radfact.errors import InputError, describe
+from radfact.io.columns import NAMES, Columns, Section, find_columns, with_own_names
+from radfact.io.jsonl import KeyLines, read_json, write_json
+from radfact.records import Pairs, Row, is_missing, narrative, validate_model
 
-_FIELDS = ("section_findings", "section_impression", "model_prediction")
+CANDIDATE_NAMES = ("model_prediction", *NAMES["candidate"])
+_FIELDS = ("section_findings", "section_impression", *CANDIDATE_NAMES, *NAMES["reference"])
 _FINDINGS_HEADING = re.compile(r"\A\s*findings\s*:", re.IGNORECASE)
 _IMPRESSION_HEADING = re.compile(r"\bimpression\s*:", re.IGNORECASE)
 _CONTEXT_LABEL = re.compile(r"(age|gender|indication|comparison)\s*:", re.IGNORECASE)
@@ -30,42 +31,57 @@ class _Study(Row):
     section_impression: str | None = None
     report: str | None = None
     context: str | None = None
-    model_prediction: str | None = None
 
 
-def is_rexrank(value: object) -> bool:
+def is_rexrank(value: object, columns: Columns) -> bool:
     """Return whether a JSON document is a ReXrank file."""
-    return (
-        isinstance(value, dict)
-        and bool(value)
-        and all(isinstance(study, dict) for study in value.values())
-        and any(field in study for study in value.values() for field in _FIELDS)
+    studies = [*value.values()] if isinstance(value, dict) else []
+    names = (*_FIELDS, *columns.values())
+    return all(isinstance(study, dict) for study in studies) and any(
+        name in study for study in studies for name in names
     )
 
 
-def read_rexrank(path: Path) -> dict[str, Any] | None:
+def read_rexrank(path: Path, columns: Columns) -> dict[str, Any] | None:
     """Read the studies of a ReXrank file by id; None for a file in another layout."""
     value = read_json(path) if path.suffix.lower() == ".json" else None
-    return value if is_rexrank(value) else None
+    return value if is_rexrank(value, columns) else None
 
 
 def read_study(
-    key: str, fields: Mapping[str, Any], section: Section | None, *, file: Path
-) -> tuple[str | None, str | None, dict[str, Any]]:
-    """Return prediction and reference of a study, or only the selected section of them, and its fields as a row.
+    key: str, fields: Mapping[str, Any], section: Section | None, columns: Columns, file: Path, lines: KeyLines
+) -> tuple[str | None, str | None, Mapping[str, Any], dict[str, Any], list[str]]:
+    """Return prediction, reference, fields and place of a study, and the names of the reports that it lacks.
 
-    `subject_id` is the patient, and the context is in fields of its own.
+    The reports are only the selected section. `subject_id` is the patient, and the context is in fields of its own.
     """
+    place: dict[str, Any] = {"file": file, "line": lines[(key,)]}
     if not key.strip():
-        raise InputError("expected the id of a study, found an empty key", file=file)
-    study = validate_model(_Study, fields, file=file, field=key)
-    reference, prediction = _full_report(study), study.model_prediction
-    if section != "report":
-        reference = study.section_findings
-        prediction = None if prediction is None else findings_of(prediction)
+        raise InputError("expected the id of a study, found an empty key", **place)
+    study = validate_model(_Study, fields, **place, field=key)
+    texts = {"candidate": None, "reference": study.section_findings}
+    if section == "report":
+        sections = (("Findings", study.section_findings), ("Impression", study.section_impression))
+        parts = (f"{name}: {text}" for name, value in sections if (text := _text(value)))
+        texts["reference"] = study.report if _text(study.report) else " ".join(parts)
+    names = {"candidate": "model_prediction", "reference": "section_findings"}
+    for side, accepted in (("candidate", CANDIDATE_NAMES), ("reference", NAMES["reference"])):
+        if any(name in fields for name in ([columns[side]] if side in columns else accepted)):
+            names |= find_columns(fields, {side: accepted}, columns, {**place, "field": key})
+            texts[side] = fields[names[side]]
+            if not isinstance(texts[side], str | None):
+                message = f"expected a string or null, found {describe(texts[side])}"
+                raise InputError(message, **place, field=f"{key}.{names[side]}")
+    prediction, reference = texts["candidate"], _text(texts["reference"])
+    if prediction is not None:
+        prediction = None if is_missing(prediction) else prediction.strip()
+    if prediction and section != "report":
+        prediction = findings_of(prediction)
+    missing = [names[side] for side, text in (("candidate", prediction), ("reference", reference)) if text is None]
+    place["line"] = lines.get((key, *missing[:1]), place["line"])
     patient = {"patient_id": fields["subject_id"]} if "subject_id" in fields else {}
-    row = {**patient, **fields, **_context(study.context or "")}
-    return None if prediction is None else prediction.strip(), _text(reference), row
+    row = with_own_names({**patient, **fields, **_context(study.context or "")}, columns)
+    return prediction, reference, row, place, missing
 
 
 def findings_of(report: str) -> str:
@@ -81,23 +97,19 @@ def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, Any] | None = 
     for pair in pairs:
         fields = (studies or {}).get(pair.sample_id)
         if fields is None:
-            context = _context_text(pair.context)
+            age = None if pair.context.age is None else f"{pair.context.age:g}"
+            parts = (("Age", age), ("Indication", pair.context.indication), ("Comparison", pair.context.comparison))
+            context = " ".join(f"{name}: {value}" for name, value in parts if value is not None)
             fields = {"section_findings": narrative(pair.reference), **({"context": context} if context else {})}
-        rows[pair.sample_id] = {**fields, "model_prediction": narrative(pair.candidate)}
+        kept = {name: value for name, value in fields.items() if name not in CANDIDATE_NAMES}
+        rows[pair.sample_id] = {**kept, "model_prediction": narrative(pair.candidate)}
     write_json(path, rows)
 
 
-def _full_report(study: _Study) -> str | None:
-    if _text(study.report):
-        return study.report
-    sections = (("Findings", study.section_findings), ("Impression", study.section_impression))
-    return " ".join(f"{name}: {text}" for name, section in sections if (text := _text(section))) or None
-
-
 def _text(value: str | None) -> str | None:
-    """Return a text without surrounding spaces; None for an empty one and for the NaN of pandas."""
+    """Return a text without surrounding spaces; None for an empty or missing one."""
     text = (value or "").strip()
-    return None if text.lower() in ("", "nan") else text
+    return None if not text or is_missing(text) else text
 
 
 def _context(text: str) -> dict[str, str | None]:
@@ -106,10 +118,4 @@ def _context(text: str) -> dict[str, str | None]:
     values = {name.lower(): part.strip(" .") for name, part in zip(parts[1::2], parts[2::2], strict=True)}
     # A range of ages is no age.
     age = values.get("age", "") if _NUMBER.fullmatch(values.get("age", "")) else None
-    return {"age": age} | {name: _text(values.get(name)) for name in ("indication", "comparison")}
-
-
-def _context_text(context: PatientContext) -> str:
-    age = None if context.age is None else f"{context.age:g}"
-    parts = (("Age", age), ("Indication", context.indication), ("Comparison", context.comparison))
-    return " ".join(f"{name}: {value}" for name, value in parts if value is not None)
+    return {"age": age} | {name: values.get(name) for name in ("indication", "comparison")}

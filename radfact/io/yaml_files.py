@@ -18,33 +18,62 @@ class _DuplicateKeyError(yaml.constructor.ConstructorError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses duplicate keys and reads 1e-3 as a number, as in YAML 1.2."""
+    """YAML loader of texts, numbers, booleans, lists and mappings; a date is a text.
+
+    It refuses duplicate keys and aliases that contain themselves or each other many times, and reads 1e-3 as a number,
+    as in YAML 1.2.
+    """
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the root of the document after counting the nodes that its aliases stand for."""
+        node = super().get_single_node()
+        sizes: dict[int, int] = {}
+        if node is not None and _expanded_size(node, sizes) > len(sizes) + _MOST_COPIES:
+            raise yaml.composer.ComposerError(None, None, "the aliases stand for too many values", node.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Construct a mapping without duplicate keys."""
         keys = set()
         for key, _ in node.value:
-            if key.value in keys and isinstance(key, yaml.ScalarNode):
-                raise _DuplicateKeyError(None, None, f"duplicate key '{key.value}'", key.start_mark)
-            keys.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in keys:
+                    raise _DuplicateKeyError(None, None, f"duplicate key '{key.value}'", key.start_mark)
+                keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_MOST_COPIES = 10_000
+"""Values that the aliases of a document may stand for, in addition to those that are written."""
+_TAG = "tag:yaml.org,2002:"
+_TYPES = {None, *(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))}
+_Loader.yaml_constructors = {tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag in _TYPES}
+_Loader.yaml_implicit_resolvers = {
+    first: [resolver for resolver in resolvers if resolver[0] != f"{_TAG}timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver(f"{_TAG}float", _NUMBER, list("-+0123456789"))
+
+
+def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return the number of values in a node with those of its aliases."""
+    if (size := sizes.get(id(node))) == 0:
+        raise yaml.composer.ComposerError(None, None, "the value of an alias contains the alias", node.start_mark)
+    if size is None:
+        sizes[id(node)] = 0
+        items = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = [part for item in items for part in (item if isinstance(item, tuple) else (item,))]
+        size = sizes[id(node)] = 1 + sum(_expanded_size(part, sizes) for part in parts)
+    return size
 
 
 def read_yaml(path: Path) -> Any:
     """Read one YAML document."""
-    text = read_text(path)
-    try:
-        return parse_yaml(text)
-    except InputError as error:
-        raise InputError(error.message, code=error.code, file=path, line=error.line) from None
+    return parse_yaml(read_text(path), path)
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, path: Path | None = None) -> Any:
     """Parse one YAML document."""
     message, mark, code = "not YAML", None, ErrorCode.INVALID_FORMAT
     try:
@@ -55,7 +84,7 @@ def parse_yaml(text: str) -> Any:
         message, mark = f"not YAML: {error.problem}", error.problem_mark
     except yaml.YAMLError:
         message = "not YAML: a character that YAML does not allow"
-    except (ValueError, RecursionError) as error:
-        # Dates that do not exist, integers of thousands of digits, and nesting of thousands of levels.
+    except (ValueError, LookupError, RecursionError) as error:
+        # Integers of thousands of digits, and nesting of thousands of levels.
         message = f"not YAML that can be read: {error}"
-    raise InputError(message, code=code, line=mark.line + 1 if mark else None)
+    raise InputError(message, code=code, file=path, line=mark.line + 1 if mark else None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from radfact.errors import ErrorCode
+from radfact.errors import ErrorCode, InputError
 from radfact.llm.cache import ResponseCache
 from radfact.llm.call_errors import option_error
 from radfact.llm.client import MAX_INVALID, ChatClient
@@ -114,13 +114,13 @@ def parse_model_args(model_args: Mapping[str, Any] | None, *, field: str = "judg
     Raises:
         InputError: an argument that looks like a key; keys come only from the environment.
     """
-    import yaml
+    from radfact.io.yaml_files import parse_yaml
 
     values: dict[str, Any] = {}
     for name, value in (model_args or {}).items():
         try:
-            values[name] = yaml.safe_load(value) if isinstance(value, str) else value
-        except (yaml.YAMLError, ValueError, RecursionError):
+            values[name] = parse_yaml(value) if isinstance(value, str) else value
+        except InputError:
             values[name] = value
         if any(map(_is_secret, _nested_names(name, values[name]))):
             message = "expected no key; set it in the environment (for example OPENAI_API_KEY)"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import open_atomic
 from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
 
@@ -46,10 +46,7 @@ class Table:
 
     def write(self, path: Path) -> None:
         """Write CSV with unrounded numbers; a cell without a value is empty."""
-        with open_atomic(path) as handle:
-            writer = csv.writer(handle, lineterminator="\n")
-            writer.writerow(self.headings)
-            writer.writerows([["" if cell is None else cell for cell in row] for row in self.rows])
+        write_csv(path, self.headings, self.rows)
 
     def as_markdown(self) -> str:
         """Return a Markdown table; numbers are aligned to the right."""

@@ -21,11 +21,9 @@ def load_ontology(path: Path | str) -> Ontology:
     """Read an ontology file."""
     import yaml
 
-    text = read_text(path)
-    try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
-        data = read_yaml(Path(path))  # names the line
+    text, loader = read_text(path), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    # The parser in C is faster, but nesting in a file of unknown origin can crash it.
+    data = yaml.load(text, Loader=loader) if Path(path) == DEFAULT_PATH else read_yaml(Path(path))
     file = validate_model(OntologyFile, data, file=path)
     details = {**file.descriptors, **file.positions}
     for field, names, section, known in _references(file, details):

@@ -71,26 +71,26 @@ def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
     The reports are read again from the input files of the run. Studies of a ReXrank file keep all their fields.
     """
     folder = Path(folder)
-    run, digests = read_run(folder), read_digests(folder)
+    run = read_run(folder)
+    digests = {key: reports for key, reports in read_digests(folder).items() if reports is not None}
     files = [Path(file) for file in run.input.files]
     if not files:
         message = "expected the input files of the run, found none; only runs on files can be exported"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=folder / "run.json", field="input.files")
-    section = run.options.get("section")
-    if len(files) == 1:
-        pairs = read_pairs(files[0], cluster=NO_CLUSTERS, section=section)
-    else:
-        missing = run.options.get("missing", "refuse")
-        pairs = read_candidates_and_references(*files, missing=missing, cluster=NO_CLUSTERS, section=section)
+    how = {"missing": "refuse", "section": None, "columns": None} | run.options
+    how = {name: how[name] for name in ("missing", "section", "columns")} | {"cluster": NO_CLUSTERS}
+    pairs = read_pairs(files[0], **how) if len(files) == 1 else read_candidates_and_references(*files, **how)
     by_id = {pair.sample_id: pair for pair in pairs}
     for key, expected in digests.items():
         pair = by_id.get(key)
-        if pair is None or expected not in (None, digest(pair.candidate, pair.reference)):
+        if pair is None or expected != digest(pair.candidate, pair.reference):
             message = f"expected the scored reports of sample '{key}', found changed ones or none; score the file again"
             raise InputError(message, code=ErrorCode.MISMATCH, file=files[0])
     scored = replace(pairs, pairs=tuple(by_id[key] for key in digests))
     default = folder / f"rexrank_{files[0].stem}.json"
-    return _write(default, path, lambda path: write_rexrank(scored, path, read_rexrank(files[-1])))
+    return _write(
+        default, path, lambda path: write_rexrank(scored, path, read_rexrank(files[-1], how["columns"] or {}))
+    )
 
 
 def _write(default: Path, path: Path | str | None, write: Callable[[Path], None]) -> Path:
@@ -157,11 +157,7 @@ def _statistics(replicates: NDArray[np.float64]) -> dict[str, float | None]:
         return dict.fromkeys(["mean", "stderr", *_QUANTILES])
     quantiles = np.quantile(known, list(_QUANTILES.values())).tolist()
     # The population's deviation, as published.
-    return {
-        "mean": float(known.mean()),
-        "stderr": float(known.std()),
-        **dict(zip(_QUANTILES, quantiles, strict=True)),
-    }
+    return {"mean": float(known.mean()), "stderr": float(known.std()), **dict(zip(_QUANTILES, quantiles, strict=True))}
 
 
 def _finite(value: float) -> float | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from radfact.io.jsonl import open_atomic, write_json, write_jsonl
+from radfact.io.csv_tables import write_csv
+from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.metrics.protocol import Metric, MetricResult, directions_of
 from radfact.records import Pair
@@ -55,8 +55,7 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
     if result.findings:
         from radfact.findings.details import FINDING_COLUMNS, finding_rows
 
-        with open_atomic(folder / "findings.csv") as handle:
-            csv.writer(handle, lineterminator="\n").writerows([FINDING_COLUMNS, *finding_rows(result.findings)])
+        write_csv(folder / "findings.csv", FINDING_COLUMNS, finding_rows(result.findings))
     for name, metric_run in result.runs.items():
         # All that a whole RadFact without repeats has is in the files above.
         if name != RADFACT or metric_run.result.repeats or not metric_run.selection.is_whole:

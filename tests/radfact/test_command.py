@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from unittest.mock import Mock
@@ -65,6 +66,15 @@ def test_an_id_cannot_steer_the_terminal(steering: str, capsys: pytest.CaptureFi
         run_command(Mock(side_effect=InputError(f"no such study: {steering}é 数")), "maira")
     spelt = steering.encode("unicode_escape").decode()
     assert capsys.readouterr().err == f"maira: no such study: {spelt}é 数 [invalid-value]\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_output_that_is_not_utf_8_has_other_characters(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = TextIOWrapper(BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stream)
+    run_command(lambda: print("score \u2191, \u2193 \u5fc3"), "radfact")
+    stream.flush()
+    assert stream.buffer.getvalue() == b"score ^, v ?\n"  # type: ignore[attr-defined]
 
 
 def test_skipped_samples_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

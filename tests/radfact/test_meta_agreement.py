@@ -311,13 +311,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("arguments", "code", "option"), CASES)
 def test_wrong_options_are_refused_before_the_model_is_queried(
-    arguments: str,
-    code: str,
-    option: str,
-    inputs: Path,
-    tmp_path: Path,
-    serve: Serve,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, code: str, option: str, inputs: Path, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(inputs)
     server, out = serve(lambda *_: (200, {}, "")), tmp_path / "out"

@@ -49,6 +49,14 @@ def test_an_input_is_no_output(overwrite: bool, link: Callable[[Path, Path], Non
     assert contents(tmp_path) == {"source.json": b"{}", "other.json": b"{}"}
 
 
+@pytest.mark.parametrize("inputs", [[], [Path(os.fsdecode(b"in\xff.csv"))]])
+def test_names_that_results_cannot_hold_are_refused(inputs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / ("out" if inputs else os.fsdecode(b"out\xff"))
+    with raises_code(ErrorCode.INVALID_VALUE, match="UTF-8"), lock_output(out, FOLDER, inputs=inputs):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_of_an_output_is_not_written_over_an_input(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with lock_output(out, FOLDER), replace_files(out) as new:

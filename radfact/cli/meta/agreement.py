@@ -13,7 +13,7 @@ import typer
 
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
-from radfact.cli.meta.options import Scoring, client_of, collect_scores, say_notes
+from radfact.cli.meta.options import RatingOptions, Scoring, client_of, collect_scores, say_notes
 from radfact.cli.options import INPUT, SCORES
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError, suggest_name
@@ -32,7 +32,6 @@ from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
 from radfact.meta.datasets.preferences import PreferenceSet, read_preferences
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.datasets.reports import read_ids
-from radfact.meta.options import RatingOptions
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
@@ -58,8 +57,7 @@ def agreement(
     ] = None,
     scores: own.Scores = None,
     ask: Annotated[
-        bool,
-        own.option("Also ask the judge which candidate is better (--layout preferences).", None, SCORES, "--ask"),
+        bool, own.option("Also ask the judge which candidate is better (--layout preferences).", None, SCORES, "--ask")
     ] = False,
     consensus: Annotated[
         Literal["unanimous", "majority"],
@@ -97,6 +95,7 @@ def agreement(
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
     ids = None if rating.ids is None else str(rating.ids)
     record = {"table": str(table), "ids": ids, "layout": rating.layout, "group": group, **draws.record()}
+    record["columns"] = rating.columns
     if rating.layout == "preferences":
         _check_no_ids(rating)
         notes = _preferences(table, scores, scoring, ask, {**record, "consensus": consensus}, out)
@@ -154,7 +153,8 @@ def _correlations(
 def _preferences(
     table: Path, folders: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
 ) -> list[str]:
-    preferences = read_preferences(table, consensus=record["consensus"], cluster=record["cluster"])
+    how = {name: record[name] for name in ("consensus", "cluster", "columns")}
+    preferences = read_preferences(table, **how)
     drawn = preferences.clusters.resampling()
     record |= {"resampling": asdict(drawn)}
     draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
@@ -202,6 +202,7 @@ def read(table: Path, options: RatingOptions, cluster: str | None = None, *, tex
         better=options.better,
         target=options.target,
         cluster=cluster,
+        columns=options.columns,
         texts_only=texts_only,
     )
     return ratings if options.ids is None else ratings.select(read_ids(options.ids))
@@ -224,7 +225,7 @@ def examples(out: own.Out = Path("examples")) -> None:
 @with_options
 def pairs(
     table: TableArgument,
-    rating: Annotated[RatingOptions, only("layout", "ids")],
+    rating: Annotated[RatingOptions, only("layout", "ids", "columns")],
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="CSV file to write, for 'radfact evaluate'."), Output("file")
     ] = Path("pairs.csv"),
@@ -232,7 +233,7 @@ def pairs(
     """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
     if rating.layout == "preferences":
         _check_no_ids(rating)
-        reports, by = read_preferences(table, texts_only=True).pairs, None
+        reports, by = read_preferences(table, columns=rating.columns, texts_only=True).pairs, None
     else:
         ratings = read(table, rating, texts_only=True)
         reports, by = ratings.pairs, ratings.cluster_by

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
-from radfact.cli.meta.options import Scoring, client_of, say_notes
+from radfact.cli.meta.options import RatingOptions, Scoring, client_of, say_notes
 from radfact.cli.options import INPUT, JUDGE
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError
@@ -26,7 +26,6 @@ from radfact.meta.agreement.corrections import (
     write_corrections,
 )
 from radfact.meta.datasets.ratings import RatingSet
-from radfact.meta.options import RatingOptions
 from radfact.metrics.llm.fineradscore import Examples, FineRadScore
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics

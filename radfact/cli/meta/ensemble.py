@@ -12,13 +12,12 @@ from radfact.api import versions
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
-from radfact.cli.meta.options import comma_list, say_matches, say_notes
+from radfact.cli.meta.options import RatingOptions, comma_list, say_matches, say_notes
 from radfact.cli.options import INPUT, OUTPUT, SCORES, Out
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
 from radfact.meta.ensembles import Ensemble, apply_to_folders, fit_on_ratings, read_features
-from radfact.meta.options import RatingOptions
 from radfact.meta.scores import match_samples, pair_digests
 from radfact.metrics.radfact.options import BootstrapOptions
 from radfact.options import only, parse_key_values, rename_fields
@@ -43,8 +42,7 @@ def fit(
     rating: RatingOptions,
     draws: Annotated[BootstrapOptions, own.DRAWS],
     features: Annotated[
-        str | None,
-        own.option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES),
+        str | None, own.option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES)
     ] = None,
     method: Annotated[
         Literal["linear_regression", "average"],

@@ -12,7 +12,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, comma_list, say_notes
-from radfact.cli.options import INPUT, JUDGE, OUTPUT
+from radfact.cli.options import INPUT, JUDGE, OUTPUT, ColumnOptions
 from radfact.cli.tables import new_console, say, show_table
 from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
@@ -34,6 +34,7 @@ _MAX_LISTED = 10
 @with_options
 def inject(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and, optionally, site.")],
+    names: ColumnOptions,
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency", "max_invalid")],
     by: Annotated[str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", JUDGE)] = RULES,
     types: Annotated[
@@ -43,8 +44,7 @@ def inject(
         str, own.option("Numbers of errors per candidate, separated by commas.", "NUMBERS", INPUT)
     ] = "1,2,3",
     mixed: Annotated[
-        bool,
-        own.option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed"),
+        bool, own.option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed")
     ] = False,
     modality: Annotated[str, own.option("Imaging modality, for the plausibility check.", "TEXT", INPUT)] = "X-ray",
     region: Annotated[str, own.option("Body region, for the plausibility check.", "TEXT", INPUT)] = "chest",
@@ -62,7 +62,7 @@ def inject(
     """
     console = new_console()
     letters, numbers = _parse_letters(types), _parse_numbers(errors)
-    sources = read_reports(reports, default_site="")
+    sources = read_reports(reports, default_site="", columns=names.columns)
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:

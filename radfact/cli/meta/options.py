@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from radfact.api import MetricSet
-from radfact.cli.options import INPUT, OUTPUT, SCORES
+from radfact.cli.options import INPUT, OUTPUT, SCORES, ColumnOptions
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
@@ -20,7 +20,7 @@ from radfact.llm import ChatClient
 from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction, compute_scores, load_scores
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics
-from radfact.options import only, rename_fields
+from radfact.options import Option, only, rename_fields
 from radfact.progress import ProgressDisplay
 from radfact.records import Pair
 
@@ -128,3 +128,40 @@ def say_matches(matches: Sequence[SampleMatch]) -> None:
 def say_notes(console: Console, notes: Sequence[str]) -> None:
     for note in notes:
         say(console, note, style="yellow")
+
+
+class RatingOptions(ColumnOptions):
+    """The ratings to read, and how to interpret them."""
+
+    layout: Annotated[
+        Literal["plain", "preferences", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"],
+        Option("Format of the ratings file."),
+    ] = "plain"
+    experts: Annotated[
+        tuple[str, ...],
+        Option(
+            "Column with the ratings of one expert (--layout plain); repeatable. Default: all columns named "
+            "QUANTITY:RATER, expert or expert_RATER.",
+            flag="--expert",
+            metavar="COLUMN",
+        ),
+    ] = ()
+    better: Annotated[
+        Literal["higher", "lower"] | None, Option("Whether higher or lower ratings are better (--layout plain).")
+    ] = None
+    target: Annotated[
+        str | None,
+        Option(
+            "Rating to correlate with, such as significant. Default: the main rating of the data set.",
+            metavar="QUANTITY",
+            panel="Scores",
+        ),
+    ] = None
+    ids: Annotated[
+        Path | None,
+        Option(
+            "File with the ids of the reports to use, one per line; a prefix before an underscore, such as a study "
+            "number, selects all ids that start with it.",
+            metavar="FILE",
+        ),
+    ] = None

@@ -12,7 +12,7 @@ from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of
-from radfact.cli.options import INPUT, SCORES
+from radfact.cli.options import INPUT, SCORES, ColumnOptions
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
@@ -29,12 +29,12 @@ from radfact.metrics.options import MetricOptions
 @with_options
 def rexamine(
     reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, site and report.")],
+    names: ColumnOptions,
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,
     styler: Annotated[
-        str | None,
-        own.option("Model that standardizes reports, PROVIDER:MODEL. Default: the judge.", "NAME", INPUT),
+        str | None, own.option("Model that standardizes reports, PROVIDER:MODEL. Default: the judge.", "NAME", INPUT)
     ] = None,
     errors_by: Annotated[
         str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)
@@ -58,7 +58,7 @@ def rexamine(
     """
     check_files(counts)
     judge, cache = judge.or_environment(), cache or out / "cache"
-    site_reports = read_reports(reports)
+    site_reports = read_reports(reports, columns=names.columns)
     expert_counts = None if counts is None else read_counts(counts)
     scoring = Scoring(metrics, judge, cache)
     if not scoring.names:
@@ -70,7 +70,10 @@ def rexamine(
         parameters = {"temperature": 0}
         client = client_of(styler or judge.required_judge, judge, cache, option="--styler", parameters=parameters)
         style = ModelEditor(stack.enter_context(client), "standardize")
-        injector = _injector(errors_by, judge, cache, seed, stack)
+        injector: Editor = RuleInjector(seed=seed)
+        if errors_by != RULES:
+            client = client_of(errors_by, judge, cache, option="--errors-by", parameters={"temperature": None})
+            injector = ModelEditor(stack.enter_context(client), "perturb")
         result = run(
             site_reports,
             out,
@@ -93,10 +96,3 @@ def rexamine(
         say(console, f"{len(result.excluded)} reports excluded, listed there", style="red")
     scoring.is_incomplete = bool(result.excluded)
     scoring.finish(console)
-
-
-def _injector(name: str, judge: JudgeOptions, cache: Path, seed: int, stack: ExitStack) -> Editor:
-    if name == RULES:
-        return RuleInjector(seed=seed)
-    client = client_of(name, judge, cache, option="--errors-by", parameters={"temperature": None})
-    return ModelEditor(stack.enter_context(client), "perturb")

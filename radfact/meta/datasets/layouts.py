@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, list_columns, suggest_name
+from radfact.io.columns import Columns
 from radfact.llm.response_text import read_data
 from radfact.meta.datasets.csv_rows import CsvRow, read_report_table, read_rows
 from radfact.meta.datasets.ratings import (
@@ -51,6 +52,7 @@ def read_ratings(
     better: Better | None = None,
     target: str | None = None,
     cluster: str | None = None,
+    columns: Columns | None = None,
     texts_only: bool = False,
 ) -> RatingSet:
     """Read a set of expert ratings.
@@ -63,7 +65,7 @@ def read_ratings(
     """
     path = Path(path)
     readers: Mapping[Layout, Callable[[], RatingSet]] = {
-        "plain": partial(_read_plain, path, experts, better, cluster, texts_only),
+        "plain": partial(_read_plain, path, experts, better, cluster, columns, texts_only),
         "rexval": partial(_read_rexval, path),
         "refisco-v0": partial(_read_refisco, path, _V0),
         "refisco-v1": partial(_read_refisco, path, _V1),
@@ -73,6 +75,9 @@ def read_ratings(
     if layout not in readers:
         message = f"expected one of {', '.join(LAYOUTS)}, found '{layout}'"
         raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="layout")
+    if columns and layout != "plain":
+        message = f"expected --layout plain or preferences, found {layout}, whose columns have fixed names"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="columns")
     ratings = readers[layout]()
     if layout != "plain" and cluster is not None:
         if cluster not in (NO_CLUSTERS, ratings.cluster_by):
@@ -89,9 +94,14 @@ def read_ratings(
 
 
 def _read_plain(
-    path: Path, experts: Sequence[str], better: Better | None, cluster: str | None, texts_only: bool
+    path: Path,
+    experts: Sequence[str],
+    better: Better | None,
+    cluster: str | None,
+    columns: Columns | None,
+    texts_only: bool,
 ) -> RatingSet:
-    table = read_report_table(path, ("reference", "candidate", *experts), cluster)
+    table = read_report_table(path, ("reference", "candidate"), cluster, columns, others=experts)
     selected = list(experts) or [name for name in table.columns if name.startswith("expert") or ":" in name]
     if texts_only:
         selected, better = [], "higher"
@@ -113,7 +123,8 @@ def _read_plain(
         samples.append(RatedReport(pair, ratings, _groups(row, {name: name for name in groups})))
     names = list(dict.fromkeys(quantity for quantity, _ in quantities.values()))
     directions = dict.fromkeys(names, better)
-    return RatingSet(samples, directions, next(iter(names), ""), next(iter(groups), None), cluster_by=table.by)
+    target, group = next(iter(names), ""), next(iter(groups), None)
+    return RatingSet(samples, directions, target, group, table.notes, cluster_by=table.by)
 
 
 def _groups(row: CsvRow, kinds: Mapping[str, str]) -> dict[str, str]:
@@ -162,7 +173,7 @@ def _read_rexval(path: Path) -> RatingSet:
     notes = _add_missing_counts(counts.values())
     samples = [
         RatedReport(
-            Pair(f"{study}_{method}", reports[study].text(method), reports[study].text("gt_report"), str(study)),
+            Pair(f"{study}_{method}", reports[study].report(method), reports[study].report("gt_report"), str(study)),
             count_quantities(of_candidate),
             {"candidate_type": method},
         )
@@ -194,7 +205,7 @@ def _read_rate_eval(path: Path, texts_only: bool) -> RatingSet:
     kinds = {name: name.lower() for name in columns if name.lower() in ("modality", "anatomy")}
     samples = []
     for index, row in enumerate(rows):
-        pair = Pair(str(index), row.text("similar_report"), row.text("gt_report"))
+        pair = Pair(str(index), row.report("similar_report"), row.report("gt_report"))
         ratings = {} if texts_only else {"score": {"1": row.number("Score")}}
         samples.append(RatedReport(pair, ratings, _groups(row, kinds)))
     group = "modality" if "modality" in kinds.values() else None
@@ -335,7 +346,7 @@ def _read_radeval(path: Path) -> RatingSet:
             if reason:
                 notes.append(f"{row.error(reason, f'annotation{number}')}; these counts are missing.")
             of_rater = {(kind, letter, rater): count for (kind, letter), count in counts.items()}
-            pair = Pair(f"{index}_{number}", candidate, row.text("ground_truth"), str(index))
+            pair = Pair(f"{index}_{number}", candidate, row.report("ground_truth"), str(index))
             samples.append(RatedReport(pair, count_quantities(of_rater), {"type": row.text("type")}))
     return RatingSet(samples, count_directions(), "significant", "type", notes, "study_id", numbered=True)
 

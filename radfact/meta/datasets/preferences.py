@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from radfact.errors import ErrorCode, InputError
+from radfact.io.columns import Columns
 from radfact.meta.datasets.csv_rows import read_report_table
 from radfact.records import Pair
 from radfact.statistics.clusters import Clusters, clusters_of
@@ -48,7 +49,12 @@ class PreferenceSet:
 
 
 def read_preferences(
-    path: Path, *, consensus: Consensus = "unanimous", cluster: str | None = None, texts_only: bool = False
+    path: Path,
+    *,
+    consensus: Consensus = "unanimous",
+    cluster: str | None = None,
+    columns: Columns | None = None,
+    texts_only: bool = False,
 ) -> PreferenceSet:
     """Read a CSV with `id`, `reference`, `candidate_1`, `candidate_2`, columns `expert...`, optionally `confidence`.
 
@@ -57,7 +63,7 @@ def read_preferences(
 
     Source: GREEN, section 3.4.2.
     """
-    table = read_report_table(path, ("reference", "candidate_1", "candidate_2"), cluster)
+    table = read_report_table(path, ("reference", "candidate_1", "candidate_2"), cluster, columns)
     experts = [] if texts_only else [name for name in table.columns if name.startswith("expert")]
     has_confidence = "confidence" in table.columns and not texts_only
     if not experts and not texts_only:
@@ -70,7 +76,7 @@ def read_preferences(
         labels = (row.choice(name, _LABELS, "first, second or equal") for name in experts if row.text(name))
         votes.append(Counter(labels))
         confidences.append(row.number("confidence", accepts=lambda n: not math.isnan(n)) if has_confidence else 0.0)
-    notes = [] if texts_only else _notes(votes, consensus, has_confidence)
+    notes = [*table.notes, *([] if texts_only else _notes(votes, consensus, has_confidence))]
     expert = [_decide(row, consensus) for row in votes]
     clusters = clusters_of(table.by, table.clusters, list(table.rows))
     return PreferenceSet(first, second, expert, confidences, clusters, notes)

@@ -205,11 +205,7 @@ def parse_plausibility(text: str) -> Plausibility:
 
 
 def inject_mixed_with_model(
-    client: ChatClient,
-    reports: Sequence[SiteReport],
-    categories: Sequence[Sequence[CategoryLetter]],
-    *,
-    seed: int = 42,
+    client: ChatClient, reports: Sequence[SiteReport], categories: Sequence[Sequence[CategoryLetter]], *, seed: int = 42
 ) -> list[InjectedReport | Failure]:
     """Inject errors of several categories with a model, or paraphrase reports without a category.
 
