@@ -14,12 +14,13 @@ from typing import Any
 from radfact.errors import ErrorCode, Failure, InputError, brief
 from radfact.judges.protocol import COSTS, EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
 from radfact.llm.call_errors import option_error
+from radfact.llm.protocol import accepts
 from radfact.records import normalize_text
 
 VerdictLike = Verdict | bool | tuple[bool | Status, Sequence[int]]
 """A verdict, True or False, or (True, False or a status, indices of the premises that decide it)."""
-JudgeFunction = Callable[[Sequence[str], str], VerdictLike]
-"""function(premises, hypothesis)."""
+JudgeFunction = Callable[..., VerdictLike]
+"""function(premises, hypothesis), whose parameters have these names, in any order."""
 SplitFunction = Callable[[str], Sequence[str]]
 """function(narrative)."""
 
@@ -27,22 +28,30 @@ SplitFunction = Callable[[str], Sequence[str]]
 _PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, SyntaxError, NotImplementedError)
 _EXPECTED_VERDICT = "expected a Verdict, True or False, or (True, False or a status, list of indices into the premises)"
 _EXPECTED_JUDGE = "expected a judge, a factory of one or a function of (premises, hypothesis)"
+_PARAMETERS = dict.fromkeys(("premises", "hypothesis")).keys()
 
 
 class CallableJudge:
     """A judge made of a function, for custom judges and for tests.
 
+    The function is called by the names of its parameters, `premises` (a list of sentences) and `hypothesis`, whatever
+    their order. It may return scalars and arrays of numpy.
     The evidence of a plain True is all premises. An exception fails its query; but a programming error (TypeError,
     NameError and the like, or a return value of another type) before the first verdict stops the run, because it would
     fail every query.
     """
 
     def __init__(self, function: JudgeFunction, name: str | None = None) -> None:
-        """Take the function and the name of the judge in results (default: the name of the function)."""
+        """Take the function and the name of the judge in results (default: the name of the function).
+
+        Raises:
+            InputError: the parameters of the function have other names.
+        """
         self.function = function
         module = getattr(function, "__module__", None) or type(function).__module__
         qualified_name = getattr(function, "__qualname__", None) or type(function).__qualname__
         self.name = name or f"python:{module}:{qualified_name}"
+        self._order = _positions(function, self.name)
         self._usage = dict.fromkeys((*COSTS, "planned", "done"), 0)
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
@@ -61,8 +70,10 @@ class CallableJudge:
 
     def _call(self, query: EntailmentQuery) -> Verdict | Failure:
         self._usage["calls"] += 1
+        values: dict[str, Any] = {"premises": query.premises, "hypothesis": query.hypothesis}
         try:
-            return _to_verdict(self.function(query.premises, query.hypothesis), query)
+            value = self.function(*map(values.get, self._order)) if self._order else self.function(**values)
+            return _to_verdict(value, query)
         except Exception as error:
             self._usage["failures"] += 1
             if isinstance(error, _PROGRAMMING_ERRORS) and self._usage["failures"] == self._usage["calls"]:
@@ -113,22 +124,18 @@ class CallableSplitter:
 
 def as_judge(judge: Judge | JudgeFunction) -> Judge:
     """Return a judge as it is, and a function as a `CallableJudge`."""
-    if isinstance(judge, Judge):
-        return judge
-    if callable(judge):
-        return CallableJudge(judge)
-    expected = "a judge (load_judge makes one of a name) or a function of (premises, hypothesis)"
-    raise _invalid_plugin(f"expected {expected}, found {type(judge).__name__}")
+    if not isinstance(judge, Judge) and not callable(judge):
+        expected = "a judge (load_judge makes one of a name) or a function of (premises, hypothesis)"
+        raise _invalid_plugin(f"expected {expected}, found {type(judge).__name__}")
+    return judge if isinstance(judge, Judge) else CallableJudge(judge)
 
 
 def as_splitter(splitter: Splitter | SplitFunction) -> Splitter:
     """Return a splitter as it is, and a function as a `CallableSplitter`."""
-    if isinstance(splitter, Splitter):
-        return splitter
-    if callable(splitter):
-        return CallableSplitter(splitter)
-    expected = "a splitter (load_splitter makes one of a name) or a function of one narrative"
-    raise _invalid_plugin(f"expected {expected}, found {type(splitter).__name__}", "splitter")
+    if not isinstance(splitter, Splitter) and not callable(splitter):
+        expected = "a splitter (load_splitter makes one of a name) or a function of one narrative"
+        raise _invalid_plugin(f"expected {expected}, found {type(splitter).__name__}", "splitter")
+    return splitter if isinstance(splitter, Splitter) else CallableSplitter(splitter)
 
 
 def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:
@@ -140,7 +147,7 @@ def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
     name = f"python:{path}"
     judge = _import_object(path, name)
     is_finished = isinstance(judge, Judge) and not inspect.isclass(judge)
-    if callable(judge) and not is_finished and (inspect.isclass(judge) or not _accepts(judge, (), "a hypothesis")):
+    if callable(judge) and not is_finished and (inspect.isclass(judge) or not _takes_query(judge)):
         judge = _call_factory(judge, name, arguments or {})
     elif arguments:
         raise option_error(f"{name} is no factory and takes no arguments", f"judge_args.{next(iter(arguments))}")
@@ -149,6 +156,30 @@ def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
     if not callable(judge):
         raise _invalid_plugin(f"{name}: {_EXPECTED_JUDGE}, found {type(judge).__name__}")
     return CallableJudge(judge, name)
+
+
+def _takes_query(function: JudgeFunction) -> bool:
+    """Return whether a function takes premises and hypothesis, in their places or by their names."""
+    return accepts(function, *_PARAMETERS) or inspect.signature(function).parameters.keys() >= _PARAMETERS
+
+
+def _positions(function: JudgeFunction, name: str) -> list[str]:
+    """Return the order in which a function takes premises and hypothesis without their names; empty if it has these."""
+    try:
+        parameters = () if inspect.isbuiltin(function) else inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of an extension module
+        parameters = ()
+    names = ["_" if item.kind is item.VAR_POSITIONAL else item.name for item in parameters]
+    if accepts(function, **dict.fromkeys(_PARAMETERS)):
+        return []
+    # A parameter such as `_` is unused, and the other one has its name; `*_` are both.
+    others = [item for item in _PARAMETERS if item not in names]
+    order = [
+        item if item in _PARAMETERS else others.pop(0) for item in names[:2] if item in _PARAMETERS or item[0] == "_"
+    ]
+    if len(order) < len(names[:2]) or not accepts(function, *_PARAMETERS):
+        raise _invalid_plugin(f"{name}: expected parameters named premises and hypothesis, found ({', '.join(names)})")
+    return order + others
 
 
 def add_working_directory_to_path() -> None:
@@ -178,7 +209,7 @@ def _import_object(path: str, name: str) -> Any:
 
 
 def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
-    if not _accepts(factory, **arguments):
+    if not accepts(factory, **arguments):
         names = f" with {', '.join(arguments)}" if arguments else ""
         message = f"{name}: {_EXPECTED_JUDGE}{names}, found a callable with other parameters"
         raise option_error(message, "judge_args") if arguments else _invalid_plugin(message)
@@ -190,15 +221,6 @@ def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str
         raise _invalid_plugin(f"cannot set up {name}: {_describe_error(error)}") from error
 
 
-def _accepts(function: Callable[..., Any], *positional: Any, **named: Any) -> bool:
-    """Return whether a function can be called with these arguments."""
-    try:
-        inspect.signature(function).bind(*positional, **named)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _invalid_plugin(message: str, field: str = "judge") -> InputError:
     return option_error(message, field, ErrorCode.INVALID_PLUGIN)
 
@@ -208,11 +230,11 @@ def _to_verdict(value: Any, query: EntailmentQuery) -> Verdict:
     if inspect.iscoroutine(value):
         value.close()
         raise TypeError(f"{_EXPECTED_VERDICT}, found a coroutine; give a function that is not async")
-    parts = value
+    parts = _without_numpy(value)
     if isinstance(parts, bool):
         parts = (parts, range(len(query.premises) if parts else 0))
     if isinstance(parts, tuple) and len(parts) == 2:
-        status, evidence = parts
+        status, evidence = map(_without_numpy, parts)
         if isinstance(status, bool):
             status = "entailment" if status else "not_entailment"
         parts = Verdict(status, evidence)
@@ -220,6 +242,11 @@ def _to_verdict(value: Any, query: EntailmentQuery) -> Verdict:
     if verdict is None:
         raise TypeError(f"{_EXPECTED_VERDICT}, found {brief(value)}")
     return verdict
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return a scalar or an array of numpy or torch as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _describe_error(error: Exception) -> str:
@@ -236,7 +263,7 @@ class MockJudge(CallableJudge):
         """Take the verdicts.
 
         Args:
-            verdicts: a function of (premises, hypothesis); a mapping from hypotheses to verdicts, where a missing
+            verdicts: a function as in `CallableJudge`; a mapping from hypotheses to verdicts, where a missing
                 hypothesis is not entailed; one verdict for all queries; or None, which entails a hypothesis that equals
                 a premise up to case, punctuation and spaces.
         """
@@ -244,11 +271,9 @@ class MockJudge(CallableJudge):
         def judge(premises: Sequence[str], hypothesis: str) -> VerdictLike:
             if verdicts is None:
                 return _match_verbatim(premises, hypothesis)
-            if callable(verdicts):
-                return verdicts(premises, hypothesis)
             return verdicts.get(hypothesis, False) if isinstance(verdicts, Mapping) else verdicts
 
-        super().__init__(judge, "mock")
+        super().__init__(verdicts if callable(verdicts) else judge, "mock")
 
     def describe(self) -> dict[str, Any]:
         """Return the name and a warning."""

@@ -103,7 +103,7 @@ def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
         judge=judge.name,
         n=len(labeled),
         failures=sum(isinstance(verdict, Failure) for verdict in verdicts),
-        accuracy=_accuracy(rows),
+        accuracy=confusion_accuracy(confusion) or 0.0,
         precision=precision,
         recall=recall,
         f1=f1,
@@ -133,10 +133,6 @@ def _outcome(verdict: Verdict | Failure) -> str:
 
 def _relation(verdict: Verdict | Failure) -> str:
     return FAILED if isinstance(verdict, Failure) else verdict.relation or verdict.status
-
-
-def _accuracy(rows: _Rows) -> float:
-    return confusion_accuracy(_confusion(rows)) or 0.0
 
 
 def _scores(true_positives: int, predicted: int, actual: int) -> tuple[float | None, float | None, float | None]:
@@ -178,4 +174,5 @@ def _agreement(judge: Judge, rows: _Rows) -> Agreement | None:
     labeled = [example for example, _ in rows]
     single = query_judge(judge.with_sentence_batches(), [example.query for example in labeled])
     same = sum(_outcome(a) == _outcome(b) != FAILED for (_, a), b in zip(rows, single, strict=True))
-    return Agreement(len(rows), same / len(rows), _accuracy(rows), _accuracy(list(zip(labeled, single, strict=True))))
+    confusions = _confusion(rows), _confusion(list(zip(labeled, single, strict=True)))
+    return Agreement(len(rows), same / len(rows), *(confusion_accuracy(item) or 0.0 for item in confusions))

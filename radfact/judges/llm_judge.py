@@ -60,11 +60,7 @@ class JudgePrompt:
 
 @dataclass(slots=True)
 class _Call:
-    """Hypotheses of one call.
-
-    `verdicts` keeps the valid verdicts about a report, with their numbers of dropped quotations, while the model
-    repairs the others.
-    """
+    """Hypotheses of one call, and the valid verdicts about a report so far, while the model repairs the others."""
 
     premises: tuple[str, ...]
     hypotheses: Sequence[str]
@@ -175,10 +171,7 @@ class LLMJudge(PromptedModel):
         return LLMJudge(self.name, self.client, replace(self.prompt, batch="sentence"), self.make_splitter)
 
     def usage(self) -> dict[str, int]:
-        """Return the client's usage, and the numbers of `evidence_dropped` quotations and `asked_again` reports.
-
-        A report that was sent again hypothesis by hypothesis is no failure; a hypothesis that still has no verdict is.
-        """
+        """Return the usage, without reports that were asked again, and `evidence_dropped` and `asked_again`."""
         counts = super().usage()
         counts["failures"] -= self._counts["asked_again"]
         return counts | {name: self._counts[name] for name in ("evidence_dropped", "asked_again")}

@@ -13,8 +13,7 @@ from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, Splitti
 from radfact.llm.call_errors import option_error
 from radfact.options import rename_fields
 
-MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")
-"""Options that only a language model has."""
+_MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")
 
 
 def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge:
@@ -31,12 +30,16 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
     Raises:
         InputError: an unknown name or provider, an option that does not fit the judge, or a missing package.
     """
-    judge_options = JudgeOptions(judge=name, **options)
-    judge_args = judge_options.judge_args
+    return judge_of(JudgeOptions(judge=name, **options), cache)
+
+
+def judge_of(options: JudgeOptions, cache: Path | None) -> Judge:
+    """Load the judge of options, in this process."""
+    name, judge_args = options.required_judge, options.judge_args
     kind, _, path = name.partition(":")
     if name in ("offline", "mock") or kind == "python":
-        for option in MODEL_OPTIONS:
-            if getattr(judge_options, option) != JudgeOptions.model_fields[option].default:
+        for option in _MODEL_OPTIONS:
+            if getattr(options, option) != JudgeOptions.model_fields[option].default:
                 raise _unexpected_option(name, option)
     if name == "offline":
         from radfact.judges.offline import OfflineJudge
@@ -55,7 +58,7 @@ def load_judge(name: str, *, cache: Path | None = None, **options: Any) -> Judge
         raise option_error(f"expected {known}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_judge import load_llm_judge
 
-    return load_llm_judge(name, judge_options, cache)
+    return load_llm_judge(name, options, cache)
 
 
 def load_splitter(
@@ -112,11 +115,7 @@ def load_splitter(
 
 
 def default_splitter(judge: Judge) -> Splitter:
-    """Return the splitter of the judge's own model or rules, or the offline splitter if the judge has none.
-
-    Raises:
-        InputError: something that the judge's splitter needs is missing.
-    """
+    """Return the splitter of the judge's own model or rules, or the offline splitter if the judge has none."""
     return judge.make_splitter() if isinstance(judge, SplittingJudge) else load_splitter("offline")
 
 

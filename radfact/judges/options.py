@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "RADFACT_JUDGE"
 """Environment variable that names the judge where no option does."""
-_JUDGE_FIELDS = {
-    *("judge_args", "base_url", "few_shots", "system", "answer_format", "batch", "concurrency", "max_invalid")
-}
 
 
 def _check_arguments(value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
@@ -141,13 +138,13 @@ class JudgeOptions(Options):
 
     def load(self, cache: Path | None = None) -> Judge:
         """Load the judge, with a folder for the response cache of a model."""
-        from radfact.judges import load_judge
-
         if self.engine == "ray":
             from radfact.judges.ray import RayJudge
 
             return RayJudge(self, cache)
-        return load_judge(self.required_judge, cache=cache, **self.model_dump(include=_JUDGE_FIELDS))
+        from radfact.judges.loading import judge_of
+
+        return judge_of(self, cache)
 
     def load_splitter(self, judge: Judge | None, cache: Path | None = None) -> Splitter:
         """Load the splitter: the named one, or that of the judge, or the offline splitter.

@@ -136,11 +136,8 @@ def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS, *, needs_evidence: bool
 def few_shot_messages(
     examples: Sequence[Example], system: str, answer_format: AnswerFormat, batch: Batch
 ) -> tuple[Message, ...]:
-    """Return the constant part of every prompt: the system message, then the worked queries with their responses.
-
-    With a schema the worked responses are JSON too: YAML examples would contradict the constraint to JSON. With
-    `batch="report"`, consecutive examples with the same reference share a message.
-    """
+    """Return the constant part of every prompt: the system message, then the worked queries with their responses."""
+    # YAML examples would contradict a schema, the constraint to JSON.
     dump = dump_yaml if answer_format == "yaml" else partial(json.dumps, ensure_ascii=False)
     if batch == "sentence":
         messages: list[Message] = [("system", system)]
@@ -183,11 +180,7 @@ def _reference_yaml(reference: tuple[str, ...]) -> str:
 
 
 def verdict_schema(premises: Sequence[str], hypothesis: str) -> dict[str, Any]:
-    """Return the JSON schema of the response to one query.
-
-    Every text is one of a list, or bounded in length if the list would be too long, and every list is bounded:
-    otherwise some models generate up to the limit of tokens.
-    """
+    """Return the JSON schema of the response to one query, all bounded: some models generate up to the limit."""
     return _object(_verdict_fields(premises, {"type": "string", "enum": [hypothesis]}))
 
 

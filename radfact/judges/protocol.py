@@ -183,7 +183,7 @@ def normalize_verdict(value: Any) -> Verdict | None:
     """Return a verdict with its evidence as a tuple of int; None if the value is no valid verdict."""
     if not isinstance(value, Verdict) or value.status not in _STATUSES or value.relation not in _RELATIONS:
         return None
-    evidence: Any = value.evidence
+    evidence: Any = value.evidence.tolist() if hasattr(value.evidence, "tolist") else value.evidence
     if not isinstance(evidence, Sequence) or isinstance(evidence, str | bytes):
         return None
     if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):

@@ -34,12 +34,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ReportResponse:
-    """Response to all hypotheses of a report.
-
-    Attributes:
-        verdicts: valid verdicts with their numbers of dropped evidence texts, by index of the hypothesis.
-        problems: what is wrong with the rest.
-    """
+    """Valid verdicts of a report with their numbers of dropped quotations, by hypothesis, and problems of the rest."""
 
     verdicts: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

@@ -36,11 +36,7 @@ def response_key(
     schema: Mapping[str, Any] | None = None,
     repeat: int = 0,
 ) -> str:
-    """Return the SHA-256 of everything that changes a response: conversation, schema, identity and repeat.
-
-    `identity` is the model and its parameters as canonical JSON. Where the prefix ends does not change the key, and
-    neither does the repeat 0.
-    """
+    """Return the SHA-256 of everything that changes a response; `identity` is the model as canonical JSON."""
     digest = prefix.begin_hash()
     digest.update(messages_json(messages))
     digest.update(b"\n" + identity)
@@ -62,11 +58,7 @@ class ResponseCache:
     FILE = "answers.sqlite"
 
     def __init__(self, folder: Path | str) -> None:
-        """Open or create `folder`/answers.sqlite.
-
-        Raises:
-            InputError: the folder cannot be used, or the file is no response cache or has another layout.
-        """
+        """Open or create `folder`/answers.sqlite."""
         self.path = Path(folder) / self.FILE
         try:
             create_folder(self.path.parent)
@@ -111,11 +103,7 @@ class ResponseCache:
         return int(self._writer.execute("PRAGMA user_version").fetchone()[0])
 
     def get(self, key: str) -> CachedResponse | None:
-        """Return the response under `key`, if any.
-
-        Raises:
-            RunError: the file cannot be read.
-        """
+        """Return the response under `key`, if any."""
         try:
             row = self._reader.execute(
                 "SELECT text, tokens_in, tokens_out, cut FROM answers WHERE key = ?", (key,)
@@ -125,11 +113,7 @@ class ResponseCache:
         return None if row is None else CachedResponse(row[0], row[1], row[2], bool(row[3]))
 
     def put(self, responses: Iterable[tuple[str, CachedResponse]]) -> None:
-        """Store responses by key, up to a thousand per commit; they are on disk when this returns.
-
-        Raises:
-            RunError: the responses cannot be written, for example because the disk is full.
-        """
+        """Store responses by key, up to a thousand per commit; they are on disk when this returns."""
         rows = [(key, item.text, item.tokens_in, item.tokens_out, item.cut) for key, item in responses]
         try:
             for start in range(0, len(rows), _ROWS):

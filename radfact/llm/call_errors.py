@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from radfact.errors import ErrorCode, InputError
@@ -22,24 +24,27 @@ MAX_WAIT = 300.0
 """Upper bound in seconds on the Retry-After of a server."""
 
 _BUSY = frozenset({408, 409, 425, 429, 503, 529})
-_STOPPED = {
-    401: "the key was refused; set the provider's key in the environment",
-    402: "the account cannot pay for the call",
-    403: "access was refused; check the key's rights",
-    404: "no such model or address; check the model's name and the base URL (it mostly ends in /v1)",
-    405: "this address accepts no chat requests; check the base URL (it mostly ends in /v1)",
-    407: "the proxy requires a user name and password",
+PROVIDERS: Mapping[str, Any] = json.loads(Path(__file__).with_name("providers.json").read_text("utf-8"))
+"""Packages of providers, and patterns of their messages; `fatal` ones have the meaning of a status in any reply."""
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL)
+
+
+_STOPPED: Mapping[str, str] = PROVIDERS["stopped"]
+_FATAL = {
+    status: _any_of(rf"(?<![\w-])(?:{words})(?![\w-])" for words in patterns)
+    for status, patterns in PROVIDERS["fatal"].items()
 }
+_NO_SYSTEM_ROLE, _WITHHELD = _any_of(PROVIDERS["no_system_role"]), _any_of(PROVIDERS["withheld"])
+_STATUS = re.compile(r"[45]\d\d")
+_LARGEST_COUNT = 1 << 53
 _UNSUPPORTED = ("unsupported_value", "unsupported_parameter")
 _LIMIT, _LIMIT_ELSEWHERE = "max_tokens", "max_completion_tokens"
 # A name in quotes; a name before a colon is quoted from the request itself.
 _QUOTED = re.compile(r"""(?P<mark>['"`])(?P<name>\w+)(?P=mark)(?!\s*:)""")
 _PAGE = re.compile(r"\s*(?:<(?:!--.*?--|\?xml.*?\?)>\s*)*<(?:!doctype\s+)?html\b", re.IGNORECASE | re.DOTALL)
-_WITHHELD = re.compile(
-    "blocklist|content_filter(ed)?|guardrail_intervened|prohibited_content|recitation|refusal|safety|spii",
-    re.IGNORECASE,
-)
-"""Finish reasons of responses that a provider's filter ended."""
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _WINDOW = 3
@@ -77,16 +82,44 @@ def option_error(message: str, field: str, code: ErrorCode = ErrorCode.INVALID_O
 def status_error(status: int, server_message: str = "", wait: str | None = None) -> CallError:
     """Return the error of an HTTP status of 300 or above; `wait` is the header Retry-After."""
     reason = f"HTTP {status}"
-    if status == 429 and "insufficient_quota" in server_message:
-        return CallError("stopped", f"the account has no quota left ({reason})")
-    if status in _STOPPED:
-        return CallError("stopped", f"{_STOPPED[status]} ({reason})")
+    for fatal, words in _FATAL.items():
+        if match := words.search(server_message):
+            return CallError("stopped", f"{_STOPPED[fatal]} ({reason}, {match[0]})")
+    if str(status) in _STOPPED:
+        return CallError("stopped", f"{_STOPPED[str(status)]} ({reason})")
     if status < 400:
         return CallError("stopped", f"the server is at another address than the base URL ({reason})")
     if status in _BUSY or status >= 500:
         kind: CallErrorKind = "busy" if status in _BUSY else "broken"
         return CallError(kind, reason, server_message=server_message, retry_after=retry_after(wait))
     return CallError("refused", reason, server_message=server_message)
+
+
+def body_error(body: Mapping[str, Any]) -> CallError | None:
+    """Return the error in the body of a reply with status 200; None if it has none."""
+    if not (error := body.get("error")):
+        return None
+    codes = [str(error.get(name)) for name in ("code", "status")] if isinstance(error, Mapping) else []
+    status = next(filter(_STATUS.fullmatch, codes), "500")
+    return status_error(int(status), error_message({"error": error}))
+
+
+def incomplete_error() -> CallError:
+    """Return the error of a reply that cannot be read."""
+    return CallError("broken", "an incomplete response, or not of the chat-completions protocol")
+
+
+def token_count(value: Any) -> int:
+    """Return a number of tokens from a reply; CallError if it is no whole number or no real count."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < _LARGEST_COUNT or value != int(value):
+        raise CallError("broken", "a response whose number of tokens is no whole number")
+    return int(value)
+
+
+def refuses_system_role(error: CallError) -> bool:
+    """Return whether an error says that the model has no role of the system message."""
+    return bool(_NO_SYSTEM_ROLE.search(f"{error.reason} {error.server_message}"))
 
 
 def page_error(text: str) -> CallError | None:
@@ -128,7 +161,11 @@ def error_message(body: Any) -> str:
     error = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(error, Mapping):
         return str(error)
-    return " ".join(str(part) for part in (error.get("message") or error.get("detail"), error.get("code")) if part)
+    parts = [error.get("message") or error.get("detail"), error.get("code")]
+    kind = str(error.get("type"))
+    if any(words.search(kind) for words in _FATAL.values()):
+        parts.append(kind)
+    return " ".join(str(part) for part in parts if part)
 
 
 def retry_after(value: str | None) -> float | None:
@@ -162,11 +199,7 @@ def redact(text: str) -> str:
 
 
 def safe_message(server_message: str, contents: Iterable[str] = ()) -> str:
-    """Return a server's message as one short line without keys; empty if it repeats the conversation.
-
-    Reports are patient data and prompts are long, so a message that repeats three consecutive words of `contents` is
-    not shown.
-    """
+    """Return a server's message as one short line without keys; empty if it repeats three words of `contents`."""
     line = " ".join(redact(server_message).split())[:_SHOWN]
     windows = _windows(line)
     if windows and any(not windows.isdisjoint(_windows(content)) for content in contents):

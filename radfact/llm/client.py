@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,7 +24,9 @@ from radfact.llm.call_errors import (
     excerpt,
     option_without_parameter,
     redact,
+    refuses_system_role,
     safe_message,
+    token_count,
     without_quotes,
 )
 from radfact.llm.protocol import (
@@ -35,7 +36,9 @@ from radfact.llm.protocol import (
     IncompleteResponseError,
     Message,
     current_repeat,
+    merge_system_message,
 )
+from radfact.llm.response_text import strip_reasoning
 from radfact.progress import ServerActivity
 
 T = TypeVar("T")
@@ -57,9 +60,15 @@ _CLOSING_SECONDS = 5.0
 _THREAD = "radfact-llm"
 _EVENT_LOOPS: dict[int, asyncio.AbstractEventLoop] = {}
 _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
-"""References to the parent's clients in a forked process: garbage collection would close their connections."""
-# A parser may quote the response, which can be long.
-_MAX_PROBLEM_CHARACTERS = 300
+"""The parent's clients in a forked process: garbage collection would close their connections."""
+_MAX_PROBLEM_CHARACTERS = 300  # A parser may quote the response.
+_ONLY_REASONING = (
+    "it has reasoning text but no answer; raise the limit of tokens (max_tokens), or turn off the reasoning "
+    "(docs/score.md, Model parameters)"
+)
+_MERGE_HINT = (
+    "merge its message into that of the user with --judge-arg merge_system=true (of a splitter: --splitter-arg)"
+)
 _REPAIR_REQUEST = "That answer cannot be used: {}. Answer again, in the same layout as before and with nothing else."
 
 
@@ -119,7 +128,8 @@ class ChatClient:
             backend: sends the calls; closed with the client.
             identity: description of the model for results: `model`, `parameters`, `base_url`, ...; JSON values, no
                 keys. All of it except the address is part of the cache key: a server may move to another machine or
-                port, and another model needs another name.
+                port, and another model needs another name. With the parameter `merge_system`, the text of the system
+                message begins the first message of the user, for models without a system role.
             concurrency: maximum number of calls in flight, over all threads.
             cache: cache on disk, closed with the client; None caches in memory for the life of the client.
             attempts: maximum attempts of one call by kind of error; other kinds are not retried.
@@ -139,8 +149,8 @@ class ChatClient:
         self._invalid, self._first_problem = 0, ""
         self._failed: dict[CallErrorKind, tuple[int, str]] = {}
         # The host of a server, or the name of a model without an address.
-        host = urlsplit(str(self.identity.get("base_url") or "")).netloc
-        self._activity = ServerActivity(host or str(self.identity.get("model", "the model")))
+        self._name = str(self.identity.get("model", "the model"))
+        self._activity = ServerActivity(urlsplit(str(self.identity.get("base_url") or "")).netloc or self._name)
         self._closer = weakref.finalize(self, _close, backend, self._disk, os.getpid())
 
     def complete_all(self, requests: Sequence[ChatRequest[T]]) -> list[T | Failure]:
@@ -177,7 +187,7 @@ class ChatClient:
     def __enter__(self) -> ChatClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _complete_all(self, requests: Sequence[ChatRequest[T]]) -> list[T | Failure]:
@@ -234,7 +244,7 @@ class ChatClient:
                 return self._fail(response.reason)
             try:
                 value = _parse(response, request.parse)
-            except ValueError as error:
+            except (ValueError, RecursionError, OverflowError) as error:
                 text, problem = response.text, " ".join(str(error).split())[:_MAX_PROBLEM_CHARACTERS]
                 self._has_valid = self._has_valid or isinstance(error, IncompleteResponseError)
             else:
@@ -242,7 +252,8 @@ class ChatClient:
                 self.usage_counter.repairs += turn > 0
                 return value
             # Some chat templates refuse an empty turn, and most require the roles to alternate.
-            messages = (*messages, ("assistant", text.strip() or "..."), ("user", _REPAIR_REQUEST.format(problem)))
+            turn_text = text.strip() if strip_reasoning(text).strip() else "..."
+            messages = (*messages, ("assistant", turn_text), ("user", _REPAIR_REQUEST.format(problem)))
         private = [content for _, content in request.messages] if request.reports is None else request.reports
         shown = excerpt(text, private)
         problem = redact(without_quotes(problem)) + (f"; the response: {shown}" if shown else "")
@@ -286,18 +297,24 @@ class ChatClient:
 
     async def _call(self, request: ChatRequest[T], messages: tuple[Message, ...]) -> CachedResponse | Failure:
         """Call the model, with retries."""
+        prefix, merged = request.prefix, messages
+        if self.identity.get("parameters", {}).get("merge_system"):
+            prefix, merged = merge_system_message(prefix, messages)
         errors: Counter[CallErrorKind] = Counter()
         started, waited = time.monotonic(), 0.0
         while True:
             try:
                 with self._activity.calling():
-                    response = await self.backend.complete(request.prefix, messages, request.schema)
+                    response = _checked(await self.backend.complete(prefix, merged, request.schema))
             except (CallError, InputError) as error:
                 is_refused = isinstance(error, InputError) or error.kind == "refused"
                 if is_refused and request.schema is not None and not request.schema_required:
                     return _SCHEMA_REFUSED
                 if isinstance(error, InputError):
                     raise
+                if (*prefix.messages, *merged)[0][0] == "system" and refuses_system_role(error):
+                    message = f"{self._name}: the model has no system role; {_MERGE_HINT}"
+                    raise RunError(message, code=ErrorCode.JUDGE_FAILED) from None
                 errors[error.kind] += 1
                 self._reached = self._reached or error.kind != "unreachable"
                 if self._is_last_attempt(error.kind, errors[error.kind], max(waited, time.monotonic() - started)):
@@ -313,9 +330,7 @@ class ChatClient:
             else:
                 self._reached = self._responded = True
                 self._activity.respond()
-                # JSON can hold half a surrogate pair, which cannot be written to disk.
-                text = response.text.encode(errors="replace").decode()
-                return response if text == response.text else replace(response, text=text)
+                return response
 
     def _is_last_attempt(self, kind: CallErrorKind, attempts: int, seconds: float) -> bool:
         """Return whether a call that has taken some seconds is not repeated after an error."""
@@ -325,14 +340,13 @@ class ChatClient:
 
     def _give_up(self, error: CallError, request: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
         """Return the failure of a request; raise RunError if the error concerns every request."""
-        name = self.identity.get("model", "the model")
         if error.kind == "unreachable":
             base_url = self.identity.get("base_url")
             address = "" if base_url is None else f" at {base_url}"
-            message = f"{name}: cannot reach the server{address}; completed responses are cached"
+            message = f"{self._name}: cannot reach the server{address}; completed responses are cached"
             raise RunError(message, code=ErrorCode.SERVER_UNAVAILABLE) from None
         message = safe_message(error.server_message, (text for _, text in (*request.prefix.messages, *messages)))
-        reason = f"{name}: {error.reason}" + (f" ({message})" if message else "")
+        reason = f"{self._name}: {error.reason}" + (f" ({message})" if message else "")
         # After one response the model is known to accept the parameters of every request.
         parameters = {} if self._responded else self.identity.get("parameters", {})
         if error.kind == "refused" and (option := option_without_parameter(error.server_message, parameters)):
@@ -349,7 +363,7 @@ class ChatClient:
         """Return why further requests are pointless; empty if there was a valid response or too few failures."""
         if 0 < self.max_invalid <= self._invalid and not self._has_valid:
             return (
-                f"{self.identity.get('model', 'the model')}: the first {self._invalid} responses are all invalid "
+                f"{self._name}: the first {self._invalid} responses are all invalid "
                 f"(first: {self._first_problem}); --max-invalid 0 disables this check (in Python max_invalid=0)"
             )
         if not self._responded:
@@ -359,15 +373,19 @@ class ChatClient:
         return ""
 
 
-# Result of a canceled call: requests that share it send it again.
-_CANCELED = Failure("canceled")
-# Result of a call whose optional schema was refused.
-_SCHEMA_REFUSED = Failure("schema refused")
+# Results of a canceled call, which requests that share it send again, and of one whose optional schema was refused.
+_CANCELED, _SCHEMA_REFUSED = Failure("canceled"), Failure("schema refused")
+
+
+def _checked(response: CachedResponse) -> CachedResponse:
+    """Return a response that can be written to disk, where JSON has half a surrogate pair or an infinite number."""
+    text = response.text.encode(errors="replace").decode()
+    return CachedResponse(text, token_count(response.tokens_in), token_count(response.tokens_out), response.cut)
 
 
 def _parse(response: CachedResponse, parse: Callable[[str], T]) -> T:
-    if not response.text.strip():
-        raise ValueError("it is empty")
+    if not strip_reasoning(response.text).strip():
+        raise ValueError(_ONLY_REASONING if response.text.strip() or response.tokens_out > 1 else "it is empty")
     if not response.cut:
         return parse(response.text)
     # Half a response can read like a whole one. A stateful parser still sees it and can use what is complete.

@@ -11,14 +11,17 @@ from urllib.request import getproxies, proxy_bypass
 
 from radfact.llm.call_errors import (
     CallError,
+    body_error,
     check_key,
     check_withheld,
     error_message,
+    incomplete_error,
     option_error,
     page_error,
     status_error,
 )
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
+from radfact.llm.response_text import message_text
 
 if TYPE_CHECKING:
     import aiohttp
@@ -32,11 +35,7 @@ _RESERVED = ("model", "messages", "n", "stream", "response_format", "max_retries
 
 
 class HttpBackend:
-    """The user's own server, called with aiohttp; the prefix of the conversations is serialized once.
-
-    The key is OPENAI_API_KEY of the environment, if set; proxies come from the environment as well. Fields of the
-    parameter `extra_body` are fields of the request.
-    """
+    """The user's own server, called with aiohttp; key and proxies come from the environment."""
 
     def __init__(self, model: str, base_url: str, parameters: Mapping[str, Any], *, timeout: float = 600.0) -> None:
         self._url = f"{_checked_address(base_url)}/chat/completions"
@@ -45,8 +44,10 @@ class HttpBackend:
         for name, value in fields.items():
             if name in _RESERVED:
                 raise option_error("expected no such parameter: the client sets it", f"judge_args.{name}")
-            if not _is_json(value):
-                raise option_error(f"expected a JSON value, found '{value}'", f"judge_args.{name}")
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise option_error(f"expected a JSON value, found '{value}'", f"judge_args.{name}") from None
         tail = json.dumps({"model": model, "stream": False, **fields})
         self._head, self._tail = b'{"messages":[', b"]," + tail[1:].encode()
         # A body that is not compressed cannot be larger than what is received.
@@ -66,10 +67,16 @@ class HttpBackend:
         """See `ChatBackend`."""
         import aiohttp
 
-        session = self._session or self._open()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                # The client limits the requests in flight.
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         body = b"".join((self._head, prefix.json, messages_json(messages), self._tail_with(schema)))
         try:
-            async with session.post(
+            async with self._session.post(
                 self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
             ) as reply:
                 raw = await _read_limited(reply)
@@ -90,17 +97,6 @@ class HttpBackend:
             return self._tail
         form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
         return self._tail[:-1] + b',"response_format":' + json.dumps(form).encode() + b"}"
-
-    def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            # The client limits the requests in flight.
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_SECONDS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-        return self._session
 
     async def close(self) -> None:
         """Close the connections."""
@@ -132,38 +128,23 @@ def _checked_address(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _read_response(raw: bytes) -> CachedResponse:
     try:
         body = json.loads(raw)
-        if error := body.get("error"):
-            code = error.get("code") if isinstance(error, dict) else None
-            raise status_error(code if isinstance(code, int) and code >= 400 else 500, _server_message(raw))
+        if error := body_error(body):
+            raise error
         choice, usage = body["choices"][0], body.get("usage") or {}
-        text, refusal = (choice["message"].get(name) for name in ("content", "refusal"))
-        check_withheld([choice.get("finish_reason")], None if text else refusal)
-        return CachedResponse(
-            text=str(text or ""),
-            tokens_in=int(usage.get("prompt_tokens") or 0),
-            tokens_out=int(usage.get("completion_tokens") or 0),
-            cut=choice.get("finish_reason") == "length",
-        )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-        if page := page_error(raw.decode(errors="replace")):
-            raise page from None
-        raise CallError("broken", "an incomplete response, or not of the chat-completions protocol") from None
+        text, reason = message_text(choice["message"]), choice.get("finish_reason")
+        check_withheld([reason], None if text else choice["message"].get("refusal"))
+        tokens = [0 if (count := usage.get(name)) is None else count for name in ("prompt_tokens", "completion_tokens")]
+        return CachedResponse(text, *tokens, cut=reason == "length")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        raise page_error(raw.decode(errors="replace")) or incomplete_error() from None
 
 
 def _server_message(raw: bytes) -> str:
     text = raw.decode(errors="replace")
     try:
         return error_message(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return "" if "<html" in text.lower() else text

@@ -11,40 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode
 from radfact.llm.call_errors import (
+    PROVIDERS,
     CallError,
+    body_error,
     check_key,
     check_withheld,
     error_message,
+    incomplete_error,
     option_error,
     page_error,
     redact,
     status_error,
 )
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix
+from radfact.llm.response_text import message_text
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage
 
-PARTNERS = {
-    "anthropic": ("langchain_anthropic", "ChatAnthropic"),
-    "azure_openai": ("langchain_openai", "AzureChatOpenAI"),
-    "bedrock": ("langchain_aws", "ChatBedrockConverse"),
-    "cohere": ("langchain_cohere", "ChatCohere"),
-    "deepseek": ("langchain_deepseek", "ChatDeepSeek"),
-    "fireworks": ("langchain_fireworks", "ChatFireworks"),
-    "google_genai": ("langchain_google_genai", "ChatGoogleGenerativeAI"),
-    "google_vertexai": ("langchain_google_vertexai", "ChatVertexAI"),
-    "groq": ("langchain_groq", "ChatGroq"),
-    "mistralai": ("langchain_mistralai", "ChatMistralAI"),
-    "ollama": ("langchain_ollama", "ChatOllama"),
-    "openai": ("langchain_openai", "ChatOpenAI"),
-    "together": ("langchain_together", "ChatTogether"),
-    "xai": ("langchain_xai", "ChatXAI"),
-}
+PARTNERS: dict[str, Sequence[str]] = PROVIDERS["packages"]
 """Module and class by provider; the extra that installs them is the provider's name with dashes."""
 # Metadata fields with the reason why a response ended, and the reasons that mean the limit of tokens.
 _ENDINGS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError, ArithmeticError)
 _CUT = frozenset({"length", "max_tokens", "model_length"})
 
 
@@ -114,23 +104,22 @@ class LangChainBackend:
         try:
             async with asyncio.timeout(self._timeout):
                 reply = await model.ainvoke(conversation)
+            if isinstance(reply, dict):
+                parsed = reply["parsed"]
+                return _to_response(reply["raw"], None if parsed is None else json.dumps(parsed, default=str))
+            return _to_response(reply)
         except Exception as error:
-            # OpenAI's client raises for responses in a schema that end early.
-            if type(error).__name__ == "LengthFinishReasonError":
-                return _cut_response(error)
-            if type(error).__name__ == "ContentFilterFinishReasonError":
-                check_withheld(["content_filter"], None)
-            raise _call_error(error, self._timeout) from None
-        if isinstance(reply, dict):
-            parsed = reply["parsed"]
-            return _to_response(reply["raw"], None if parsed is None else json.dumps(parsed, default=str))
-        return _to_response(reply)
+            raise error if isinstance(error, CallError) else _call_error(error, self._timeout) from None
 
     def _with_schema(self, schema: Mapping[str, Any]) -> Any:
         """Bind a JSON schema: as a response format of the OpenAI protocol, otherwise through LangChain."""
         if type(self._model).__module__.startswith("langchain_openai"):
             form = {"name": "answer", "strict": True, "schema": dict(schema)}
-            return self._model.bind(response_format={"type": "json_schema", "json_schema": form})
+            # As a further field of the body: OpenAI's client raises for what it parses itself if the response is cut.
+            more: dict[str, Any] = getattr(self._model, "extra_body", None) or {}
+            return self._model.bind(
+                extra_body={**more, "response_format": {"type": "json_schema", "json_schema": form}}
+            )
         try:
             # Many providers implement it by tool calls, which need a name.
             return self._model.with_structured_output({"title": "answer", **schema}, include_raw=True)
@@ -145,21 +134,10 @@ class LangChainBackend:
 def _to_response(reply: AIMessage, text: str | None = None) -> CachedResponse:
     usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
     endings = [reply.response_metadata[name] for name in _ENDINGS if name in reply.response_metadata]
-    text = str(reply.text) if text is None else text
+    text = message_text({**reply.additional_kwargs, "content": reply.content}) if text is None else text
     check_withheld(endings, None if text else reply.additional_kwargs.get("refusal"))
     cut = not _CUT.isdisjoint(str(ending).lower() for ending in endings)
     return CachedResponse(text, usage["input_tokens"], usage["output_tokens"], cut)
-
-
-def _cut_response(error: Any) -> CachedResponse:
-    """Return the response inside OpenAI's error for reaching the limit of tokens."""
-    usage = error.completion.usage
-    return CachedResponse(
-        text=error.completion.choices[0].message.content or "",
-        tokens_in=usage.prompt_tokens if usage else 0,
-        tokens_out=usage.completion_tokens if usage else 0,
-        cut=True,
-    )
 
 
 def _call_error(error: Exception, timeout: float) -> CallError:
@@ -186,6 +164,11 @@ def _call_error(error: Exception, timeout: float) -> CallError:
         return CallError("slow", f"no answer within {timeout:g} s")
     if any(word in causes for word in ("ConnectionError", "TransportError", "ProtocolError", "JSONDecodeError")):
         return CallError("broken", "the connection broke off")
+    if isinstance(error, ValueError) and error.args and isinstance(error.args[0], Mapping):
+        return body_error({"error": error.args[0]}) or incomplete_error()
+    # What fails while a reply is read; a provider's class that does not know an argument raises TypeError before.
+    if isinstance(error, _UNREADABLE) and "unexpected keyword" not in message:
+        return incomplete_error()
     return CallError("refused", type(error).__name__, server_message=message)
 
 

@@ -45,7 +45,8 @@ def load_chat_client(
             the OpenAI protocol; "vllm:PATH" for a model in this process; "mock:NAME" for a `MockChatModel`.
         base_url: address of the server, http://HOST:PORT/v1.
         parameters: sampling parameters and further arguments of the model's server, class or engine, all part of the
-            cache key; and `timeout`, the seconds for one call (600), which is not. A value of None omits a parameter
+            cache key; `merge_system`, as in `ChatClient`; and `timeout`, the seconds for one call (600), which is no
+            part of the key. A value of None omits a parameter
             (some models accept no temperature, others not together with top_p). A mock model takes `responses`.
         concurrency: calls in flight; by default 64 to the user's own server and in process, 16 to a provider.
         max_invalid: as in `ChatClient`; 10 by default.
@@ -61,22 +62,28 @@ def load_chat_client(
     if base_url is not None and provider != "openai":
         message = f"expected openai:MODEL with an address (any server with the OpenAI protocol), found '{name}'"
         raise option_error(message, "base_url", ErrorCode.CONFLICTING_OPTIONS)
-    if concurrency is None:
-        is_own = base_url is not None or provider in ("vllm", "mock")
-        concurrency = CONCURRENCY_OWN_SERVER if is_own else CONCURRENCY_PROVIDER
-    elif concurrency < 1:
+    is_own = base_url is not None or provider in ("vllm", "mock")
+    concurrency = (CONCURRENCY_OWN_SERVER if is_own else CONCURRENCY_PROVIDER) if concurrency is None else concurrency
+    if concurrency < 1:
         raise option_error(f"expected a whole number of at least 1, found {concurrency}", "concurrency")
     parameters = {key: value for key, value in (parameters or {}).items() if value is not None}
     timeout = parameters.pop("timeout", TIMEOUT)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise option_error(f"expected seconds above 0, found '{timeout}'", "judge_args.timeout")
-    backend, more = _backend(provider, model, base_url, parameters, float(timeout))
+    if not isinstance(merge_system := parameters.get("merge_system", False), bool):
+        raise option_error(f"expected true or false, found '{merge_system}'", "judge_args.merge_system")
+    sent = {key: value for key, value in parameters.items() if key != "merge_system"}
+    backend, more = _backend(provider, model, base_url, sent, float(timeout))
     # A function of a mock model is no JSON value.
     recorded = {key: str(value) if key == "responses" else value for key, value in parameters.items()}
     identity = {"model": name, "base_url": base_url, "parameters": recorded, **more}
-    responses = ResponseCache(cache) if isinstance(cache, str | Path) else cache
-    limit = MAX_INVALID if max_invalid is None else max_invalid
-    return ChatClient(backend, identity, concurrency=concurrency, cache=responses, max_invalid=limit)
+    return ChatClient(
+        backend,
+        identity,
+        concurrency=concurrency,
+        cache=ResponseCache(cache) if isinstance(cache, str | Path) else cache,
+        max_invalid=MAX_INVALID if max_invalid is None else max_invalid,
+    )
 
 
 def _backend(
@@ -152,16 +159,13 @@ def structured_request(
     prefix: PromptPrefix = NO_PREFIX,
     repairs: int = REPAIRS,
 ) -> ChatRequest[T]:
-    """Build a request for a JSON response that falls back to free text.
-
-    The server is asked to follow the model's JSON schema. If it refuses schemas, the client repeats the request without
-    one. A response that is no JSON of this schema is read by `parse_text`.
+    """Build a request for a response in a JSON schema, which the client repeats without one if the server refuses it.
 
     Args:
         messages: the conversation, or its part after `prefix`.
         model: pydantic model of the response; OpenAI's strict mode requires `extra="forbid"` and no defaults.
         convert: makes the result of a valid response; may raise ValueError.
-        parse_text: reads a response in free text, or raises ValueError with what is wrong.
+        parse_text: reads a response that is no JSON of this schema, or raises ValueError with what is wrong.
         prefix: beginning of the conversation that is shared with other requests.
         repairs: how often an invalid response is returned to the model.
     """

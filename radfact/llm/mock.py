@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from radfact.llm.call_errors import option_error
 from radfact.llm.client import ChatClient
-from radfact.llm.protocol import CachedResponse, Message, PromptPrefix
+from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, accepts
 
 ResponseFunction = Callable[[str], str] | Callable[[str, Sequence[Message]], str]
 """function(last user message) or function(last user message, whole conversation)."""
 
 
 class MockChatModel:
-    """A `ChatBackend` with scripted responses.
-
-    Also available as `load_chat_client("mock:NAME", parameters={"responses": ...})`; the name of the model in results
-    then begins with "mock:".
-    """
+    """A `ChatBackend` with scripted responses, also `load_chat_client("mock:NAME", parameters={"responses": ...})`."""
 
     def __init__(self, responses: ResponseFunction | Sequence[str] | str) -> None:
         """Take the responses.
@@ -27,9 +22,6 @@ class MockChatModel:
         Args:
             responses: a function of the last message, or of the last message and the whole conversation; a list, one
                 response for each call, repeated from the start after the last; or one text for all calls.
-
-        Raises:
-            InputError: none of these, or an empty list.
         """
         self.calls: list[tuple[Message, ...]] = []
         """Conversations so far, prefix included."""
@@ -40,7 +32,7 @@ class MockChatModel:
             message = "expected a string, a list of strings or a function of the last message"
             raise option_error(f"{message}, found {type(responses).__name__}", "judge_args.responses")
         self._responses: Any = texts
-        self._takes_conversation = callable(texts) and _takes_two_arguments(texts)
+        self._takes_conversation = callable(texts) and accepts(texts, "message", ())
 
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
@@ -64,11 +56,3 @@ class MockChatModel:
 def mock_client(responses: ResponseFunction | Sequence[str] | str, *, name: str = "mock:model") -> ChatClient:
     """Return a client with a mock model. See `MockChatModel` for the arguments."""
     return ChatClient(MockChatModel(responses), {"model": name})
-
-
-def _takes_two_arguments(function: Callable[..., str]) -> bool:
-    try:
-        inspect.signature(function).bind("message", ())
-    except (TypeError, ValueError):
-        return False
-    return True

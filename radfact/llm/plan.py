@@ -52,10 +52,9 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 
 def plan_requests(client: ChatClient, requests: Sequence[ChatRequest[T]]) -> tuple[RequestPlan, list[T | None]]:
-    """Count the requests that have no cached response, and return the cached values; nothing is sent.
+    """Count the requests without a cached response, and return the cached values (None: missing or invalid).
 
-    Tokens are estimated from cached responses, or else by `CHARACTERS_PER_TOKEN` and the limit of a response. The
-    values are in the order of the requests; None where a response is missing or invalid.
+    Tokens are estimated from cached responses, or else by `CHARACTERS_PER_TOKEN` and the limit of a response.
     """
     values: list[T | None] = []
     missing: dict[tuple[str, tuple[Message, ...]], int] = {}

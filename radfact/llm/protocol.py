@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -83,6 +85,25 @@ class ChatRequest(Generic[T_co]):
     reports: tuple[str, ...] | None = None
 
 
+def merge_system_message(prefix: PromptPrefix, messages: Sequence[Message]) -> tuple[PromptPrefix, Sequence[Message]]:
+    """Return a conversation whose first message of the user begins with the text of the system message."""
+    if len(prefix.messages) > 1:
+        return _merged_prefix(prefix), messages
+    return NO_PREFIX, _merged((*prefix.messages, *messages))
+
+
+@lru_cache(maxsize=8)
+def _merged_prefix(prefix: PromptPrefix) -> PromptPrefix:
+    return PromptPrefix(_merged(prefix.messages))
+
+
+def _merged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    if messages[0][0] != "system" or len(messages) == 1:
+        return messages
+    (_, system), (role, text), *others = messages
+    return ((role, f"{system.rstrip()}\n\n{text}"), *others)
+
+
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
     """Response of a model as it is cached.
@@ -137,3 +158,12 @@ def use_repeat(index: int) -> Iterator[None]:
         yield
     finally:
         _REPEAT.reset(token)
+
+
+def accepts(function: Callable[..., Any], *positional: Any, **named: Any) -> bool:
+    """Return whether a function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*positional, **named)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -23,8 +23,7 @@ from radfact.progress import ServerActivity
 
 CHUNKS_PER_WORKER = 4
 """Chunks per worker, so that all workers finish at about the same time."""
-MAX_ATTEMPTS = 3
-"""Attempts at one chunk before the run fails."""
+MAX_ATTEMPTS = 3  # at one chunk
 
 _OWN_CLUSTER = {
     # A cluster of this process listens only on the loopback address: Ray has no authentication.
@@ -37,29 +36,20 @@ _OBJECT_STORE_BYTES = 512 * 1024**2
 
 @dataclass
 class RayWorkers:
-    """Workers that each load the same judge, splitter or engine.
+    """Workers that each load the same judge, splitter or engine: `load(name, **options)`, which has a method `usage`.
 
-    Attributes:
-        load: makes the object from `name` and `options`, and from `cache` if given; a function or class of a module, so
-            that workers can import it. The object has a method `usage`.
-        method: name of its method that takes a list of items and returns one result per item, in order.
-        cache: folder of the response cache.
-        workers: number of workers; by default one for each `gpus` GPUs, or for each CPU.
-        gpus: GPUs per worker, if the cluster has any.
-        batch: items that a worker processes as fast as one; chunks hold a multiple if that leaves no worker idle.
-        max_chunk: largest number of items in a chunk, for progress in a large run.
-        planned, done: items received and processed so far.
+    Its method `method` takes a list of items and returns one result per item, in order.
     """
 
-    load: Callable[..., Any]
+    load: Callable[..., Any]  # of a module, so that workers can import it
     method: str
     name: str
     options: Mapping[str, Any]
-    cache: Path | None = None
-    workers: int | None = None
-    gpus: int = 0
-    batch: int = 4
-    max_chunk: int = 8192
+    cache: Path | None = None  # folder of the response cache, an argument of `load`
+    workers: int | None = None  # by default one for each `gpus` GPUs, or for each CPU
+    gpus: int = 0  # of each worker, if the cluster has any
+    batch: int = 4  # items that a worker processes as fast as one
+    max_chunk: int = 8192  # items, for progress in a large run
     planned: int = 0
     done: int = 0
     _usage_by_worker: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -76,11 +66,7 @@ class RayWorkers:
     def stream(
         self, items: Sequence[Any], group_key: Callable[[Any], Any] | None = None
     ) -> Generator[tuple[int, Any], None, None]:
-        """Yield (index, result) of every item as chunks finish; closing the generator ends the work.
-
-        Consecutive items with equal keys go to the same worker in one chunk. Items must be picklable. If the cluster or
-        a worker fails, completed responses are in the cache.
-        """
+        """Yield (index, result) of every item as chunks finish; consecutive items with equal keys stay together."""
         self.planned += len(items)
         if not items:
             return
@@ -217,10 +203,7 @@ class _Worker:
         return {} if self.loaded is None else self.loaded.usage()
 
     def process(self, items: list[Any]) -> tuple[str, Mapping[str, int], list[Any]] | Exception:
-        """Return the worker, its usage so far, and the results of a chunk; or the error that ends the run.
-
-        Errors are values, since not every exception can be pickled.
-        """
+        """Return the worker, its usage so far and the results of a chunk; or an error, as not every one is pickled."""
         try:
             if self.loaded is None:
                 self.loaded = self.load()
@@ -249,10 +232,7 @@ def split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, s
 
 @contextmanager
 def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
-    """Yield the resources of the connected cluster, of the cluster at RAY_ADDRESS, or of one on this machine.
-
-    A cluster that is started here has `workers` CPUs (None: all) and listens only on the loopback address.
-    """
+    """Yield the resources of the connected cluster, of that at RAY_ADDRESS, or of one here with `workers` CPUs."""
     try:
         # Ray reads them on import.
         if not os.environ.get("RAY_ADDRESS"):
@@ -263,20 +243,6 @@ def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]
         message = '--engine ray needs Ray: pip install "maira-radfact[ray]"'
         raise option_error(message, "engine", ErrorCode.MISSING_REQUIREMENT) from None
     is_own = not ray.is_initialized()
-    if is_own:
-        _init_ray(workers)
-    # Ray has no types for this function.
-    resources: Callable[[], dict[str, float]] = ray.cluster_resources
-    try:
-        yield resources()
-    finally:
-        if is_own:
-            ray.shutdown()
-
-
-def _init_ray(workers: int | None) -> None:
-    import ray
-
     local: dict[str, Any] = {
         "address": "local",
         "num_cpus": workers,
@@ -284,11 +250,20 @@ def _init_ray(workers: int | None) -> None:
         "object_store_memory": _OBJECT_STORE_BYTES,
         "_node_ip_address": "127.0.0.1",
     }
+    arguments = {} if os.environ.get("RAY_ADDRESS") else local
     try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if os.environ.get("RAY_ADDRESS") else local))
+        if is_own:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
     except (ConnectionError, RuntimeError, ValueError) as error:
         message = f"cannot connect to a Ray cluster: {' '.join(str(error).split())}"
         raise RunError(message, code=ErrorCode.SERVER_UNAVAILABLE) from None
+    # Ray has no types for this function.
+    resources: Callable[[], dict[str, float]] = ray.cluster_resources
+    try:
+        yield resources()
+    finally:
+        if is_own:
+            ray.shutdown()
 
 
 def gpus_per_engine(arguments: Mapping[str, Any]) -> int:

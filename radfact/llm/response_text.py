@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,9 @@ EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'}
 """Texts, in lower case, that models write for an empty value."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+_MAX_DEPTH = 1000
+_TEXT_PARTS = frozenset({"text", "output_text"})
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
 _FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*\r?$", re.MULTILINE)
 # Reasoning marks of most models, then of Magistral, then of gpt-oss with and without its special tokens. Templates
@@ -26,11 +29,7 @@ _END_OF_REASONING = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final[^\n]*?<\
 
 
 def dump_yaml(value: Any) -> str:
-    """Return `yaml.safe_dump(value, sort_keys=False)`, mostly by the faster C library.
-
-    This is the format of the published prompts: lines fold at 80 columns, and non-ASCII characters are escaped. The
-    value consists of mappings and lists of texts.
-    """
+    """Return mappings and lists of texts as `yaml.safe_dump` does, the format of the published prompts."""
     import yaml
 
     if getattr(yaml, "__with_libyaml__", False) and _is_plain(value):
@@ -59,6 +58,21 @@ def strip_reasoning(text: str) -> str:
     return "" if _REASONING.match(text) else text
 
 
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return the content of a message, a text or a list of parts whose texts are joined.
+
+    Without content, its reasoning text is returned as reasoning that did not end. ValueError: other content.
+    """
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        parts = [{"text": part} if isinstance(part, str) else part for part in content]
+        content = "".join(part["text"] for part in parts if part.get("type", "text") in _TEXT_PARTS)
+    if not isinstance(content, str):
+        raise ValueError("expected a text or a list of parts")
+    reasoning = next((message[name] for name in _REASONING_FIELDS if message.get(name)), None)
+    return content if content.strip() or reasoning is None else f"<think>{reasoning}"
+
+
 def bodies(text: str) -> Iterator[str]:
     """Yield the parts of a response that may hold its data: fenced blocks, then all text after the reasoning."""
     text = strip_reasoning(text)
@@ -80,7 +94,14 @@ def read_data(body: str) -> Any:
                 return json.loads(body)
             except json.JSONDecodeError:
                 pass  # YAML's flow style is more tolerant, for example of a comma at the end.
-        return yaml.load(body, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+        # The C library builds what is nested by recursion without a limit; its events need none.
+        depth = 0
+        for event in yaml.parse(body, Loader=loader) if len(body) > _MAX_DEPTH else ():
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                return None
+        return yaml.load(body, Loader=loader)
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
 

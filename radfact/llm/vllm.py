@@ -40,7 +40,6 @@ _requests = count()
 _READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
 _WEIGHTS = frozenset({".safetensors", ".bin", ".gguf", ".pt"})
 ENGINE_ERROR_HINT = "see the last line above that begins with '(EngineCore' and names an error"
-"""Hint to the error that vLLM's own process printed."""
 
 
 @dataclass(slots=True)
@@ -53,18 +52,13 @@ class _Shared:
 
 
 class VLLMBackend:
-    """A backend with vLLM's asynchronous engine, whose continuous batching sees all calls in flight.
+    """A backend with vLLM's asynchronous engine, which starts with the first call: a cached run loads no model.
 
-    The engine starts with the first call, so that a run with cached responses loads no model. Backends of the same
-    model and engine arguments share one engine: judge and splitter do not load the weights twice.
+    Backends of the same model and engine arguments share an engine: judge and splitter do not load the weights twice.
     """
 
     def __init__(self, model: str, parameters: Mapping[str, Any]) -> None:
-        """Check the model (a folder, or ORG/NAME[@REVISION] of the Hub) and sort its parameters.
-
-        They are fields of vLLM's SamplingParams (`temperature`, `max_tokens`, `seed`, ...), engine arguments
-        (`tensor_parallel_size`, `dtype`, `max_model_len`, ...) and `chat_template_kwargs` (a mapping).
-        """
+        """Sort the parameters: fields of SamplingParams, engine arguments and `chat_template_kwargs`."""
         require_vllm("vllm:PATH", field="judge")
         folder = resolve_model(Path(model).expanduser(), field="judge")
         if not folder.is_dir():
@@ -80,12 +74,9 @@ class VLLMBackend:
         self._engine_args = dict(_ENGINE_DEFAULTS)
         for name, value in parameters.items():
             if name in _RESERVED or name not in {*sampling, *engine, _TEMPLATE}:
-                message = "expected a sampling parameter or engine argument of vLLM"
-                raise option_error(message, f"judge_args.{name}")
-            if name in sampling:
-                self._sampling[name] = value
-            elif name in engine:
-                self._engine_args[name] = value
+                raise option_error("expected a sampling parameter or engine argument of vLLM", f"judge_args.{name}")
+            if name != _TEMPLATE:
+                (self._sampling if name in sampling else self._engine_args)[name] = value
         try:
             self._parameters(None)
         except Exception as error:
@@ -190,10 +181,7 @@ def start_engine(model: str, arguments: Mapping[str, Any], *, field: str) -> Asy
 
 
 def fingerprint(model: str) -> str:
-    """Hash a model folder, so that another checkpoint at the same path is another model.
-
-    Configuration and tokenizer are read completely, weights as in `weights_digest`.
-    """
+    """Hash a model folder, weights as in `weights_digest`: another checkpoint at the same path is another model."""
     digest = hashlib.sha256()
     try:
         for path in sorted(Path(model).iterdir()):

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -310,11 +311,14 @@ class FunctionMetric(Metric):
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Call the function for every pair."""
-        rows = []
-        for pair in pairs:
-            value = self.function(pair.candidate, pair.reference)
-            rows.append(value if isinstance(value, Mapping) else {self.name: value})
-        return MetricResult({name: [float(row[name]) for row in rows] for name in self.scores})
+        values = [self.function(pair.candidate, pair.reference) for pair in pairs]
+        rows: list[Mapping[str, Any]] = [row if isinstance(row, Mapping) else {self.name: row} for row in values]
+        # What is no number is refused with the result.
+        return MetricResult({name: [_as_float(row.get(name)) for row in rows] for name in self.scores})
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if hasattr(value, "__float__") else value
 
 
 def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[list[int], list[Pair]]:
@@ -363,6 +367,9 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
         check(bool(lengths), f"values of its score '{name}', found none")
         for length in lengths:
             check(length == count, f"{count} values of '{name}', one per pair, found {length}")
+        odd = [value for value in result.values.get(name, ()) if not isinstance(value, Real)]
+        found = "" if not odd else "None" if odd[0] is None else type(odd[0]).__name__
+        check(not odd, f"a number for every pair as '{name}' (NaN if it has no value), found {found}")
     return result if count == len(pairs) else _expand(result, places, len(pairs), metric.language.skip_reason)
 
 

@@ -135,16 +135,7 @@ class MetricResources:
         return None
 
     def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
-        """Return a client of the language model.
-
-        Args:
-            parameters: sampling parameters of the metric, unless the user sets others.
-            name: of the metric, for the display of a run.
-
-        Raises:
-            MissingRequirementError: no model is named.
-            InputError: a package or a key is missing, or an option does not fit.
-        """
+        """Return a client of the language model with the parameters of the metric `name`, unless others are set."""
         from radfact.llm import ChatClient
 
         model = self._model
@@ -160,12 +151,7 @@ class MetricResources:
         return client
 
     def entailment(self) -> tuple[Judge, Splitter | None]:
-        """Return the judge and the splitter of RadFact; no splitter if `needs_splitter` is false.
-
-        Raises:
-            MissingRequirementError: no judge is named.
-            InputError: the judge or the splitter cannot be created.
-        """
+        """Return the judge and the splitter of RadFact; no splitter if `needs_splitter` is false."""
         if self._judge is not None:
             judge = as_judge(self._judge)
         elif self._judge_options.judge is None:
@@ -194,9 +180,10 @@ def _remember_last(score: Callable[[Sequence[Any]], MetricResult]) -> Callable[[
 
     def remembered(pairs: Sequence[Any]) -> MetricResult:
         nonlocal last
-        if last is None or last[0] != list(pairs):
-            last = list(pairs), score(pairs)
-        return last[1]
+        latest = last  # Another thread may replace it.
+        if latest is None or latest[0] != list(pairs):
+            last = latest = list(pairs), score(pairs)
+        return latest[1]
 
     return remembered
 

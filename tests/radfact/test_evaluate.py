@@ -83,6 +83,7 @@ def no_answer(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
 Broken = metric_class("broken", Mock(side_effect=RunError("the server cannot be reached")))
 Short = metric_class("short", lambda pairs: [1.0] * (len(pairs) - 1))
 Silent = metric_class("silent", lambda pairs: [math.nan if pair.sample_id == "b" else 1.0 for pair in pairs])
+Silenced = metric_class("silenced", lambda pairs: [None] * len(pairs))  # type: ignore[list-item]
 NoAnswer = metric_class("no_answer", lambda _: [], score=no_answer)
 Raising = metric_class("raising", lambda pairs: [1 / (len(pair.sample_id) - 1) for pair in pairs])
 Listed = metric_class("listed", lambda _: [], scores=["x"])
@@ -326,6 +327,11 @@ def test_a_sample_without_a_value_is_a_failure_and_counted_on_the_page(tmp_path:
     [
         (Broken(), "the server cannot be reached"),
         (Short(), "one per pair"),
+        (Silenced(), "^silenced: expected a number for every pair as 'x' .*, found None$"),
+        (FunctionMetric(lambda *_: None, "mute"), "^mute: expected a number for every pair as 'mute' .*, found None$"),  # type: ignore[arg-type, return-value]
+        (FunctionMetric(lambda *_: {}, "mute"), "^mute: expected a number for every pair as 'mute' .*, found None$"),
+        (FunctionMetric(lambda *_: "1", "text"), "^text: expected a number for every pair as 'text' .*, found str$"),  # type: ignore[arg-type, return-value]
+        (metric_class("empty", list, score=lambda *_: None)(), "^empty: expected a MetricResult, found NoneType$"),
         (NoAnswer(), r"no sample could be scored \(no answer\)"),
         (Raising(), r"raising fails with ZeroDivisionError: .* \(test_evaluate\.py, line \d+\)"),
         ("custom_metric:FailingConstructor", r"Constructor fails with RuntimeError: no license \(test_.*, line \d+\)"),

@@ -1,7 +1,7 @@
 """Custom judges, named as Python objects, the mock judge, and judges checked against labeled judgments."""
 
+import inspect
 import json
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +21,7 @@ from radfact.judges.prompt import Example
 
 PREMISES = ("The heart is enlarged.", "No pneumothorax.")
 QUERY = EntailmentQuery(PREMISES, "Enlarged heart.")
+ODD_VALUES = (None, 1, np.int64(1), np.float64(0.9), "yes", (True,), (True, 0), (np.True_, np.array([0.0])))
 ODD_PARTS: Sequence[Any] = (
     ("maybe", []),
     ("entailment", ["No pneumothorax."]),
@@ -49,6 +50,12 @@ SET = [
         (Verdict("entailment", (0,), "because"), Verdict("entailment", (0,), "because")),
         ((True, [np.int64(1)]), Verdict("entailment", (1,))),
         (Verdict("entailment", cast("Any", (np.int64(1),))), Verdict("entailment", (1,))),
+        (Verdict("entailment", cast("Any", np.array([1]))), Verdict("entailment", (1,))),
+        (np.True_, Verdict("entailment", (0, 1))),
+        (np.False_, Verdict("not_entailment")),
+        (np.array(True), Verdict("entailment", (0, 1))),
+        ((np.True_, np.array([0])), Verdict("entailment", (0,))),
+        ((np.str_("entailment"), [0]), Verdict("entailment", (0,))),
     ],
 )
 def test_return_values_become_verdicts(opinion: Any, verdict: Verdict) -> None:
@@ -57,21 +64,28 @@ def test_return_values_become_verdicts(opinion: Any, verdict: Verdict) -> None:
 
 @pytest.mark.parametrize(
     "opinion",
-    [None, 1, "yes", (True,), (True, 0), *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS), *ODD_RELATIONS],
+    [*ODD_VALUES, *ODD_PARTS, *(Verdict(*parts) for parts in ODD_PARTS), *ODD_RELATIONS],
 )
 def test_an_invalid_return_value_stops_the_run(opinion: Any) -> None:
-    with raises_code(ErrorCode.INVALID_PLUGIN):
-        CallableJudge(lambda *_: opinion).judge([QUERY])
+    async def judge(*_: Any) -> bool:
+        return True
+
+    for function in (lambda *_: opinion, judge):
+        with raises_code(ErrorCode.INVALID_PLUGIN):
+            CallableJudge(function).judge([QUERY])
 
 
-async def judge_later(*_: Any) -> bool:
-    return True
-
-
-@pytest.mark.parametrize("function", [judge_later, lambda: True])
-def test_a_function_that_fails_on_its_first_query_stops_the_run(function: Any) -> None:
-    with raises_code(ErrorCode.INVALID_PLUGIN):
-        CallableJudge(function).judge([QUERY])
+@pytest.mark.parametrize(("parameters", "arguments"), CHECK["parameters"].items())
+def test_a_judge_is_called_by_the_names_of_its_parameters_or_refused(parameters: str, arguments: str | None) -> None:
+    seen: list[Any] = []
+    function = eval(f"lambda {parameters}: seen.append(({arguments})) or True", {"seen": seen})
+    if arguments is None:
+        names = ", ".join(inspect.signature(function).parameters)
+        with raises_code(ErrorCode.INVALID_PLUGIN, match=rf"and hypothesis, found \({names}\)$", field="judge"):
+            CallableJudge(function)
+    else:
+        assert CallableJudge(function).judge([QUERY]) == [Verdict("entailment", (0, 1))]
+        assert seen == [(PREMISES, QUERY.hypothesis)]
 
 
 @settings(deadline=None)
@@ -99,7 +113,7 @@ def test_results_record_the_source_of_the_function() -> None:
     assert first.describe()["source_sha256"] != second.describe()["source_sha256"]
 
 
-def entail_verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
+def entail_verbatim(*, hypothesis: str, premises: Sequence[str]) -> tuple[bool, list[int]]:
     return hypothesis in premises, [index for index, premise in enumerate(premises) if premise == hypothesis]
 
 
@@ -187,15 +201,6 @@ def test_a_score_without_a_denominator_is_missing() -> None:
     assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (None, 0, None, None)
     with raises_code(ErrorCode.EMPTY_INPUT):
         check_judge(CallableJudge(lambda *_: False), [])
-
-
-def test_the_default_examples_are_many_and_cover_the_topics() -> None:
-    queries = load_labeled_queries()
-    topics = Counter(query.topic for query in queries)
-    assert sum(topics.values()) >= 200
-    assert len(topics) >= 10
-    assert None not in topics
-    assert {query.development for query in queries} == {True}
 
 
 def example(evidence: list[str], status: str = "contradiction") -> dict[str, Any]:

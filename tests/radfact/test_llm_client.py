@@ -139,18 +139,6 @@ def test_a_client_works_inside_a_running_event_loop(serve: Any) -> None:
     assert asyncio.run(cell()) == [3]
 
 
-def test_a_request_may_set_its_number_of_repairs(serve: Any) -> None:
-    server = serve(lambda *_: (200, {}, "seven"))
-    chat = http_client(server.base_url)
-    answers = chat.complete_all([replace(numeric("x"), repairs=5), replace(numeric("y"), repairs=0)])
-    assert [isinstance(answer, Failure) and answer.reason.split(":")[0] for answer in answers] == [
-        "no valid answer after 5 repairs",
-        "no valid answer after 0 repairs",
-    ]
-    assert len(server.requests) == 7
-    assert sum("'seven'" in last(body) for body in server.requests) == 5
-
-
 def test_the_usage_grows_during_the_run(serve: Any) -> None:
     seen: list[tuple[int, int]] = []
 
@@ -173,12 +161,6 @@ def test_an_unclosed_client_ends_without_a_warning(serve: Any, tmp_path: Path) -
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, serve(echo).base_url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[3]", "")
-
-
-def test_a_closed_client_may_be_closed_again(serve: Any) -> None:
-    with http_client(serve(echo).base_url) as chat:
-        chat.complete_all([numeric("3")])
-    chat.close()
 
 
 def test_a_forked_process_can_have_its_own_client(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

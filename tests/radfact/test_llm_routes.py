@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import yaml
@@ -22,7 +23,6 @@ from radfact.judges.llm_splitter import load_split_examples
 from radfact.judges.prompt import load_few_shots
 from radfact.llm import ChatClient, ChatRequest, MockChatModel, PromptPrefix, load_chat_client, mock_client
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
-from radfact.llm.loading import CONCURRENCY_OWN_SERVER, CONCURRENCY_PROVIDER
 from radfact.metrics.llm.vert_shots import load_shots
 from radfact.rewards import make_reward
 
@@ -51,7 +51,7 @@ SCHEMA = Count.model_json_schema()
 PREFIX = PromptPrefix([("system", "Say."), ("user", 'L\u00f6we "x"\n- y'), ("assistant", "status: a\n")])
 
 
-def provider(model: GenericFakeChatModel, **options: Any) -> ChatClient:
+def provider(model: Any, **options: Any) -> ChatClient:
     return ChatClient(LangChainBackend(model), {"model": "fake"}, **options)
 
 
@@ -100,24 +100,14 @@ class _Throttled(Exception):
     response: ClassVar[Any] = {"ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "3"}}}
 
 
-class _FailsFirst(GenericFakeChatModel):
-    fault: Exception | None
-
-    def _generate(self, *arguments: Any, **options: Any) -> Any:
-        fault, self.fault = self.fault, None
-        if fault is not None:
-            raise fault
-        return super()._generate(*arguments, **options)
-
-
 @pytest.mark.parametrize("is_cause", [False, True], ids=["own", "cause"])
 def test_errors_of_providers_have_a_status(is_cause: bool) -> None:
     fault: Exception = _Throttled("slow down")
     if is_cause:
         fault = ValueError("a provider's own")
         fault.__cause__ = _Throttled("slow down")
-    waits = Waits()
-    assert provider(_FailsFirst(messages=iter(["7"]), fault=fault), sleep=waits).complete_all([numeric("x")]) == [7]
+    model, waits = Mock(ainvoke=AsyncMock(side_effect=[fault, AIMessage("7")])), Waits()
+    assert provider(model, sleep=waits).complete_all([numeric("x")]) == [7]
     assert [int(wait) for wait in waits] == [3]
 
 
@@ -206,12 +196,6 @@ def test_a_key_with_a_line_break_is_refused(route: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("OPENAI_API_KEY", f"{SECRET}\nX-Header: 1")
     with raises_code(ErrorCode.INVALID_OPTION, field="OPENAI_API_KEY"):
         load_chat_client("openai:m", base_url="http://127.0.0.1:9/v1" if route == "aiohttp" else None)
-
-
-def test_a_local_server_has_a_higher_concurrency(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
-    assert load_chat_client("openai:m", base_url="http://localhost:1/v1").concurrency == CONCURRENCY_OWN_SERVER == 64
-    assert load_chat_client("openai:m").concurrency == CONCURRENCY_PROVIDER == 16
 
 
 def test_a_missing_package_or_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

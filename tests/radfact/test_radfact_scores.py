@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,17 @@ def test_runs_that_do_not_fit_the_size_are_refused(counts: list[int] | str) -> N
         decode_mask(Mask(size=(2, 2), counts=counts))
     with pytest.raises(InputError, match=r"size: .*at most 100000000 pixels"):
         decode_mask(Mask(size=(10**6, 10**6), counts=[10**12]))
+
+
+def test_several_threads_score_as_one_does() -> None:
+    texts = ["The heart is large.", "Recommend CT.", "No effusion.", "Nodule, suspicious for cancer.", "Clear lungs."]
+    reports = [" ".join(texts[i:] + texts[: i % 3]) for i in range(5)]
+
+    def score(metric: RadFact, number: int) -> list[Any]:
+        result = metric.score(reports, reports[number:] + reports[:number])
+        return [result.summaries, [*result.runs["radfact"].result.details]]
+
+    alone, shared = [score(RadFact("offline"), number) for number in range(5)], RadFact("offline")
+    with ThreadPoolExecutor(5) as pool:
+        together = [list(pool.map(lambda number: score(shared, number), range(5))) for _ in range(3)]
+    assert together == [alone] * 3

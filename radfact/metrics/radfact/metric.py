@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from radfact.judges.callables import JudgeFunction
     from radfact.metrics.resources import MetricResources
 
+_Removed = dict[str, list[dict[str, Any]]]
 SplitReports = Mapping[str, Sequence[str] | Failure]
 """Sentences of each distinct narrative."""
 
@@ -66,7 +68,7 @@ class RadFactMetric(Metric):
         self.judge = as_judge(judge)
         self.splitter = None if splitter is None else as_splitter(splitter)
         self.options = ScoringOptions(**options)
-        self._removed: dict[str, list[dict[str, Any]]] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def create(cls, resources: MetricResources, **options: Any) -> Self:
@@ -114,11 +116,13 @@ class RadFactMetric(Metric):
         """
         roles: dict[str, Judge | Splitter] = {"judge": self.judge}
         if unsplit := narratives(pairs):
-            self.splitter = self.splitter or default_splitter(self.judge)
+            with self._lock:
+                self.splitter = self.splitter or default_splitter(self.judge)
             roles["splitter"] = self.splitter
         usage_before = {role: model.usage() for role, model in roles.items()}
 
-        reports = self._split(unsplit, self.splitter) if unsplit and self.splitter is not None else {}
+        removed: _Removed = {}
+        reports = self._split(unsplit, self.splitter, removed) if unsplit and self.splitter is not None else {}
         split_pairs = [_split_pair(pair, reports) for pair in pairs]
         queries = _collect_queries(split_pairs)
         responses = query_judge(self.judge, queries) if queries else []
@@ -133,7 +137,7 @@ class RadFactMetric(Metric):
             if scored.failure is not None:
                 failures[place] = scored.failure
             unread += count_unread(row.why for row in scored.sentences)
-            details.append(self._details(pair, scored))
+            details.append(_details(pair, scored, removed))
 
         counts = {
             "judgments": len(verdicts),
@@ -185,15 +189,15 @@ class RadFactMetric(Metric):
         summaries = summarize(values, f1=F1_PARTS, replicates=replicates, seed=seed, clusters=clusters)
         return {name: summaries[name] for name in names}
 
-    def _split(self, unsplit: Sequence[str], splitter: Splitter) -> SplitReports:
-        self._removed = {}
+    def _split(self, unsplit: Sequence[str], splitter: Splitter, removed: _Removed) -> SplitReports:
+        """Return the sentences of narratives, and add what was removed from each."""
         reports: list[list[str] | Failure]
         if isinstance(splitter, ExplainingSplitter):
             splits = splitter.explain(unsplit)
             reports = [split if isinstance(split, Failure) else flatten_split(split) for split in splits]
             for narrative, split in zip(unsplit, splits, strict=False):
                 if not isinstance(split, Failure):
-                    self._removed[narrative] = [asdict(text) for text in locate_removed(narrative, split)]
+                    removed[narrative] = [asdict(text) for text in locate_removed(narrative, split)]
         else:
             reports = splitter.split(unsplit)
         if len(reports) != len(unsplit):
@@ -201,17 +205,6 @@ class RadFactMetric(Metric):
             raise RunError(message, code=ErrorCode.INVALID_PLUGIN)
         self._stop_at_failures(reports, "narratives")
         return dict(zip(unsplit, reports, strict=True))
-
-    def _details(self, pair: Pair, scored: PairScores) -> dict[str, Any]:
-        """Return the counts and rows of a pair, and what the splitter removed from its narratives."""
-        sides = {"candidate": pair.candidate, "reference": pair.reference}
-        removed = {side: self._removed.get(text, []) for side, text in sides.items() if isinstance(text, str)}
-        counts = {f"{side}_sentences_removed": len(removed.get(side, ())) for side in sides}
-        return {
-            "counts": {**scored.counts, **counts},
-            "sentences": [row.model_dump(mode="json") for row in scored.sentences],
-            "removed": {side: texts for side, texts in removed.items() if texts},
-        }
 
     def _stop_at_failures(self, responses: Sequence[object], noun: str) -> None:
         failures = [response for response in responses if isinstance(response, Failure)]
@@ -232,6 +225,18 @@ class ExactRadFact(RadFactMetric):
     def create(cls, resources: MetricResources, **options: Any) -> Self:
         """Create the metric with the judge and the splitter of a run, and further scoring options."""
         return super().create(resources, **{**options, "compat": cls.variant})
+
+
+def _details(pair: Pair, scored: PairScores, removed: _Removed) -> dict[str, Any]:
+    """Return the counts and rows of a pair, and what the splitter removed from its narratives."""
+    sides = {"candidate": pair.candidate, "reference": pair.reference}
+    texts = {side: removed.get(text, []) for side, text in sides.items() if isinstance(text, str)}
+    counts = {f"{side}_sentences_removed": len(texts.get(side, ())) for side in sides}
+    return {
+        "counts": {**scored.counts, **counts},
+        "sentences": [row.model_dump(mode="json") for row in scored.sentences],
+        "removed": {side: items for side, items in texts.items() if items},
+    }
 
 
 def _collect_queries(pairs: Sequence[SplitPair]) -> list[EntailmentQuery]:
