@@ -271,8 +271,9 @@ class MockJudge(CallableJudge):
         def judge(premises: Sequence[str], hypothesis: str) -> VerdictLike:
             if verdicts is None:
                 return _match_verbatim(premises, hypothesis)
-            return verdicts.get(hypothesis, False) if isinstance(verdicts, Mapping) else verdicts
+            return fixed.get(hypothesis, False) if isinstance(fixed, Mapping) else fixed
 
+        fixed: Any = verdicts
         super().__init__(verdicts if callable(verdicts) else judge, "mock")
 
     def describe(self) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _read_response(raw: bytes) -> CachedResponse:
         text, reason = message_text(choice["message"]), choice.get("finish_reason")
         check_withheld([reason], None if text else choice["message"].get("refusal"))
         tokens = [0 if (count := usage.get(name)) is None else count for name in ("prompt_tokens", "completion_tokens")]
-        return CachedResponse(text, *tokens, cut=reason == "length")
+        return CachedResponse(text, tokens[0], tokens[1], cut=reason == "length")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise page_error(raw.decode(errors="replace")) or incomplete_error() from None
 

@@ -70,7 +70,8 @@ def test_an_invalid_return_value_stops_the_run(opinion: Any) -> None:
     async def judge(*_: Any) -> bool:
         return True
 
-    for function in (lambda *_: opinion, judge):
+    functions: tuple[Any, ...] = (lambda *_: opinion, judge)
+    for function in functions:
         with raises_code(ErrorCode.INVALID_PLUGIN):
             CallableJudge(function).judge([QUERY])
 
