@@ -36,7 +36,7 @@ from radfact.llm.protocol import (
     IncompleteResponseError,
     Message,
     current_repeat,
-    merge_system_message,
+    merge_system,
 )
 from radfact.llm.response_text import strip_reasoning
 from radfact.progress import ServerActivity
@@ -299,7 +299,7 @@ class ChatClient:
         """Call the model, with retries."""
         prefix, merged = request.prefix, messages
         if self.identity.get("parameters", {}).get("merge_system"):
-            prefix, merged = merge_system_message(prefix, messages)
+            prefix, merged = merge_system(prefix, messages)
         errors: Counter[CallErrorKind] = Counter()
         started, waited = time.monotonic(), 0.0
         while True:

@@ -85,9 +85,7 @@ class ChatRequest(Generic[T_co]):
     reports: tuple[str, ...] | None = None
 
 
-def merge_system_message(
-    prefix: PromptPrefix, messages: tuple[Message, ...]
-) -> tuple[PromptPrefix, tuple[Message, ...]]:
+def merge_system(prefix: PromptPrefix, messages: tuple[Message, ...]) -> tuple[PromptPrefix, tuple[Message, ...]]:
     """Return a conversation whose first message of the user begins with the text of the system message."""
     if len(prefix.messages) > 1:
         return _merged_prefix(prefix), messages
