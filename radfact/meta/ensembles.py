@@ -106,10 +106,7 @@ def cross_validate(
     seed: int = SEED,
     clusters: Clusters | None = None,
 ) -> list[float]:
-    """Return every sample's score by an ensemble fitted on the other folds; NaN for incomplete samples.
-
-    The samples of a cluster are in one fold.
-    """
+    """Return scores by ensembles fitted on other folds of whole clusters; NaN for incomplete samples."""
     table, expert, is_complete = _to_arrays(features, target)
     if is_complete.sum() < 2:
         names = ", ".join(features)
@@ -144,10 +141,7 @@ def _table(features: Features) -> NDArray[np.float64]:
 
 
 def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None) -> tuple[Sequence[str], ScoreColumns]:
-    """Read the features of several judges from their results folders: some scores, or all that have a value.
-
-    The samples are those that all judges have, by id in the order of the first judge.
-    """
+    """Read scores of judges (default: all with a value) on their common samples, in the order of the first judge."""
     tables = {judge: read_sample_scores(folder) for judge, folder in runs.items()}
     rows_by_judge = [table.rows for table in tables.values()]
     common = [key for key in next(iter(rows_by_judge), {}) if all(key in rows for rows in rows_by_judge)]

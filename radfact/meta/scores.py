@@ -82,10 +82,7 @@ ScoreFunction = Callable[[Sequence[Pair], Path], ScoreColumns]
 
 
 def orient(values: Sequence[float], direction: Direction) -> list[float]:
-    """Return values with the sign that makes higher worse, as for counts of errors.
-
-    Source: ReXamine-Global, section 2.4.
-    """
+    """Return values with the sign that makes higher worse, as for counts of errors (ReXamine-Global, section 2.4)."""
     return [-value if direction == "higher" else value for value in values]
 
 
@@ -106,10 +103,7 @@ def pair_digests(pairs: Iterable[Pair]) -> dict[str, str | None]:
 
 
 def load_scores(folders: Sequence[Path], pairs: Sequence[Pair]) -> ScoreColumns:
-    """Read the scores of samples from results folders.
-
-    Scores of the same name in two folders are named FOLDER/SCORE.
-    """
+    """Read scores of samples from results folders; those of the same name are named FOLDER/SCORE."""
     sample_ids, digests = [pair.sample_id for pair in pairs], pair_digests(pairs)
     tables = {folder: _load_folder(folder, sample_ids) for folder in dict.fromkeys(folders)}
     names = [name for scores in tables.values() for name in scores.values]

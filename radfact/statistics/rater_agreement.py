@@ -58,19 +58,13 @@ def error_type_f1(expert: Sequence[float], predicted: Sequence[float]) -> float 
 
 
 def count_accuracy(expert: Sequence[float], predicted: Sequence[float]) -> Mean:
-    """Return the share of reports with the same count as the mean expert, rounded half up.
-
-    Source: GREEN, table 4.
-    """
+    """Return the share of reports with the same count as the mean expert, rounded half up (GREEN, table 4)."""
     pairs = zip(expert, predicted, strict=True)
     return Mean.of(round_half_up(theirs) == ours for theirs, ours in pairs if not math.isnan(theirs + ours))
 
 
 def mean_detected(expert: Sequence[float], predicted: Sequence[float]) -> dict[int, Mean]:
-    """Return the mean predicted number of errors by the true number.
-
-    Source: VERT, figures 2 and 3.
-    """
+    """Return the mean predicted number of errors by the true number (VERT, figures 2 and 3)."""
     groups: dict[int, list[float]] = {}
     for true, count in zip(expert, predicted, strict=True):
         if not math.isnan(true + count):
@@ -216,6 +210,14 @@ def kappa_from_counts(categories: Sequence[float]) -> CountsFunction:
         return 1 - float((weights * matrix).sum()) * total / expected if expected else math.nan
 
     return kappa
+
+
+def describe_agreement(items: Sequence[Sequence[float]], level: Level, what: str) -> str:
+    """Return a sentence with Krippendorff's alpha of the ratings of each item."""
+    categories = sorted({rating for item in items for rating in item})
+    alpha = alpha_from_counts(categories, level)(coincidence_counts(items, categories).sum(axis=0))
+    shown, n = "none" if math.isnan(alpha) else f"{alpha:.2f}", sum(len(item) > 1 for item in items)
+    return f"Agreement of the experts on {what}: Krippendorff's alpha ({level}) {shown}, {n} with two or more ratings."
 
 
 def coincidence_counts(items: Sequence[Sequence[float]], categories: Sequence[float]) -> NDArray[np.float64]:

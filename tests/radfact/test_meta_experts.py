@@ -15,9 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meta_run import Serve, run_meta, write_table
 
-from radfact.errors import Failure
 from radfact.io.jsonl import read_json, read_jsonl
-from radfact.llm import mock_client
 from radfact.meta.agreement import corrections
 from radfact.meta.agreement.preferences import WrongPreference, evaluate_scores, find_wrong_preferences
 from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS
@@ -37,15 +35,6 @@ def test_the_lower_score_is_preferred() -> None:
     # Differences by rounding are none.
     first, second = [0.1 + 0.2, 1 / 3, 300.0], [0.3, 0.3333333333333337, 1.0]
     assert raters.prefer_lower(first, second) == ["equal", "equal", "second"]
-
-
-def test_accuracy_excludes_pairs_without_a_preference_and_counts_ties_as_not_met() -> None:
-    expert: list[raters.Preference | None] = ["first", "second", "first", None, "second"]
-    preferred: list[raters.Preference | None] = ["first", "equal", "second", "first", None]
-    accuracy = raters.preference_accuracy(expert, preferred)
-    assert (accuracy.n, accuracy.value, accuracy.ties) == (3, pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert 0 <= (accuracy.low or 0) <= 1 / 3 <= (accuracy.high or 0) <= 1
-    assert raters.preference_accuracy([None], ["first"]).value is None
 
 
 def test_preferences_by_scores(tmp_path: Path) -> None:
@@ -72,6 +61,11 @@ def test_a_majority_of_the_experts_may_decide(tmp_path: Path) -> None:
     assert majority.expert == ["first", "second", "first", *[None] * 4]
     assert unanimous.notes[0].startswith("6 of 7 rows are excluded (without a label: 1; the experts differ: 5)")
     assert unanimous.notes[1].startswith("A majority decides 2 of the excluded rows")
+    assert unanimous.notes[-1].endswith("alpha (nominal) 0.00, 6 with two or more ratings.")
+    # The same labels by row and rater.
+    cells = [[key, "r", "x", "y", rater, label] for key, row in enumerate(labels) for rater, label in enumerate(row)]
+    path = write_table(tmp_path / "p.csv", [*header[:4], "rater", "expert"], cells)
+    assert (read_preferences(path).expert, read_preferences(path).notes) == (unanimous.expert, unanimous.notes)
     # Without the column, no row is surer than another.
     assert majority.confidence == [0.0] * 7
     assert majority.notes[1].startswith("The file has no confidence")
@@ -291,10 +285,3 @@ def test_a_shuffled_report_has_the_same_lines_in_another_order(report: str, seed
     assert sorted(split_lines(shuffled)) == sorted(lines)
     assert (shuffled != report) == (len(set(lines)) > 1)
     assert corrections.shuffle_lines(report, seed=seed) == shuffled
-
-
-def test_paraphrases() -> None:
-    client = mock_client(lambda text: "```\nThe heart is big.\n```" if "Cardiomegaly" in text else "No.")
-    assert corrections.paraphrase(client, ["Cardiomegaly."]) == ["The heart is big."]
-    (refusal,) = corrections.paraphrase(mock_client("I'm sorry, but I can't assist with that."), ["Cardiomegaly."])
-    assert isinstance(refusal, Failure)

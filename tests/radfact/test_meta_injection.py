@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -18,11 +19,11 @@ from meta_run import Serve, refuse_meta, run_meta, write_table
 
 from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode, Failure
-from radfact.io.jsonl import read_json
+from radfact.io.jsonl import read_json, write_jsonl
 from radfact.llm import mock_client
 from radfact.llm.protocol import Message
 from radfact.meta.agreement.preferences import parse_preference
-from radfact.meta.datasets.reports import SiteReport
+from radfact.meta.datasets.reports import SiteReport, read_reports
 from radfact.meta.injection import llm_editor
 from radfact.meta.injection.detection import detect, detection_pairs, write_detection
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences, parse_facts, read_injected
@@ -31,6 +32,7 @@ from radfact.meta.injection.word_tables import tables
 from radfact.meta.scores import ScoreColumns
 from radfact.reader.ontology_file import default_ontology
 
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("injected_errors.yaml").read_text("utf-8"))
 REPORT = "The heart is normal. Lungs are clear."
 SOURCE = SiteReport("s", "", REPORT)
 ABOUT = {"modality": "X-ray", "region": "chest"}
@@ -74,11 +76,6 @@ def test_implausible_errors_are_requested_up_to_five_times() -> None:
     assert [isinstance(candidate, InjectedReport) for candidate in candidates] == [True, True, False]
     assert checks == {"Good": 1, "Odd": 2, "Bad": 5}
     assert ["no such anatomy" in text for text in injections] == [False] * 3 + [True] * 5
-
-
-def test_a_category_without_instructions_is_refused() -> None:
-    with pytest.raises(ValueError, match="'c'"):
-        llm_editor.inject_with_model(mock_client(str), [], "c", 1, **ABOUT)
 
 
 def test_several_categories_are_named_and_none_requests_a_paraphrase() -> None:
@@ -232,14 +229,37 @@ def test_reports_that_a_model_fails_on_are_excluded(tmp_path: Path, serve: Serve
         return 200, {}, json.dumps({"modified_report": f"{text[-20:]} There is a mass.", "changes_detail": [change]})
 
     server, made = serve(respond), tmp_path / "i.jsonl"
-    table = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear lungs."], ["2", "A bad report."]])
+    rows = [["1", "Clear lungs.", "CT", "head"], ["2", "A bad report.", "", ""], ["3", "Clear.", "N/A", " "]]
+    table = write_table(tmp_path / "r.csv", ["id", "report", "Modality", "anatomy"], rows)
     command = ("inject", table, "--by", "openai:m", "--base-url", server.base_url, "--out", made)
     assert "excluded: 2_a1" in run_meta(*command, "--types", "a", "--errors", 1, exit_code=3)
-    assert [row.sample_id for row in read_injected(made)] == ["1_a1"]
+    made_by_id = {row.sample_id: (row.modality, row.anatomy) for row in read_injected(made)}
+    assert made_by_id == {"1_a1": ("CT", "head"), "3_a1": ("X-ray", "chest")}
+    checks = "".join(text for text in map(last, server.requests) if "Modifications:" in text)
+    assert sorted(re.findall("Imaging modality: (.*)\nBody region: (.*)", checks)) == [
+        ("CT", "head"),
+        ("X-ray", "chest"),
+    ]
+
+
+@pytest.mark.parametrize(("fields", "cells", "expected"), CASES["examinations"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_reports_have_their_modality_and_anatomy_or_the_default(
+    fields: list[str], cells: list[str], expected: list[str], suffix: str, tmp_path: Path
+) -> None:
+    path, row = tmp_path / f"r.{suffix}", {"id": "1", "report": SITES[1][2]} | dict(zip(fields, cells, strict=True))
+    if suffix == "csv":
+        write_table(path, [*row], [[*row.values()]])
+    else:
+        write_jsonl(path, [{name: value or None for name, value in row.items()}])
+    (report,) = read_reports(path, default_site="", examination=("X-ray", "chest"))
+    assert [report.modality, report.anatomy] == expected
+    run_meta("inject", path, "--types", "a", "--errors", 1, "--modality", "MR", "--out", tmp_path / "i.jsonl")
+    (made,) = read_injected(tmp_path / "i.jsonl")
+    assert [made.modality, made.anatomy] == [expected[0].replace("X-ray", "MR"), expected[1]]
 
 
 LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
-CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("injected_errors.yaml").read_text("utf-8"))
 SENTENCES = CASES["sentences"]
 REPORTS = st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=7, unique=True).map(" ".join)
 
@@ -386,7 +406,3 @@ def test_an_added_sentence_has_no_original_and_a_removed_one_no_text(nothing: st
         (made,) = llm_editor.parse_modified_report(text, SOURCE, "a", 1).changes
         expected = {name: None if name in change else CHANGE[name] for name in ("original", "modified")}
         assert {"original": made.original, "modified": made.modified} == expected
-
-
-def test_a_paraphrase_may_equal_the_report() -> None:
-    assert llm_editor.parse_candidate(f"[Candidate]: {REPORT}", REPORT) == REPORT

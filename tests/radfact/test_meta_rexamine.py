@@ -29,6 +29,7 @@ from radfact.statistics.bootstrap import Direction
 
 Run = Callable[..., RexamineResult]
 
+RATER_COLUMNS = ["rater", "rater_index", "Reader ID", "annotator_id", "radiologist", "reviewer", "OBSERVER", "expert"]
 SITES = ["x"] * 4 + ["y"] * 3
 
 
@@ -74,8 +75,25 @@ def test_rankings_by_site_and_style_are_positive_where_they_agree() -> None:
 
 def test_counts_of_experts_are_read(tmp_path: Path) -> None:
     path = tmp_path / "counts.csv"
-    path.write_text("id,errors\na,nan\nb,1\nb,\nc,2\nc,nan\n")
+    path.write_text("id,errors\na,nan\nb,1\nc,2\n")
     assert read_counts(path) == {"b": 1, "c": 2}
+    for rows in ("b,1\nc,2\nb,3\n", "b,1\nc,2\nb,\n", "b,1\nc,2\n b ,1\n"):
+        path.write_text(f"id,errors\n{rows}")
+        with raises_code(ErrorCode.DUPLICATE, file=path, line=4, field="id", match="line 2; a column 'rater'"):
+            read_counts(path)
+
+
+@pytest.mark.parametrize("column", RATER_COLUMNS)
+def test_counts_of_several_experts_have_their_raters(column: str, tmp_path: Path) -> None:
+    rows = [["a", "x", 1], ["b", "x", 2], ["a", "y", 4], ["b", "y", ""], ["c", "y", 0]]
+    path = write_table(tmp_path / "counts.csv", ["id", column, "errors"], rows)
+    assert read_counts(path) == {"a": 2.5, "b": 2, "c": 0}
+    write_table(path, ["id", column, "errors"], [*rows, ["a", "x", 1]])
+    with raises_code(ErrorCode.DUPLICATE, file=path, line=7, field="id", match="'a' of rater 'x', first at line 2"):
+        read_counts(path)
+    write_table(path, ["id", column, "errors"], [*rows, ["a", "", 1]])
+    with raises_code(ErrorCode.MISSING_FIELD, file=path, line=7, field=column):
+        read_counts(path)
 
 
 def test_a_site_is_required_without_a_default(tmp_path: Path) -> None:
@@ -262,8 +280,11 @@ def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: 
     assert read_json(out / "rexamine.json")["experts"] is None
     assert "fill in for_experts.csv" in (out / "rexamine.html").read_text()
     requests = len(server.requests)
-    counts = write_table(tmp_path / "c.csv", ["id", "errors"], [[row.sample_id, i] for i, row in enumerate(rows)])
+    rated = [[row.sample_id, rater, number] for number, row in enumerate(rows) for rater in ("x", "y")]
+    counts = write_table(tmp_path / "c.csv", ["id", "rater", "errors"], rated)
     run_meta(*command, "--counts", counts)
+    alpha = "Agreement of the experts on errors: Krippendorff's alpha (interval) 1.00, 8 with two or more ratings."
+    assert alpha in read_json(out / "rexamine.json")["notes"]
     assert read_json(out / "rexamine.json")["experts"] == "experts"
     assert len(server.requests) == requests
     # Other parameters of the model are other steps.

@@ -15,7 +15,7 @@ from radfact.meta.datasets.ratings import RatedReport, RatingSet
 from radfact.meta.scores import ScoreColumns
 from radfact.records import Pair
 from radfact.statistics import significance
-from radfact.statistics.bootstrap import harmonic_mean, summarize, summarize_counts
+from radfact.statistics.bootstrap import harmonic_mean
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import compare_kendall, correlate
 from radfact.statistics.significance import f1_counts, f1_from_counts, mean_counts, mean_from_counts, randomization_test
@@ -24,20 +24,9 @@ NAN = math.nan
 MEAN = {"x": mean_from_counts}
 F1 = {"f": f1_from_counts}
 
-values = st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), min_size=1, max_size=20)
 EXPERT = [0.0, 1.0, 1.0, 2.0, 3.0, 5.0]
 GOOD, POOR = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [20.0, 10.0, 40.0, 30.0, 10.0, 50.0]
 VALUES = st.lists(st.integers(0, 4).map(float), min_size=7, max_size=7)
-
-
-@settings(deadline=None, max_examples=50)
-@given(values)
-def test_a_mean_by_counts_is_the_mean_of_the_values(column: list[float]) -> None:
-    plain = summarize({"x": column}, replicates=20)["x"]
-    pooled = summarize_counts(mean_counts(column), MEAN, replicates=20)["x"]
-    assert plain.n == pooled.n
-    for name in ("point", "low", "median", "high"):
-        assert getattr(pooled, name) == pytest.approx(getattr(plain, name))
 
 
 def test_p_is_the_share_of_swaps_with_a_larger_difference() -> None:

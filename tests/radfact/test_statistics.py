@@ -84,23 +84,11 @@ def test_points_are_means_over_the_samples_with_a_value(
     assert {name: [summary.point, summary.n] for name, summary in summaries.items()} == expected
 
 
-def test_without_replicates_there_is_a_point_and_no_interval() -> None:
-    assert summarize({"p": [0.25]}, replicates=0)["p"] == Summary(0.25, n=1)
-
-
 @given(precision=st.floats(0, 1), recall=st.floats(0, 1))
 def test_a_harmonic_mean_lies_between_its_parts(precision: float, recall: float) -> None:
     low, high = sorted((precision, recall))
     assert low - 1e-12 <= harmonic_mean(precision, recall) <= high + 1e-12
     assert harmonic_mean(0.0, 0.0) == 0.0
-
-
-def test_golden_interval_of_ten_samples() -> None:
-    # Origin, with numpy 2.4: g = default_rng(42); v = arange(10) / 10;
-    # quantile([v[g.choice(10, 10)].mean() for _ in range(500)], [.025, .25, .5, .75, .975])
-    summaries = summarize({"p": [share / 10 for share in range(10)]})["p"]
-    assert summaries.point == pytest.approx(0.45)
-    assert spread(summaries) == pytest.approx([0.28, 0.39, 0.44, 0.51, 0.63])
 
 
 def test_the_bootstrap_makes_no_call_per_sample() -> None:

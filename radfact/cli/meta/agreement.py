@@ -103,7 +103,9 @@ def agreement(
         raise InputError("expected --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS, field="--ask")
     else:
         record |= {"baseline": baseline, "rounds": rounds}
-        notes = _correlations(read(table, rating, draws.cluster), scores, scoring, record, out)
+        ratings = read(table, rating, draws.cluster)
+        ratings = replace(ratings, notes=[*ratings.notes, *ratings.agreement_notes()])
+        notes = _correlations(ratings, scores, scoring, record, out)
     say_notes(console, notes)
     say(console, f"Read the agreement in {out / 'agreement.html'}", wrap=False)
     scoring.finish(console)

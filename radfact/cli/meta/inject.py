@@ -33,7 +33,7 @@ _MAX_LISTED = 10
 
 @with_options
 def inject(
-    reports: Annotated[Path, typer.Argument(help="Reports: CSV or JSON Lines with id, report and, optionally, site.")],
+    reports: Annotated[Path, typer.Argument(help="CSV or JSON Lines with id, report; site, modality, anatomy.")],
     names: ColumnOptions,
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency", "max_invalid")],
     by: Annotated[str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", JUDGE)] = RULES,
@@ -46,8 +46,8 @@ def inject(
     mixed: Annotated[
         bool, own.option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed")
     ] = False,
-    modality: Annotated[str, own.option("Imaging modality, for the plausibility check.", "TEXT", INPUT)] = "X-ray",
-    region: Annotated[str, own.option("Body region, for the plausibility check.", "TEXT", INPUT)] = "chest",
+    modality: Annotated[str, own.option("Modality of reports without a modality.", "TEXT", INPUT)] = "X-ray",
+    region: Annotated[str, own.option("Body region of reports without an anatomy.", "TEXT", INPUT)] = "chest",
     seed: own.Seed = 42,
     out: Annotated[Path, own.option("JSON Lines file to write.", "FILE", OUTPUT), Output("file")] = Path(
         "injected.jsonl"
@@ -62,7 +62,7 @@ def inject(
     """
     console = new_console()
     letters, numbers = _parse_letters(types), _parse_numbers(errors)
-    sources = read_reports(reports, default_site="", columns=names.columns)
+    sources = read_reports(reports, default_site="", examination=(modality, region), columns=names.columns)
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:
@@ -126,7 +126,7 @@ def _inject_by_rules(
         else:
             kinds = product(letters, numbers)
             made = [injector.inject(report.sample_id, report.report, *kind) for kind in kinds]
-        candidates += [row.model_copy(update={"site": report.site or None}) for row in made if row and row.changes]
+        candidates += [row.model_copy(update=report.labels) for row in made if row and row.changes]
     return candidates
 
 

@@ -16,7 +16,7 @@ from radfact.cli.options import INPUT, SCORES, ColumnOptions
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
-from radfact.meta.datasets.reports import read_counts, read_reports
+from radfact.meta.datasets.reports import agreement_notes, read_counts, read_reports
 from radfact.meta.injection.llm_editor import ModelEditor
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.options import RULES
@@ -40,7 +40,7 @@ def rexamine(
         str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)
     ] = RULES,
     counts: Annotated[
-        Path | None, own.option("Error counts of experts: CSV with id and errors.", "FILE", INPUT)
+        Path | None, own.option("Error counts of experts: CSV with id, errors and, if several, rater.", "FILE", INPUT)
     ] = None,
     per_site: Annotated[int, own.option("Number of reports to draw per site; 0: all.", "N", SCORES, min=0)] = 40,
     out: own.Out = Path("rexamine"),
@@ -83,7 +83,7 @@ def rexamine(
             counts=expert_counts,
             per_site=per_site or None,
             seed=seed,
-            notes=note or (),
+            notes=[*(note or ()), *([] if counts is None else agreement_notes(counts))],
         )
     console = new_console()
     show_table(console, table_2(result.tests))

@@ -51,11 +51,7 @@ class CountError:
 
 @dataclass(frozen=True, slots=True)
 class CountAgreement:
-    """Counts of errors by a metric, compared with the mean expert's count of a quantity.
-
-    `detected` is the mean count of the metric by the experts' count. `f1` of the errors and `accuracy`, the share of
-    reports with the same count, are by letter; empty if the metric or the experts have no counts by category.
-    """
+    """Counts of errors by a metric and the mean expert: means by the experts' count; F1 and accuracy by letter."""
 
     score: str
     quantity: str
@@ -72,10 +68,7 @@ def correlate_with_experts(
     replicates: int = REPLICATES,
     seed: int = SEED,
 ) -> list[MetricAgreement]:
-    """Correlate every score with the experts' target, over all samples and within groups.
-
-    Source: GREEN, ReXamine-Global and VERT.
-    """
+    """Correlate scores with the experts' target, over all and within groups (GREEN, ReXamine-Global and VERT)."""
     expert = orient(ratings.means(ratings.target), ratings.better[ratings.target])
     results, clusters = [], ratings.clusters
     for name, column in scores.oriented.items():
@@ -87,10 +80,7 @@ def correlate_with_experts(
 
 
 def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: int = SEED) -> list[RaterAgreement]:
-    """Compare all pairs of raters, and each rater with the mean of all, for every quantity but counts by category.
-
-    Source: GREEN, figure 5.
-    """
+    """Compare raters in pairs and with the mean of all; not their counts by category (GREEN, figure 5)."""
     results, clusters = [], ratings.candidate_clusters
     for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_category_count(name)))):
         raters = ratings.raters(quantity)
@@ -115,10 +105,7 @@ def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None
 
 
 def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
-    """Compare the number of errors that metrics count with the mean expert and with each expert.
-
-    Source: GREEN, tables 2 and 4.
-    """
+    """Compare the numbers of errors of metrics with those of the mean expert and each expert (GREEN, tables 2, 4)."""
     results = []
     for name, values in scores.values.items():
         quantity = counted_quantity(name, ratings.better)
@@ -137,10 +124,7 @@ def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
 
 
 def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreement]:
-    """Compare counts of metrics with the mean expert, rounded half up: by number of errors and by category.
-
-    Source: VERT, figures 2 and 4 and appendix C; GREEN, table 4.
-    """
+    """Compare counts with the mean expert, rounded half up (VERT, figures 2, 4 and appendix C; GREEN, table 4)."""
     results = []
     for name, values in scores.values.items():
         quantity = counted_quantity(name, ratings.better)

@@ -21,10 +21,7 @@ LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """Agreement of a score with experts, compared with that of the baseline; `p_holm` is p adjusted by Holm's method.
-
-    `kendall.first` is tau-b of the baseline, `kendall.second` that of the score.
-    """
+    """Agreement of a score (`kendall.second`) compared with the baseline (`first`); p, also by Holm's method."""
 
     score: str
     baseline: str
@@ -34,10 +31,7 @@ class MetricContrast:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A report that a score and the experts rank differently; ranks among the reports are from 0 = best to 1 = worst.
-
-    `expert` is the mean rating of the experts, `value` that of the score.
-    """
+    """A report that a score and the experts' mean rank differently; ranks are from 0 = best to 1 = worst."""
 
     score: str
     sample_id: str

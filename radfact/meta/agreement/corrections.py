@@ -69,10 +69,7 @@ def correct_reports(
     paraphraser: ChatClient | None = None,
     seed: int = SEED,
 ) -> CorrectionRun:
-    """Correct rated reports with a model, in sets with corrections of radiologists by the same lines and numbers.
-
-    Without a `paraphraser`, the model that corrects also paraphrases.
-    """
+    """Correct rated reports with a model, by the lines of the radiologists; by default, it also paraphrases."""
     lines_by_id = {
         sample.pair.sample_id: sample.corrections.lines
         if sample.corrections

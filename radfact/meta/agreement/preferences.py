@@ -46,10 +46,7 @@ class WrongPreference:
 def evaluate_scores(
     preferences: PreferenceSet, scores: ScoreColumns, *, replicates: int, seed: int
 ) -> dict[str, dict[float, PreferenceAccuracy]]:
-    """Return how often each score prefers the experts' candidate, by minimum confidence.
-
-    Source: GREEN, figure 6.
-    """
+    """Return how often each score prefers the experts' candidate, by minimum confidence (GREEN, figure 6)."""
     return {
         name: _accuracy(preferences, preferred, replicates, seed)
         for name, preferred in _preferred_by_scores(preferences, scores).items()
@@ -88,13 +85,7 @@ def _accuracy(
 def evaluate_judge(
     client: ChatClient, preferences: PreferenceSet, *, replicates: int, seed: int
 ) -> tuple[dict[float, PreferenceAccuracy], list[str]]:
-    """Query a model for the better candidate of each row in which the experts prefer one.
-
-    Returns:
-        The accuracy of its preferences by minimum confidence, and the reasons of failed queries.
-
-    Source: GREEN, appendix A.3 and table 6.
-    """
+    """Return a model's accuracy by confidence, and reasons of failures (GREEN, appendix A.3 and table 6)."""
     prompt = load_prompt("preference")
     indices = [index for index, expert in enumerate(preferences.expert) if expert is not None]
     requests = []

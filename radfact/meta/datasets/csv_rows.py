@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from radfact.errors import ErrorCode, InputError, check_unique_id, describe_choice, list_some
+from radfact.errors import ErrorCode, InputError, describe_choice, list_some
 from radfact.io.columns import NAMES, Columns, check_columns, find_columns, with_own_names
 from radfact.io.csv_tables import read_csv
 from radfact.io.pairs import read_clusters
@@ -80,37 +81,71 @@ def read_rows(
     return headings, (CsvRow(path, line, with_own_names(cells, columns), names) for line, cells in rows)
 
 
+_RATER = re.compile(
+    r"(?:rater|reader|annotator|radiologist|reviewer|observer|physician|expert)(?:[ _-]?(?:id|name|index|number))?",
+    re.IGNORECASE,
+)
+"""Columns with the name of the rater of a row."""
+
+RowsByRater = Mapping[str, Mapping[str, CsvRow]]
+"""The rows of each id, by rater; the rater is "" in a file without a column for it."""
+
+
+def group_rows(
+    rows: Iterable[CsvRow], columns: Sequence[str], *, rated: Sequence[str], same: Sequence[str] = ()
+) -> RowsByRater:
+    """Group rows by id and rater; rows of an id have the `same` texts, and none of the `rated` columns has raters."""
+    raters = next((name for name in columns if _RATER.fullmatch(name.strip()) and name not in rated), None)
+    by_id: dict[str, dict[str, CsvRow]] = {}
+    for row in rows:
+        key, rater = row.id("id"), "" if raters is None else row.id(raters)
+        of_id = by_id.setdefault(key, {})
+        first = of_id.setdefault(rater, row)
+        if first is not row:
+            more = f" of rater '{rater}'" if rater else ""
+            hint = "" if rater else "; a column 'rater' makes the rows ratings by several raters"
+            message = f"duplicate id '{key}'{more}, first at line {first.line}{hint}"
+            raise row.error(message, "id", ErrorCode.DUPLICATE)
+        first = next(iter(of_id.values()))
+        for name in same:
+            if row.text(name) != first.text(name):
+                message = f"expected the text of this id in line {first.line}, found another"
+                raise row.error(message, name, ErrorCode.MISMATCH)
+    return by_id
+
+
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A CSV file of reports with unique ids: rows by id, and the label of the cluster of each row in column `by`.
+    """A CSV file of reports: rows by id and rater, and the label of the cluster of each id in column `by`.
 
     Rows in which a report is missing are excluded, which `notes` say.
     """
 
     columns: Sequence[str]
-    rows: Mapping[str, CsvRow]
+    rows: RowsByRater
     clusters: Sequence[str | None]
     by: str | None
     notes: Sequence[str]
+    has_raters: bool
 
 
 def read_report_table(
-    path: Path, reports: Sequence[str], cluster: str | None, columns: Columns | None, others: Sequence[str] = ()
+    path: Path, reports: Sequence[str], cluster: str | None, columns: Columns | None, experts: Sequence[str] = ()
 ) -> ReportTable:
-    """Read a CSV file with the column `id`, columns of reports, and others."""
-    headings, rows = read_rows(path, ("id", *reports, *others), columns)
-    by_id: dict[str, CsvRow] = {}
-    lines: dict[str, int] = {}
-    without = []
-    for row in rows:
-        key = row.id("id")
-        check_unique_id(lines, key, row.line, file=path, field=row.names["id"])
+    """Read a CSV file of reports with the column `id`; raters are in its rows, or in the names of its columns."""
+    headings, read = read_rows(path, ("id", *reports, *experts), columns)
+    rated = [name for name in headings if name.startswith("expert") or ":" in name]
+    names_raters = len(rated) > 1 or any(":" in name for name in rated)
+    rows = group_rows(read, () if names_raters else headings, rated=[*rated, *experts], same=reports)
+    kept, without = dict[str, Mapping[str, CsvRow]](), list[str]()
+    for key, of_id in rows.items():
+        row, *_ = of_id.values()
         if any(is_missing(row.cells[row.names[name]]) for name in reports):
-            without.append(str(row.line))
+            without += [str(row.line) for row in of_id.values()]
         else:
-            by_id[key] = row
-    count = f"{len(without)} of {len(without) + len(by_id)} rows"
+            kept[key] = of_id
+    count = f"{len(without)} of {sum(map(len, rows.values()))} rows"
     notes = [f"{count} have no report and are excluded (lines {list_some(without)})."] if without else []
-    cells = [(row.cells, {"file": path, "line": row.line}) for row in by_id.values()]
-    by, clusters = read_clusters(cells, cluster, file=path)
-    return ReportTable(headings, by_id, clusters, by, notes)
+    first = [next(iter(of_id.values())) for of_id in kept.values()]
+    by, clusters = read_clusters([(row.cells, {"file": path, "line": row.line}) for row in first], cluster, file=path)
+    return ReportTable(headings, kept, clusters, by, notes, any("" not in of_id for of_id in rows.values()))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -55,14 +55,7 @@ def read_ratings(
     columns: Columns | None = None,
     texts_only: bool = False,
 ) -> RatingSet:
-    """Read a set of expert ratings.
-
-    `plain`: a CSV with `id`, `reference`, `candidate`, expert columns, and optionally `site`, `modality`, `anatomy` or
-    `group`. An expert column is `QUANTITY:RATER`, or `expert` or `expert_RATER` for the quantity `expert`.
-    `rexval`: the folder with the set's two CSV files, or the file of ratings in it. `refisco-v0`, `refisco-v1`: the CSV
-    of corrected lines. `rate-eval`: `rate_test.csv` or `rate_train.csv` of a task, or the folder with the former.
-    `radeval`: the CSV of the expert set.
-    """
+    """Read a set of expert ratings: a file or folder in a layout of `docs/meta.md`."""
     path = Path(path)
     readers: Mapping[Layout, Callable[[], RatingSet]] = {
         "plain": partial(_read_plain, path, experts, better, cluster, columns, texts_only),
@@ -101,8 +94,10 @@ def _read_plain(
     columns: Columns | None,
     texts_only: bool,
 ) -> RatingSet:
-    table = read_report_table(path, ("reference", "candidate"), cluster, columns, others=experts)
-    selected = list(experts) or [name for name in table.columns if name.startswith("expert") or ":" in name]
+    table = read_report_table(path, ("reference", "candidate"), cluster, columns, experts)
+    named = COUNTS if table.has_raters else ()
+    is_rating = [name.startswith("expert") or ":" in name or name in named for name in table.columns]
+    selected = list(experts) or list(compress(table.columns, is_rating))
     if texts_only:
         selected, better = [], "higher"
     elif not selected:
@@ -112,13 +107,14 @@ def _read_plain(
     if better is None:
         message = "expected higher or lower: which ratings are better?"
         raise InputError(message, code=ErrorCode.MISSING_OPTION, field="better")
-    quantities = _quantities(selected, path)
+    quantities = _quantities(selected, path, has_raters=table.has_raters)
     groups = [name for name in _GROUPS if name in table.columns]
     samples = []
-    for (key, row), label in zip(table.rows.items(), table.clusters, strict=True):
+    for (key, by_rater), label in zip(table.rows.items(), table.clusters, strict=True):
+        row, *_ = by_rater.values()
         ratings: dict[str, dict[str, float]] = {}
-        for name, (quantity, rater) in quantities.items():
-            ratings.setdefault(quantity, {})[rater] = row.number(name)
+        for (rater, rated), (name, (quantity, own)) in product(by_rater.items(), quantities.items()):
+            ratings.setdefault(quantity, {})[rater or own] = rated.number(name)
         pair = Pair(key, row.text("candidate"), row.text("reference"), label, PatientContext.of(row.cells))
         samples.append(RatedReport(pair, ratings, _groups(row, {name: name for name in groups})))
     names = list(dict.fromkeys(quantity for quantity, _ in quantities.values()))
@@ -131,14 +127,16 @@ def _groups(row: CsvRow, kinds: Mapping[str, str]) -> dict[str, str]:
     return {kind: text for column, kind in kinds.items() if (text := row.text(column))}
 
 
-def _quantities(columns: Sequence[str], path: Path) -> dict[str, tuple[str, str]]:
+def _quantities(columns: Sequence[str], path: Path, *, has_raters: bool) -> dict[str, tuple[str, str]]:
+    """Return the quantity and the rater of each column; in a table with raters, each column is a quantity."""
     quantities: dict[str, tuple[str, str]] = {}
     columns_of: dict[tuple[str, str], str] = {}
     for column in columns:
         quantity, colon, rater = (part.strip() for part in column.partition(":"))
         if not (colon and quantity and rater):
             is_default = column.startswith("expert")
-            quantity, rater = "expert", (column.removeprefix("expert").strip("_ ") or "1") if is_default else column
+            quantity = column if has_raters else "expert"
+            rater = (column.removeprefix("expert").strip("_ ") or "1") if is_default else column
         quantities[column] = quantity, rater
         first = columns_of.setdefault((quantity, rater), column)
         if first != column:

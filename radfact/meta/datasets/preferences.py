@@ -14,7 +14,7 @@ from radfact.io.columns import Columns
 from radfact.meta.datasets.csv_rows import read_report_table
 from radfact.records import Pair
 from radfact.statistics.clusters import Clusters, clusters_of
-from radfact.statistics.rater_agreement import Preference
+from radfact.statistics.rater_agreement import Mean, Preference, describe_agreement
 
 _LABELS: dict[str, Preference] = {
     **dict.fromkeys(("first", "1", "a", "better"), "first"),
@@ -56,13 +56,7 @@ def read_preferences(
     columns: Columns | None = None,
     texts_only: bool = False,
 ) -> PreferenceSet:
-    """Read a CSV with `id`, `reference`, `candidate_1`, `candidate_2`, columns `expert...`, optionally `confidence`.
-
-    A cell of an expert is first, second, equal or empty; `confidence` is one number per row, such as the mean of the
-    experts.
-
-    Source: GREEN, section 3.4.2.
-    """
+    """Read a CSV of the layout `preferences` in `docs/meta.md` (GREEN, section 3.4.2)."""
     table = read_report_table(path, ("reference", "candidate_1", "candidate_2"), cluster, columns)
     experts = [] if texts_only else [name for name in table.columns if name.startswith("expert")]
     has_confidence = "confidence" in table.columns and not texts_only
@@ -70,12 +64,14 @@ def read_preferences(
         message = "expected a column with a name that begins with 'expert'"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1)
     first, second, votes, confidences = [], [], [], []
-    for key, row in table.rows.items():
+    for key, by_rater in table.rows.items():
+        row, *_ = rows = [*by_rater.values()]
         first.append(Pair(f"{key}_1", row.text("candidate_1"), row.text("reference")))
         second.append(Pair(f"{key}_2", row.text("candidate_2"), row.text("reference")))
-        labels = (row.choice(name, _LABELS, "first, second or equal") for name in experts if row.text(name))
-        votes.append(Counter(labels))
-        confidences.append(row.number("confidence", accepts=lambda n: not math.isnan(n)) if has_confidence else 0.0)
+        cells = ((row, name) for row in rows for name in experts if row.text(name))
+        votes.append(Counter(row.choice(name, _LABELS, "first, second or equal") for row, name in cells))
+        sure = [row.number("confidence", accepts=lambda n: not math.isnan(n)) for row in rows if has_confidence]
+        confidences.append(Mean.of(sure).value or 0.0)
     notes = [*table.notes, *([] if texts_only else _notes(votes, consensus, has_confidence))]
     expert = [_decide(row, consensus) for row in votes]
     clusters = clusters_of(table.by, table.clusters, list(table.rows))
@@ -106,4 +102,7 @@ def _notes(votes: Sequence[Counter[Preference]], consensus: Consensus, has_confi
         notes.append(f"A majority decides {more} of the excluded rows: --consensus majority includes them.")
     if not has_confidence:
         notes.append("The file has no confidence: the table shows all rows at a minimum confidence of 0.")
+    numbers = [[float(ord(label[0])) for label in row.elements()] for row in votes]
+    if any(len(row) > 1 for row in numbers):
+        notes.append(describe_agreement(numbers, "nominal", "preferences"))
     return notes

@@ -13,7 +13,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.metrics.llm.responses.corrections import Corrections
 from radfact.records import Pair, digest
 from radfact.statistics.clusters import Clusters, clusters_of
-from radfact.statistics.rater_agreement import Mean
+from radfact.statistics.rater_agreement import Mean, describe_agreement
 
 Better = Literal["higher", "lower"]
 
@@ -126,6 +126,13 @@ class RatingSet:
         ratings = [[sample.ratings.get(quantity, {}) for sample in samples] for samples in self._candidates()]
         return [next((of[rater] for of in reversed(parts) if rater in of), math.nan) for parts in ratings]
 
+    def agreement_notes(self) -> list[str]:
+        """Return a sentence about the agreement of the raters of each candidate on the target, if there are several."""
+        raters = self.raters(self.target)
+        columns = zip(*(self.values_by_candidate(self.target, rater) for rater in raters), strict=True)
+        known = [[value for value in row if not math.isnan(value)] for row in columns]
+        return [describe_agreement(known, "interval", f"'{self.target}'")] if len(raters) > 1 else []
+
     def missing_notes(self) -> list[str]:
         """Return a sentence for each quantity with missing ratings, except counts of single categories."""
         notes = []
@@ -136,10 +143,7 @@ class RatingSet:
         return notes
 
     def indices_by_group(self, kind: str | None) -> dict[str, list[int]]:
-        """Return the indices of all samples as `all`, then those of each group, sorted by name.
-
-        A group with the name `all` becomes `all (KIND)`.
-        """
+        """Return the indices of all samples as `all`, then of each group by name; a group `all` is `all (KIND)`."""
         groups: dict[str, list[int]] = {}
         for index, sample in enumerate(self.samples):
             if kind is not None and (name := sample.groups.get(kind)):
@@ -153,10 +157,7 @@ def _id_prefixes(sample_id: str) -> set[str]:
 
 
 def count_quantities(counts: Mapping[Count, float]) -> dict[str, dict[str, float]]:
-    """Convert numbers of errors to quantities, quantity -> rater -> number.
-
-    A rater's total is NaN if one of its counts is NaN; an absent category has no errors.
-    """
+    """Return quantity -> rater -> number; a total with a missing count is NaN, an absent category has no errors."""
     quantities: dict[str, dict[str, float]] = {name: {} for name in count_directions()}
     for rater in sorted({rater for *_, rater in counts}):
         for kind in COUNTS[1:]:

@@ -11,25 +11,39 @@ from typing import Any
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe, list_columns
 from radfact.io.columns import NAMES, Columns, check_columns, find_columns
 from radfact.io.jsonl import read_jsonl, read_text
-from radfact.meta.datasets.csv_rows import read_rows
+from radfact.meta.datasets.csv_rows import group_rows, read_rows
 from radfact.records import is_missing, narrative, parse_sentences
+from radfact.statistics.rater_agreement import describe_agreement
 
+_EXAMINATION = (("modality", "imaging_modality"), ("anatomy", "region", "body_region", "body_part", "bodypart"))
 _REPORTS = ("report", "findings", *NAMES["reference"], "grounded_findings")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """A reference report and its site."""
+    """A reference report and its site, modality and region of the body; "" = not known."""
 
     sample_id: str
     site: str
     report: str
+    modality: str = ""
+    anatomy: str = ""
+
+    @property
+    def labels(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) or None for name in ("site", "modality", "anatomy")}
 
 
 def read_reports(
-    path: Path | str, *, default_site: str | None = None, columns: Columns | None = None
+    path: Path | str,
+    *,
+    default_site: str | None = None,
+    examination: tuple[str, str] = ("", ""),
+    columns: Columns | None = None,
 ) -> list[SiteReport]:
     """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or a manifest.
+
+    Rows may have `modality` and `anatomy` (or `region`, `body_part`), in any case; `examination` is for rows without.
 
     The report of a manifest's sample is `findings`, or else the sentences of `grounded_findings`; samples where both
     are missing are skipped. `columns` are own names by field, with `reference` for the report.
@@ -56,7 +70,10 @@ def read_reports(
         text = _report_text(row, names, place)
         site = _text(row, columns.get("site", "site"), place, default_site)
         check_unique_id(seen, sample_id, line, file=path, field=id_field)
-        reports.append(SiteReport(sample_id, site, text))
+        by_name = {name.strip().lower().replace(" ", "_"): value for name, value in row.items()}
+        fields = [next(filter(by_name.__contains__, accepted), accepted[0]) for accepted in _EXAMINATION]
+        known = [_text(by_name, name, place, default) for name, default in zip(fields, examination, strict=True)]
+        reports.append(SiteReport(sample_id, site, text, *known))
     if not reports:
         raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
     return reports
@@ -88,14 +105,26 @@ def read_ids(path: Path | str) -> frozenset[str]:
     return ids
 
 
-def read_counts(path: Path | str) -> dict[str, float]:
-    """Read the number of errors that experts count in each candidate, from a CSV with `id` and `errors`.
+def read_rater_counts(path: Path | str) -> dict[str, dict[str, float]]:
+    """Read experts' numbers of errors by id and rater; a CSV with `id`, `errors` and `rater` if there are several."""
+    columns, rows = read_rows(Path(path), ("id", "errors"))
+    counts: dict[str, dict[str, float]] = {}
+    for sample_id, by_rater in group_rows(rows, columns, rated=["errors"]).items():
+        for rater, row in by_rater.items():
+            count = row.number("errors", "a number from 0", lambda value: not value < 0)
+            if not math.isnan(count):
+                counts.setdefault(sample_id, {})[rater] = count
+    return counts
 
-    Several rows of one id are averaged; an empty cell is no rating.
-    """
-    counts: dict[str, list[float]] = {}
-    for row in read_rows(Path(path), ("id", "errors"))[1]:
-        sample_id, count = row.id("id"), row.number("errors", "a number from 0", lambda value: not value < 0)
-        if not math.isnan(count):
-            counts.setdefault(sample_id, []).append(count)
-    return {sample_id: sum(values) / len(values) for sample_id, values in counts.items()}
+
+def agreement_notes(path: Path | str) -> list[str]:
+    """Return a sentence about the agreement of the raters of `read_rater_counts`, if there are several."""
+    rated = [[*values.values()] for values in read_rater_counts(path).values()]
+    has_several = any(len(values) > 1 for values in rated)
+    return [describe_agreement(rated, "interval", "errors")] if has_several else []
+
+
+def read_counts(path: Path | str) -> dict[str, float]:
+    """Read the mean of the numbers of `read_rater_counts` by id."""
+    counts = read_rater_counts(path)
+    return {sample_id: math.fsum(values.values()) / len(values) for sample_id, values in counts.items()}

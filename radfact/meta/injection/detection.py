@@ -51,10 +51,7 @@ class ScoreDetection:
 
 @dataclass(frozen=True, slots=True)
 class DetectionResult:
-    """Detection by score and category, and agreement of the scores that count errors.
-
-    Source: VERT, figures 2 to 4 and table 7.
-    """
+    """Detection by score and category, and agreement of scores that count errors (VERT, figures 2 to 4, table 7)."""
 
     detections: Sequence[ScoreDetection]
     counts: Sequence[CountAgreement]
@@ -72,10 +69,7 @@ def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
 
 
 def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionResult:
-    """Measure by the scores of `detection_pairs(rows)` which errors each score detects.
-
-    A candidate without errors is its report in other words.
-    """
+    """Measure by scores of `detection_pairs(rows)` which errors are detected; one without errors is reworded."""
     sources = dict.fromkeys(row.source_id for row in rows)
     original = dict(zip(sources, range(len(rows), len(rows) + len(sources)), strict=True))
     reworded = {row.source_id: index for index, row in enumerate(rows) if not row.changes}

@@ -79,7 +79,7 @@ def _rewrite(
             reference=report.report,
             candidate=response,
             by=model_name(client),
-            site=report.site or None,
+            **report.labels,
         )
         for report, response in zip(reports, client.complete_all(requests), strict=True)
     ]
@@ -105,8 +105,8 @@ def inject_with_model(
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
     The instructions (VERT, F.1 for category a and F.2 for b) are the system message. The paper does not print its user
-    message, so that message is ours. If errors are not plausible (F.3), a new request states the reason, because the
-    same request would return the cached response.
+    message, so that message is ours. `modality` and `region` are those of reports without their own. If errors are not
+    plausible (F.3), a new request states the reason, because the same request would return the cached response.
     """
     if category not in ("a", "b"):
         raise ValueError(f"expected category a or b, found '{category}'")
@@ -131,7 +131,12 @@ def inject_with_model(
                 results[index] = response
             else:
                 modified[index] = response
-        checks = client.complete_all([_plausibility_request(row, modality, region) for _, row in modified.values()])
+        checks = client.complete_all(
+            [
+                _plausibility_request(row, reports[index].modality or modality, reports[index].anatomy or region)
+                for index, (_, row) in modified.items()
+            ]
+        )
         for (index, (text, row)), check in zip(modified.items(), checks, strict=True):
             if isinstance(check, Failure):
                 results[index] = check
@@ -191,7 +196,7 @@ def parse_modified_report(text: str, source: SiteReport, category: CategoryLette
         candidate=modified.strip(),
         category=category,
         changes=tuple(changes),
-        site=source.site or None,
+        **source.labels,
     )
 
 

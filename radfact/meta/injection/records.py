@@ -46,6 +46,8 @@ class InjectedReport(Record):
     changes: tuple[InjectedError, ...] = Field(default=())
     by: str = "rules"
     site: str | None = None
+    modality: str | None = None
+    anatomy: str | None = None
 
     @property
     def pair(self) -> Pair:
@@ -134,10 +136,7 @@ def mentions_comparison(sentence: str) -> bool:
 
 
 def remove_comparison(sentence: str) -> str | None:
-    """Return a sentence without its comparison; None if it has none, or if the rest would be ungrammatical.
-
-    "Increased interstitial markings" is a state, not a comparison, unless the sentence mentions an earlier examination.
-    """
+    """Return a sentence without its comparison; None if it has none ("increased markings" is a state) or breaks."""
     if pattern("state").search(sentence) and not pattern("compared").search(sentence):
         return None
     text = sentence

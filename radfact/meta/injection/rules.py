@@ -85,10 +85,7 @@ class RuleInjector:
         return _apply(source_id, source_id, document, edits, None)
 
     def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        """Return a candidate of every report with one to five errors of any categories, fewer if it offers fewer.
-
-        Source: ReXamine-Global, section 2.4, step 3.
-        """
+        """Return candidates with one to five errors, as far as possible (ReXamine-Global, section 2.4, step 3)."""
         candidates: list[InjectedReport | Failure] = []
         for report in reports:
             count = random.Random(f"{self.seed}/{report.sample_id}/count").randint(1, MAX_ERRORS)

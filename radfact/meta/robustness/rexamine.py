@@ -52,10 +52,7 @@ class Editor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RexamineResult:
-    """Effects of style on scores, correlations with the number of errors, and the reason for each excluded report.
-
-    `experts` is the source of the numbers of errors: `experts`, `labels` of the rules, or None without numbers.
-    """
+    """Effects of style, rank correlations with numbers of errors of `experts` or `labels`, and excluded reports."""
 
     tests: Sequence[StyleTest]
     rankings: Sequence[Ranking]

@@ -48,10 +48,7 @@ class Ranking:
 
 
 def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Sequence[str]) -> list[StyleTest]:
-    """Test every score of the same candidates with both references, at every site.
-
-    Source: ReXamine-Global, section 2.4, step 6.
-    """
+    """Test scores of the same candidates with both references at every site (ReXamine-Global, 2.4, step 6)."""
     tests = []
     after = standardized.oriented
     for name, before in original.oriented.items():
@@ -74,10 +71,7 @@ def significance_level(tests: Sequence[StyleTest]) -> float:
 
 
 def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sites: Sequence[str]) -> list[Ranking]:
-    """Correlate every score with the experts' number of errors (NaN = not counted), by site and style.
-
-    Source: ReXamine-Global, section 2.4, step 7.
-    """
+    """Correlate scores with numbers of errors (NaN = not counted) by site and style (ReXamine-Global, 2.4, step 7)."""
     oriented = {style: {name: np.array(c) for name, c in columns.oriented.items()} for style, columns in scores.items()}
     counts, results = np.array(experts, dtype=np.float64), []
     for name in oriented["Original"]:
