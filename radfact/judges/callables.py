@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from radfact.errors import ErrorCode, Failure, InputError, brief
 from radfact.judges.protocol import COSTS, EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
@@ -273,7 +273,7 @@ class MockJudge(CallableJudge):
                 return _match_verbatim(premises, hypothesis)
             return fixed.get(hypothesis, False) if isinstance(fixed, Mapping) else fixed
 
-        fixed: Any = verdicts
+        fixed = cast("Mapping[str, VerdictLike] | bool", verdicts)
         super().__init__(verdicts if callable(verdicts) else judge, "mock")
 
     def describe(self) -> dict[str, Any]:

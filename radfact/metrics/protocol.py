@@ -313,12 +313,14 @@ class FunctionMetric(Metric):
         """Call the function for every pair."""
         values = [self.function(pair.candidate, pair.reference) for pair in pairs]
         rows: list[Mapping[str, Any]] = [row if isinstance(row, Mapping) else {self.name: row} for row in values]
-        # What is no number is refused with the result.
-        return MetricResult({name: [_as_float(row.get(name)) for row in rows] for name in self.scores})
+        return MetricResult({name: [self._number(row.get(name)) for row in rows] for name in self.scores})
 
-
-def _as_float(value: Any) -> Any:
-    return float(value) if hasattr(value, "__float__") else value
+    def _number(self, value: Any) -> float:
+        if not hasattr(value, "__float__"):
+            found = "None" if value is None else type(value).__name__
+            message = f"{self.name}: expected a number, or numbers by score, for every pair, found {found}"
+            raise RunError(message, code=ErrorCode.INVALID_PLUGIN)
+        return float(value)
 
 
 def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[list[int], list[Pair]]:
@@ -367,9 +369,10 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
         check(bool(lengths), f"values of its score '{name}', found none")
         for length in lengths:
             check(length == count, f"{count} values of '{name}', one per pair, found {length}")
-        odd = [value for value in result.values.get(name, ()) if not isinstance(value, Real)]
-        found = "" if not odd else "None" if odd[0] is None else type(odd[0]).__name__
-        check(not odd, f"a number for every pair as '{name}' (NaN if it has no value), found {found}")
+        odd = [value for value in result.values.get(name, ()) if not isinstance(value, Real | None)]
+        check(not odd, f"numbers as '{name}' (None for a missing one), found {type(odd[0]).__name__ if odd else ''}")
+    values = {name: [math.nan if item is None else item for item in column] for name, column in result.values.items()}
+    result = replace(result, values=values)
     return result if count == len(pairs) else _expand(result, places, len(pairs), metric.language.skip_reason)
 
 
