@@ -25,10 +25,9 @@ class _Loader(yaml.SafeLoader):
     """
 
     def get_single_node(self) -> yaml.Node | None:
-        """Return the root of the document after counting the nodes that its aliases stand for."""
+        """Return the root of the document after counting the characters that its aliases stand for."""
         node = super().get_single_node()
-        sizes: dict[int, int] = {}
-        if node is not None and _expanded_size(node, sizes) > len(sizes) + _MOST_COPIES:
+        if node is not None and _expanded_size(node, {}) > 2 * self.index + _MOST_COPIED:
             raise yaml.composer.ComposerError(None, None, "the aliases stand for too many values", node.start_mark)
         return node
 
@@ -43,8 +42,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_MOST_COPIES = 10_000
-"""Values that the aliases of a document may stand for, in addition to those that are written."""
+_MOST_COPIED = 50_000
+"""Characters that the aliases of a document may stand for, in addition to those that are written."""
 _TAG = "tag:yaml.org,2002:"
 _TYPES = {None, *(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))}
 _Loader.yaml_constructors = {tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag in _TYPES}
@@ -57,15 +56,14 @@ _Loader.add_implicit_resolver(f"{_TAG}float", _NUMBER, list("-+0123456789"))
 
 
 def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of values in a node with those of its aliases."""
+    """Return the number of values in a node and of their characters, with those of aliases."""
     if (size := sizes.get(id(node))) == 0:
         raise yaml.composer.ComposerError(None, None, "the value of an alias contains the alias", node.start_mark)
-    if size is None:
+    if size is None and isinstance(node, yaml.CollectionNode):
         sizes[id(node)] = 0
-        items = node.value if isinstance(node, yaml.CollectionNode) else ()
-        parts = [part for item in items for part in (item if isinstance(item, tuple) else (item,))]
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
         size = sizes[id(node)] = 1 + sum(_expanded_size(part, sizes) for part in parts)
-    return size
+    return 1 + len(node.value) if size is None else size
 
 
 def read_yaml(path: Path) -> Any:

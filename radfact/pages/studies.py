@@ -17,7 +17,7 @@ from radfact.metrics.radfact.regions import covered_share
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.pages.findings import finding_keys, list_findings
 from radfact.pages.rows import FileRows
-from radfact.records import Sentence, parse_sentences, validate_model
+from radfact.records import Sentence, is_missing, parse_sentences, validate_model
 from radfact.results.reader import iter_samples
 from radfact.results.schema import (
     METRICS_FOLDER,
@@ -258,13 +258,15 @@ def _region(row: SentenceRow) -> Sentence:
 
 
 def read_drafts(path: Path) -> list[dict[str, Any]]:
-    """Return the drafts of a file as studies without a reference."""
+    """Return the drafts of a file as studies without a reference, except those whose report is missing."""
     drafts: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     for line, row in read_jsonl(path):
         draft = validate_model(_Draft, row, file=path, line=line)
         check_unique_id(seen, draft.sample_id, line, file=path)
         report = draft.report
+        if is_missing(report):
+            continue
         if isinstance(report, str):
             report = [{"text": report}] if report.strip() else []
         sentences = parse_sentences(report, file=path, line=line)

@@ -97,8 +97,10 @@ def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, 
     ],
 )
 def test_references_without_a_candidate(run: Run, tmp_path: Path, missing: str, code: int, message: str) -> None:
-    (tmp_path / "drafts.jsonl").write_text('{"sample_id": "a", "report": [{"text": "Clear."}]}\n')
-    rows = [{"sample_id": name, "grounded_findings": [{"text": "Clear."}]} for name in "ab"]
+    # The page shows drafts without a reference, but none without a report.
+    reports = {"a": [{"text": "Clear."}], "b": None, "c": "Effusion."}
+    write_manifest(tmp_path / "drafts.jsonl", *({"sample_id": name, "report": reports[name]} for name in "abc"))
+    rows = [{"sample_id": name, "grounded_findings": [{"text": "Clear."}] if name in "ab" else None} for name in "abc"]
     write_manifest(tmp_path / "manifest.jsonl", *rows)
     files = ["--candidates", "drafts.jsonl", "--references", "manifest.jsonl"]
     exit_code, out, err = run("score", *files, *JUDGE, "--missing", missing)

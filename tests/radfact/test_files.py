@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from error_checks import full_disk, raises, raises_code
+from error_checks import full_disk, raises
 from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 from results_folder import write_manifest as write_rows
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import InputError
 from radfact.io.coco import decode_mask, read_coco
 from radfact.io.csv_tables import read_csv, write_csv
 from radfact.io.jsonl import append_jsonl, dumps, read_json, read_jsonl, write_json, write_jsonl
@@ -100,11 +100,6 @@ def test_invalid_lines_are_named(content: str, where: str, tmp_path: Path) -> No
         list(read_jsonl(path))
     assert str(path) in str(caught.value)
     assert where in str(caught.value)
-
-
-def test_a_missing_document_is_named(tmp_path: Path) -> None:
-    with raises_code(ErrorCode.FILE_NOT_FOUND, file=tmp_path / "pairs.json"):
-        read_json(tmp_path / "pairs.json")
 
 
 @pytest.mark.parametrize(("content", "error"), CASES["documents"])
@@ -208,7 +203,6 @@ READERS: dict[str, Callable[..., object]] = {
 
 
 def write_files(case: dict[str, Any], folder: Path) -> list[Path]:
-    """Write the files of a case and return their paths."""
     files = case.get("files", {})
     if "annotations" in case:
         images, categories = [{"id": 1, "width": 200, "height": 100}], [{"id": 7, "name": "Nodule"}]
