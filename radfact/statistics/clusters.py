@@ -36,7 +36,7 @@ class Resampling:
 
 def id_order(sample_id: str) -> tuple[str, str]:
     """Return the key that sorts ids, 2 before 10: the order of the input must not change what is drawn."""
-    return re.sub(r"[0-9]+", lambda number: number[0].zfill(20), sample_id), sample_id
+    return re.sub(r"[0-9]+", lambda number: number[0].zfill(20), str(sample_id)), str(sample_id)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class Clusters:
 
 
 def clusters_of(by: str | None, labels: Sequence[str | None], ids: Sequence[str]) -> Clusters:
-    """Return the clusters of samples, which are single samples if none has a label."""
+    """Return the clusters of samples, which are single samples if none has a label; None and NaN are no labels."""
+    labels = [label if label == label else None for label in labels]
     return Clusters(None if all(label is None for label in labels) else by or "cluster", labels, ids)
 
 

@@ -30,7 +30,7 @@ class SiteReport:
     anatomy: str = ""
 
     @property
-    def labels(self) -> dict[str, str | None]:
+    def labels(self) -> dict[str, Any]:
         return {name: getattr(self, name) or None for name in ("site", "modality", "anatomy")}
 
 
