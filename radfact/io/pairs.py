@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -171,7 +171,7 @@ def _labels(row: Mapping[str, Any], place: Place, names: Sequence[str]) -> dict[
     labels: dict[str, str | None] = {}
     for name in names:
         value = row.get(name)
-        if isinstance(value, bool) or not isinstance(value, str | int | None):
+        if isinstance(value, bool) or not isinstance(value, str | Integral | None):
             raise InputError(f"expected text, a whole number or null, found {brief(value)}", **inside(place, name))
         labels[name] = None if is_missing(value) else str(value).strip() or None
     return labels
@@ -181,7 +181,7 @@ def as_pairs(
     candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
 ) -> Pairs:
     """Return valid pairs from Python values: pairs, objects in the published layout, or two lists of reports."""
-    items = _list(candidates)
+    items = _list(candidates, has_rows=references is None)
     if references is not None:
         targets = _list(references)
         if len(items) != len(targets):
@@ -200,6 +200,9 @@ def as_pairs(
         if not isinstance(item, Pair):
             hint = "only RadFact.score takes a list of candidates and the list of their references"
             raise InputError(f"expected pairs or objects {{id, candidate, reference}}; {hint}; found {describe(item)}")
+        if isinstance(item.sample_id, bool) or not isinstance(item.sample_id, str | Integral):
+            raise InputError(f"expected an id, found {describe(item.sample_id)}", field="sample_id")
+        item = replace(item, sample_id=str(item.sample_id))
         if item.sample_id in seen:
             raise InputError(f"duplicate id '{item.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
         seen.add(item.sample_id)
@@ -221,9 +224,11 @@ def _checked_report(pair: Pair, side: str) -> Report:
     return value if isinstance(value, str) else report
 
 
-def _list(values: Any) -> list[Any]:
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise InputError(f"expected a list of reports or of pairs, found {describe(values)}")
+def _list(values: Any, *, has_rows: bool = False) -> list[Any]:
+    if has_rows and hasattr(values, "columns"):  # a DataFrame
+        return list(values.to_dicts() if hasattr(values, "to_dicts") else values.to_dict("records"))
+    if hasattr(values, "columns") or isinstance(values, str | Mapping | Set) or not isinstance(values, Iterable):
+        raise InputError(f"expected a list of reports (one column of a table) or of pairs, found {describe(values)}")
     return list(values)
 
 
@@ -358,14 +363,9 @@ def _records(rows: _Rows, layout: Layout, columns: Columns, cluster: str | None 
             raise InputError(f"expected an object, found {describe(row)}", **place)
         names = find_columns(row, layout, columns, place)
         value, where = row[name := names.pop("id")], inside(place, name)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, str | Integral)
-            or is_missing(value)
-            or not str(value).strip()
-        ):
-            raise InputError(f"expected an id, found {describe(value)}", **where)
         key = str(value).strip()
+        if isinstance(value, bool) or not isinstance(value, str | Integral) or is_missing(value) or not key:
+            raise InputError(f"expected an id, found {describe(value)}", **where)
         check_unique_id(seen, key, place.get("line") or place["field"], file=place.get("file"), field=name)
         if layout is _MANIFEST:
             names["reference"] = _reference_name(row, columns, place)

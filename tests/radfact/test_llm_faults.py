@@ -108,7 +108,6 @@ def test_a_system_message_can_be_merged_into_that_of_the_user(serve: Any, load_r
     sent = [[(item["role"], item["content"]) for item in body["messages"]] for body in server.requests]
     users = [("user", "Count.\n\na"), ("assistant", "1"), ("user", "b")]
     assert sent == [[("user", "Count.\n\nx")], users, [("user", "Count.\n\nb")]]
-    assert client.identity["parameters"] == {"merge_system": True}
     assert "merge_system" not in server.requests[0]
 
 

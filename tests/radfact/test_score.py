@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from error_checks import raises
@@ -338,6 +340,9 @@ def test_pairs_have_different_ids_and_a_sentence_is_no_report() -> None:
         ([[{"text": "a"}]], [[{"text": "a"}, {"text": "b"}]]),
         ([Pair("1", [{"text": "a"}], texts("a", "b"))],),  # type: ignore[list-item]
         ([{**ROW, "prediction": "a"}],),
+        (pd.DataFrame([{"id": 1, "candidate": "a", "reference": "a b", "patient_id": np.int64(7)}]),),
+        ([{**ROW, "example_id": np.int64(1), "patient_id": np.int64(7)}],),
+        ([Pair(np.int64(1), texts("a"), texts("a", "b"))],),  # type: ignore[arg-type]
     ],
 )
 def test_objects_of_the_published_layout_are_reports(reports: tuple[Any, ...]) -> None:
