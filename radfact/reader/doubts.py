@@ -128,7 +128,6 @@ class DoubtReader:
         return _has_between(self.kinds["link"], first, last)
 
     def _are_separated(self, first: int, last: int, place: str | None = None) -> bool:
-        """Return whether a joining or linking word, a comma or a clause end is between two tokens."""
         return any(
             token.joins
             or token.ends_clause
@@ -139,5 +138,4 @@ class DoubtReader:
 
 
 def _has_between(positions: Sequence[int], first: int, last: int) -> bool:
-    """Return whether one of sorted positions is between two tokens, without a loop over a long sentence."""
     return bisect_left(positions, last) > bisect_left(positions, first + 1)

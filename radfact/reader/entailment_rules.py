@@ -102,7 +102,6 @@ class EntailmentChecker:
         return frozenset().union(*evidence_sets), why
 
     def _check_parts(self, fact: Fact, premises: PremiseFacts) -> Support | None:
-        """Entail the absence of a whole from the absence of all its parts (`exhaustive` in the ontology)."""
         parts = self.ontology.exhaustive.get(fact.concept)
         if fact.present or parts is None or self._is_disputed(fact, premises):
             return None
@@ -146,7 +145,6 @@ class EntailmentChecker:
         return ontology.is_denied_by(premise.concept, fact.concept) and not self._is_excepted(fact, premise)
 
     def _is_excepted(self, fact: Fact, premise: Fact) -> bool:
-        """Return whether a denial excepts the finding of a fact."""
         if premise.exceptions <= fact.exceptions or premise.places:
             return False
         if "*" in premise.exceptions and fact.concept == premise.concept:
@@ -245,7 +243,6 @@ class EntailmentChecker:
         yield merged
 
     def _find_covering(self, fact: Fact, place: Place, fitting: PremiseFacts) -> set[frozenset[int]]:
-        """Return the premises that state `fact` at one place; only those of the same finding if there are any."""
         covering = [(indices, premise) for indices, premise in fitting if self._covers(fact, place, premise)]
         if not covering and not fact.present and place[0] in (None, "each"):
             halves = [
@@ -257,7 +254,6 @@ class EntailmentChecker:
         return same or {indices for indices, _ in covering}
 
     def _covers(self, fact: Fact, place: Place, premise: Fact) -> bool:
-        """Return whether a premise states `fact` at one place: inside its own place, or around it if absent."""
         node = self.ontology.concepts[premise.concept]
         if place == _EVERYWHERE and (node.midline or not premise.places):
             return True
@@ -281,12 +277,7 @@ class EntailmentChecker:
         return False
 
     def contradict(self, hypothesis: ParsedSentence, premises: Sequence[ParsedSentence]) -> Support:
-        """Return the premises that contradict one of the claims of a hypothesis, and the reason.
-
-        A finding and its denial at the same place contradict each other, and so do opposite changes, degrees and
-        directions of a finding at the same place. A finding that no premise mentions is not contradicted, and neither
-        is one by a finding on the other side, since both sides may have it.
-        """
+        """Return the premises that contradict a claim of a hypothesis at the same place, and the reason."""
         for alternatives in hypothesis.groups:
             opposing = [
                 (index, group)
@@ -303,13 +294,11 @@ class EntailmentChecker:
         return frozenset(), ""
 
     def _contradicts(self, fact: Fact, group: Sequence[Fact]) -> bool:
-        """Return whether a fact contradicts a group of alternatives, at least one of which is true."""
         if len(group) == 1:
             return group[0].doubt <= PROBABLE and self._excludes(fact, group[0])
         return all(self._excludes(fact, replace(premise, doubt=CERTAIN)) for premise in group)
 
     def _excludes(self, fact: Fact, premise: Fact) -> bool:
-        """Return whether a fact of the hypothesis and a fact of a premise cannot both be true."""
         ontology, concept, other = self.ontology, fact.concept, premise.concept
         if fact.present and premise.present:
             is_comparable = (
@@ -359,10 +348,8 @@ class EntailmentChecker:
 
 
 def _have_same_scope(premise: Fact, fact: Fact) -> bool:
-    """Return whether a denial is as broad as another: in the same places, of the same degree and character."""
     return (premise.places, premise.severity, premise.details) == (fact.places, fact.severity, fact.details)
 
 
 def _is_only_previous(fact: Fact) -> bool:
-    """Return whether a fact is only about an earlier examination."""
     return "previous" in fact.change and fact.change.isdisjoint(("persistent", "resolved"))

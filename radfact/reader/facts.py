@@ -105,10 +105,7 @@ class SentenceParser(ModifierAttacher):
         return tuple(tuple(dict.fromkeys(group)) for group in dict.fromkeys(map(tuple, groups)))
 
     def _doubt_of_alternatives(self, first: Mention, second: Mention) -> int:
-        """Return how doubtful each of two findings is because only one need be there; CERTAIN without alternatives.
-
-        "A and/or B" is read as "A/B": each counts as stated, although one entails it.
-        """
+        """How doubtful each of "X or Y" is, since only one need be there; of "X and/or Y", each counts as stated."""
         # "May be scarring or atelectasis": both may be; "no change in pneumothorax or effusion" has both.
         are_doubtful = min(first.doubt, second.doubt) > CONCLUDED
         if not first.present or are_doubtful or "unchanged" in self._changes(first.modifiers):
@@ -195,7 +192,6 @@ class SentenceParser(ModifierAttacher):
         )
 
     def _places(self, modifiers: Sequence[int]) -> tuple[Place, ...]:
-        """Return the places; in "right upper and lower" both zones are on the right."""
         places: list[Place] = []
         sides: list[str] = []
         is_pending = False  # whether a side still waits for its zone
@@ -310,11 +306,7 @@ def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
 
 
 def read_polarity(sentence: str) -> Polarity | None:
-    """Classify a sentence of a report as positive or negative.
-
-    A sentence is positive if it states a finding or a device, even an uncertain one or alongside a denial. It is
-    negative if it contains only denials, statements of normality or resolved findings.
-    """
+    """Classify a sentence: positive if it states a finding or device, even in doubt; negative if it only denies."""
     ontology = default_ontology()
     facts = parse_sentence(sentence, ontology).findings
     if not facts:

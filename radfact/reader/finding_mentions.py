@@ -14,6 +14,7 @@ from radfact.reader.tokens import CERTAIN, POSSIBLE, Token
 from radfact.reader.vocabulary import word_set
 
 _DENIALS = frozenset({"negation", "not"})
+_LAST_DENIALS = frozenset({"no", "nil", "negative"})
 _STATES = ("state", "normal", "clear", "abnormal")
 _NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
 _DETERMINERS = frozenset({"the", "this", "these", "those"})
@@ -120,7 +121,7 @@ class MentionFinder(DoubtReader):
         ]
         for mention in self.mentions:
             if mention.anchor in scope.uncertain:
-                mention.doubt = POSSIBLE
+                mention.doubt, mention.present = POSSIBLE, mention.present or mention.anchor in scope.undenied
         self._resolve_cleared()
         _mark_exchanged(self.mentions, self.tokens, self.ontology)
         # "The endotracheal tube is low; the tube should be withdrawn" has one device.
@@ -218,7 +219,6 @@ class MentionFinder(DoubtReader):
         return False
 
     def _state_of(self, i: int, structure: int) -> tuple[str, bool] | None:
-        """Return the finding that the state `i` of a structure means, and whether it is present."""
         token = self.tokens[i]
         name = self.tokens[structure].meanings["structure"]
         node = self.ontology.structures[name]
@@ -343,16 +343,29 @@ class MentionFinder(DoubtReader):
         return finding
 
     def _is_negated_before(self, i: int, device: bool = False) -> bool:
-        is_second_device = False
+        is_second_device = is_definite = is_listed = False
         for j in range(i - 1, -1, -1) if self.denials else ():
             token = self.tokens[j]
             is_claim = token.words == ("there",) and "copula" in self.tokens[j + 1].meanings
             is_conclusion = token.words == (",",) and "link" in self.tokens[j + 1].meanings
             if token.ends_clause or token.words == ("with",) or is_claim or is_conclusion:
                 return False
-            if j in self.denials and not (is_second_device and "removal" not in token.meanings):
+            if token.doubt and "exclusion" in token.meanings:
+                return False  # "the absence of consolidation does not EXCLUDE pneumonia"
+            if j in self.denials and device >= ("removal" in token.meanings) >= is_second_device:
                 self.used_denials.add(j)
                 return True
+            is_listed = is_listed or token.joins
+            is_definite = is_definite or device or (token.words[0] in ("the", "this", "known") and not is_listed)
+            if is_definite and ("locative" in token.meanings or token.words[0] in ("after", "post", "following")):
+                return False  # "no growth OF THE nodule", "no pneumothorax AFTER chest tube placement"
+            if (
+                device
+                and token.words == (",",)
+                and not any(k > j for k in self._ors[-1:])
+                and not self.kinds["removal"]
+            ):
+                return False  # "no pneumothorax, right PICC"
             following = (self.tokens[j + 1], *self.tokens[i + 1 : i + 5]) if device and token.joins else ()
             if any("change" in other.meanings or other.words[-1] in ("remain", "place") for other in following):
                 return False  # "and the tube REMAINS"
@@ -378,14 +391,19 @@ class MentionFinder(DoubtReader):
     def _starts_new_claim(self, joint: int) -> bool:
         """Return whether a new claim begins after `joint`: "no effusion, stable cardiomegaly"."""
         following = self.tokens[joint + 1]
+        has_or = any(i > joint for i in self._ors[-1:])
+        graded = {"severity", "measure", "detail", "side"}
+        is_second = self.tokens[joint].words == (",",) and any(i < joint for i in self.kinds["finding"])
+        if is_second and not has_or and graded & following.meanings.keys():
+            return following.words[0] != "large"  # "no pneumothorax, SMALL effusion"
         if following.words == ("there",) or following.meanings.get("change") in ("unchanged", "persistent"):
             return True
         article = following.words[0] in ("a", "an", "the") and self.tokens[joint].words != ("or",)
         is_graded = "severity" in following.meanings and self.tokens[joint].words == ("and",)
-        return (article or is_graded) and all(i < joint for i in self._ors[-1:])
+        return (article or is_graded) and not has_or
 
     def _is_denied_after(self, i: int) -> bool:
-        if self.heads.isdisjoint(("not", "no")) and not self.kinds["negation_after"]:
+        if self.heads.isdisjoint(_LAST_DENIALS | {"not"}) and not self.kinds["negation_after"]:
             return False
         for j in range(i - 1, -1, -1):
             if "part" in self.tokens[j].meanings and not self.tokens[j].joins:
@@ -401,8 +419,11 @@ class MentionFinder(DoubtReader):
             if token.words == ("not",) and any("seeing" in other.meanings for other in self.tokens[j + 1 : j + 3]):
                 self.used_denials.add(j)
                 return True  # "is not also present"
-            if token.words == ("no",) and all(other.ends_clause for other in self.tokens[j + 1 : j + 2]):
+            if token.words[0] in _LAST_DENIALS and all(other.ends_clause for other in self.tokens[j + 1 : j + 2]):
                 return True  # "pneumothorax: no"
+            before = {word for other in self.tokens[j - 2 : j] for word in other.words}
+            if "negation_after" in token.meanings and not before.isdisjoint(("not", "never")):
+                return False  # "has not been removed"
             if "negation_after" in token.meanings and not (self.has_advice and "removal" in token.meanings):
                 return True  # "should be removed" implies that it is present
         return False
@@ -414,7 +435,6 @@ class MentionFinder(DoubtReader):
 
 
 def _is_artificial(concept: str, ontology: Ontology) -> bool:
-    """Return whether a concept is a device or the result of an operation."""
     return ontology.is_a(concept, "device") or ontology.is_a(concept, "postoperative_change")
 
 

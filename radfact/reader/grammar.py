@@ -23,12 +23,7 @@ _NO_FINDING_AFTER_WITH = (
 
 
 def divide_sentence(sentence: str, reader: FactReader) -> list[str]:
-    """Divide a sentence into sentences of one finding each, or return it whole.
-
-    Grammar proposes splits; a split is rejected unless its parts have every finding of the sentence with its polarity.
-    Shared words of a list ("no", "there is", the predicate) are repeated with each member, and the verb agrees with
-    it; nothing else is added.
-    """
+    """Divide a sentence into sentences of one finding each; no split loses a finding or its polarity."""
     pending, divided = [sentence], []
     while pending:
         text = pending.pop()
@@ -41,7 +36,6 @@ def divide_sentence(sentence: str, reader: FactReader) -> list[str]:
 
 
 def _divide_once(sentence: str, reader: FactReader) -> Sequence[str] | None:
-    """Return the first split that keeps all findings, or None."""
     beginning = _BEGINNING.match(sentence)
     if beginning is not None:
         # The first clause is searched for in the beginning only, so that the time is linear in the clauses.
@@ -85,7 +79,6 @@ def _first_kept(text: str, reader: FactReader, functions: Sequence[_SplitFunctio
 
 
 def _split_clauses(clause: Clause) -> Iterator[list[str]]:
-    """Yield splits into two clauses, each with a verb or a negation of its own."""
     for i in clause.separators:
         after = i + 1
         while clause.word(after) in vocab.SEPARATORS:
@@ -132,7 +125,6 @@ def _starts_verbless_clause(clause: Clause, first: int) -> bool:
 
 
 def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
-    """Return whether the words before `end` say something by themselves."""
     if has_verb:
         return clause.word(end - 1) not in vocab.FINITE_VERBS | vocab.PREPOSITIONS | vocab.DETERMINERS
     first = clause.word(clause.start)
@@ -147,7 +139,6 @@ def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
 
 
 def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[int]) -> bool:
-    """Return whether the words from `after` to `verb` are the whole subject of a clause that begins there."""
     inner = [s for s in clause.separators if after <= s < verb]
     subject = clause.phrase(after, verb)
     last = subject[inner[-1] + 1 - after :] if inner else subject
@@ -202,7 +193,6 @@ def _split_attachments(clause: Clause) -> Iterator[list[str]]:
 
 
 def _starts_finding(clause: Clause, i: int, left: str) -> bool:
-    """Return whether a finding that `left` does not name yet begins at `i`."""
     stop = next((s for s in clause.separators if s > i), len(clause.words))
     noun = next((j for j in range(i + 1, stop) if clause.word(j) in vocab.PREPOSITIONS), stop)
     if not _NO_FINDING_AFTER_WITH.isdisjoint(clause.phrase(i, noun)):
@@ -232,7 +222,6 @@ def _split_predicates(clause: Clause) -> Iterator[list[str]]:
 
 
 def _is_predicate(clause: Clause, i: int) -> bool:
-    """Return whether the words from `i` say a state of the subject, or begin with a verb of their own."""
     if clause.word(i) in vocab.FINITE_VERBS:
         return True
     end = next(

@@ -81,7 +81,6 @@ def _skip_negation(clause: Clause, i: int) -> int:
 
 
 def _find_tail(clause: Clause, lead: int) -> int:
-    """Return where the members end: at the verb, "seen" or "normal" after the last of them."""
     last = max((s for s in clause.separators if s >= lead), default=lead)
     if not vocab.NORMAL_STATES.isdisjoint(clause.phrase(lead + 1, last)):
         return len(clause.words)  # Each member has a state of its own.
@@ -125,7 +124,6 @@ class FindingList:
         yield from divided
 
     def _members(self) -> list[tuple[int, int]]:
-        """Return the members as ranges of words; fewer than two mean that there is no list."""
         clause = self.clause
         cuts = [s for s in clause.separators if self.lead <= s < self.tail]
         joins = {clause.word(s) for s in cuts} - {","}
@@ -137,7 +135,6 @@ class FindingList:
         return members if all(self._is_independent(i, members) for i in range(len(members))) else []
 
     def _member_ranges(self, cuts: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the ranges of words between separators, joined if a range continues the previous member."""
         ranges: list[tuple[int, int]] = []
         first = self.lead
         for cut in [*cuts, self.tail]:
@@ -201,7 +198,6 @@ class FindingList:
         return self._place_start(*previous) < previous[1] and not (self.negative and start in vocab.NEGATIONS)
 
     def _place_start(self, first: int, last: int) -> int:
-        """Return where the prepositional phrase of a member begins; `last` if it has none."""
         return next((i for i in range(first + 1, last) if self.clause.word(i) in vocab.PREPOSITIONS), last)
 
     def _join_without_noun(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -244,7 +240,6 @@ class FindingList:
         return phrase[-1] in vocab.ANATOMICAL_ADJECTIVES or phrase[-2:] == ["soft", "tissue"]
 
     def _member_phrases(self, members: Sequence[tuple[int, int]]) -> list[str] | None:
-        """Return each member as a noun phrase; None if the shared noun of its adjectives is unclear."""
         clause = self.clause
         article = "" if self.negative or clause.word(self.lead) != "the" else "the "
         phrases: list[str] = []
@@ -309,7 +304,6 @@ class FindingList:
         return "" if clause.word(begin) == "of" or others_have_one else clause.span(begin, end)
 
     def _member_sentence(self, index: int, phrase: str) -> str:
-        """Return a member with the shared words of the list, with the verb in its number."""
         clause = self.clause
         first, _, rest = phrase.partition(" ")
         own = first.lower() if index and rest else ""

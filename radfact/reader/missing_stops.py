@@ -31,11 +31,7 @@ _ARTICLES = frozenset({"a", "an", "the", "this", "these"})
 
 
 def find_missing_stops(tokens: Sequence[Token], text: str, ontology: Ontology) -> list[int]:
-    """Return the indices of the tokens of a text that begin a sentence without a stop before them.
-
-    A sentence begins at a new subject or finding after a complete statement: "heart normal | lungs clear | no
-    effusion". A list without commas goes on: "no consolidation effusion or pneumothorax".
-    """
+    """Return the tokens that begin a sentence without a stop before them: "heart normal | lungs clear"."""
     stops: list[int] = []
     begin = 0
     for i in range(1, len(tokens)):
@@ -54,8 +50,10 @@ def find_missing_stops(tokens: Sequence[Token], text: str, ontology: Ontology) -
 
 def begins_sentence(tokens: Sequence[Token], begin: int, i: int, evidence: int, ontology: Ontology) -> bool:
     """Return whether a sentence can begin at token `i` after the statement that begins at `begin`."""
-    last, first = tokens[i - 1], tokens[i]
-    if not re.match(r"\w", last.words[-1]) or _is_open(last, first):
+    last, first, begin = tokens[i - 1], tokens[i], max(begin, i - 80)
+    if not re.match(r"\w", last.words[-1]) or (
+        _is_open(last, first) and (evidence != CAPITAL or "side" not in last.meanings)
+    ):
         return False
     if evidence == CAPITAL:
         return True
@@ -64,18 +62,17 @@ def begins_sentence(tokens: Sequence[Token], begin: int, i: int, evidence: int, 
         has_verb = any("copula" in token.meanings for token in tokens[i + 1 : i + 2])
         is_predicate = has_verb or first.words[0] != "there"
         return is_predicate and (is_stated or evidence == LINE or not {"change", "seeing"}.isdisjoint(last.meanings))
-    if not is_complete and _lacks_noun(last):
+    if not is_complete and (_lacks_noun(last) or tokens[max(i - 2, begin)].joins):
         return False
     if _begins_clause(tokens, i) and (is_stated or evidence == LINE):
         return True
     if evidence == RUNNING_TEXT:
         return is_stated and is_complete and _begins_finding(tokens, begin, i, ontology)
-    is_continued = first.meanings.keys() & _CONTINUATIONS or first.words[0] in PREPOSITIONS
-    return is_stated and not is_continued and (_is_statement(tokens[i:]) or len(tokens) > i + 3)
+    is_continued = first.meanings.keys() & _CONTINUATIONS or first.words[0] in PREPOSITIONS | {"versus", "vs"}
+    return is_stated and not is_continued and (_is_statement(tokens[i:]) or len(tokens) > i + 2)
 
 
 def _is_statement(tokens: Sequence[Token]) -> bool:
-    """Return whether tokens name a finding, or a structure and its state."""
     kinds = {kind for token in tokens for kind in token.meanings if kind != "structure" or "zone" not in token.meanings}
     has_subject = "structure" in kinds or any("copula" in token.meanings for token in tokens[:1])
     return not kinds.isdisjoint(_FINDINGS) or (has_subject and any(map(_is_state, tokens)))
@@ -90,7 +87,7 @@ def _is_open(token: Token, following: Token) -> bool:
     """Return whether a sentence cannot end with a token: an article, a preposition, a degree."""
     word, kinds = token.words[-1], token.meanings.keys()
     if "side" in kinds:
-        return not following.meanings.keys().isdisjoint((*_PLACES, *_NOUNS, "detail"))
+        return not following.meanings.keys().isdisjoint(("zone", "place", *_NOUNS, "detail"))
     if token.joins or word in FINITE_VERBS or word in DETERMINERS or word in PREPOSITIONS or word in _OPEN_PLACES:
         return True
     is_noun = not kinds.isdisjoint((*_NOUNS, "seeing", "normal", "clear", "change"))
@@ -98,9 +95,9 @@ def _is_open(token: Token, following: Token) -> bool:
 
 
 def _lacks_noun(token: Token) -> bool:
-    """Return whether a token is an adjective before its noun."""
     is_noun = "finding" in token.meanings or token.words[-1] in ("lung", "heart", "rib")
-    return not is_noun and ("detail" in token.meanings or is_adjective(token.words[-1]))
+    is_detail = "detail" in token.meanings and len(token.words) == 1
+    return not is_noun and (is_detail or is_adjective(token.words[-1]))
 
 
 def _is_complete(tokens: Sequence[Token], begin: int, end: int) -> bool:
@@ -111,14 +108,13 @@ def _is_complete(tokens: Sequence[Token], begin: int, end: int) -> bool:
         return True
     if kinds & (_STATES | {"change"}):
         has_subject = any(not _NOUNS.isdisjoint(other.meanings) for other in tokens[begin : end - 1])
-        is_predicate = not {"copula", "structure", "finding", "severity"}.isdisjoint(before.meanings)
+        is_predicate = not {"copula", "structure", "finding", "severity", "change"}.isdisjoint(before.meanings)
         return has_subject and is_predicate and before.words[0] not in _TRANSITIVE
     is_noun = not kinds.isdisjoint((*_PLACES, "structure")) or token.words[-1] in _LAST_NOUNS
     return is_noun and not _lacks_noun(token) and not token.words[-1].endswith("ly")
 
 
 def _begins_clause(tokens: Sequence[Token], i: int) -> bool:
-    """Return whether a structure with its verb or state begins at a token."""
     j = _skip_modifiers(tokens, i)
     subject = tokens[j:]
     if not subject or "structure" not in subject[0].meanings or _FINDINGS & subject[0].meanings.keys():
@@ -152,7 +148,6 @@ def _begins_finding(tokens: Sequence[Token], begin: int, i: int, ontology: Ontol
 
 
 def _skip_modifiers(tokens: Sequence[Token], i: int) -> int:
-    """Return the index after an article and modifiers."""
     for j in range(i, len(tokens)):
         kinds, word = tokens[j].meanings.keys(), tokens[j].words[-1]
         is_modifier = kinds & (_MODIFIERS | _STATES) and not (

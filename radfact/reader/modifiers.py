@@ -38,11 +38,7 @@ class ModifierAttacher(MentionFinder):
             self._share_leading_modifiers()
 
     def _detach_compared_places(self) -> None:
-        """Detach the side that something is compared with, and the comparative, which is not a change over time.
-
-        "The left effusion is larger THAN THE RIGHT" has two effusions, "the left base is denser THAN THE RIGHT" has
-        one opacity, and so has "left opacity COMPARED TO THE RIGHT".
-        """
+        """Detach the side of a comparison: "the left base is denser THAN THE RIGHT", which has one opacity."""
         compared = find_compared_places(self.tokens)
         contrasted = find_compared_places(self.tokens, CONTRASTS)
         for mention in self.mentions if compared else ():

@@ -110,7 +110,6 @@ default_ontology = cache(partial(load_ontology, DEFAULT_PATH))
 def _references(
     file: OntologyFile, details: Mapping[str, Detail]
 ) -> Iterator[tuple[str, Iterable[str], str, Collection[str]]]:
-    """Yield (field, referenced names, their section, names of that section) for every reference."""
     known: dict[str, Collection[str]] = {
         "findings": file.findings,
         "structures": file.structures,
@@ -135,7 +134,6 @@ def _references(
 
 
 def _build_lexicon(file: OntologyFile, path: Path | str) -> dict[tuple[str, ...], dict[str, str]]:
-    """Return every phrase with all of its meanings; it may be the name of one finding and of one structure."""
     phrases: dict[tuple[str, ...], dict[str, str]] = {}
     for kind, entry, names, field in _named_entries(file):
         for index, name in enumerate(names):
@@ -184,7 +182,6 @@ def _named_entries(file: OntologyFile) -> Iterator[tuple[str, str, Sequence[str]
 def _transitive_closure(
     path: Path | str, parents: Mapping[str, Sequence[str]], field: str
 ) -> dict[str, frozenset[str]]:
-    """Return each node with all nodes that can be reached from it, itself included."""
     try:
         order = list(TopologicalSorter(parents).static_order())
     except CycleError as error:

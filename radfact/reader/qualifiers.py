@@ -31,7 +31,7 @@ def find_qualified_negations(tokens: Sequence[Token]) -> tuple[set[int], set[int
         if seeing is None:
             continue
         place = next((n for n in range(seeing + 1, len(words)) if words[n] in ("on", "in", "at", "by")), len(words))
-        if not _EARLIER.isdisjoint(words[place : place + 4]):
+        if not _EARLIER.isdisjoint(words[place : place + 4]) or "yesterday" in words[seeing : seeing + 4]:
             before.add(i)
         elif not VIEWS.isdisjoint(words[place : place + 4]) or not _PARTLY.isdisjoint(words[:seeing]):
             limited.add(i)

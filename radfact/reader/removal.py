@@ -144,7 +144,6 @@ def find_removal_reason(sentence: str, reader: FactReader) -> str | None:
 
 
 def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
-    """Return whether the sentence only interprets, or only doubts a diagnosis."""
     if not all(fact.doubt > CERTAIN for fact in facts):
         return False
     if facts and _ANAPHORA.match(sentence):
@@ -154,10 +153,7 @@ def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
 
 
 def _is_remark(sentence: str, reader: FactReader) -> bool:
-    """Return whether a sentence without a known finding only names a part of the body, or is a remark.
-
-    A remark is about the image, the comparison or the previous sentence.
-    """
+    """Return whether a sentence without a known finding is about the image or the comparison, or only names a part."""
     words = [word.lower for word in vocab.split_words(sentence)]
     is_normal, is_changed = (
         not vocab.NORMAL_STATES.isdisjoint(words),

@@ -17,6 +17,7 @@ _CONDITIONS = pattern("conditions", re.NOFLAG)
 _DOUBTS = pattern("doubts", re.NOFLAG)
 _UNASSESSED = pattern("unassessed", re.NOFLAG)
 _UNSEEN = pattern("unseen", re.NOFLAG)
+_STILL_POSSIBLE = pattern("still_possible", re.NOFLAG)
 _SUSPECTED = pattern("suspected", re.NOFLAG)
 _EXAMINATION_WORDS = word_set("examination_words")
 _INVERTED = frozenset({"is", "are", "is there", "does", "do", "could", "can", "has", "any"})
@@ -31,6 +32,7 @@ class Scope:
     unasserted: frozenset[int]  # what was only assessed, looked for or already known
     historical: frozenset[int]  # the patient's history, which asserts only operations and devices
     uncertain: frozenset[int]  # what is asked, or is not excluded
+    undenied: frozenset[int]  # what is denied, but possible: "is not seen but may be present"
 
 
 def read_scope(tokens: Sequence[Token]) -> Scope:
@@ -76,11 +78,12 @@ def read_scope(tokens: Sequence[Token]) -> Scope:
         span = _span_before(tokens, owner(match.start()), 0)
         if not any("part" in tokens[i].meanings for i in span):  # "the tip of the tube cannot be seen"
             unasserted.update(span)
-    return Scope(frozenset(unasserted - uncertain), frozenset(historical), frozenset(uncertain))
+    undenied = {i for match in _STILL_POSSIBLE.finditer(text) for i in range(owner(match.start()))}
+    sets = (unasserted - uncertain - undenied, historical, uncertain | undenied, undenied)
+    return Scope(*map(frozenset, sets))
 
 
 def _end_of_phrase(tokens: Sequence[Token], trigger: int, *, ends_at_comma: bool) -> int:
-    """Return the index of the next verb, conclusion or clause after a trigger."""
     for i in range(trigger + 1, len(tokens)):
         token, following = tokens[i], tokens[i + 1].words[0] if i + 1 < len(tokens) else ""
         is_verb = "copula" in token.meanings and i > trigger + 1 and not ends_at_comma
@@ -94,7 +97,6 @@ def _end_of_phrase(tokens: Sequence[Token], trigger: int, *, ends_at_comma: bool
 
 
 def _span_before(tokens: Sequence[Token], trigger: int, first: int) -> range:
-    """Return the tokens of the subject before a trigger, from `first` at the earliest."""
     for i in range(trigger - 1, first - 1, -1):
         token = tokens[i]
         if token.ends_clause or token.words == (",",) or ("copula" in token.meanings and i < trigger - 1):

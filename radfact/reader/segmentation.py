@@ -16,15 +16,18 @@ from radfact.reader.vocabulary import ABBREVIATIONS, REMARK_HEADING, pattern, wo
 
 _BREAKS = pattern("breaks")
 _MARKUP = pattern("markup", re.IGNORECASE | re.MULTILINE)
-_ITALICS = re.compile(r"(?<![\w*])\*(?=[\w(])([^*\n]{1,300})(?<=[\w).:])\*(?![\w*])")
-_MARKER = re.compile(r"(?:^|(?<=[\s.:;]))\(?(\d{1,2}|[A-Za-z]|[ivx]{2,4}|[IVX]{2,4})[.)][ \t]+(?=\S)", re.MULTILINE)
+_ITALICS = pattern("italics")
+_MARKER = pattern("marker", re.MULTILINE)
 _FIRST_LABELS = frozenset("1aAiI")
 _ROMAN = ("i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x", "xi", "xii", "xiii", "xiv", "xv")
-_BULLET = re.compile(r"(?:[-*+•·◦▪●‣–—→]\s+)+")
+_BULLET = pattern("bullet")
+_LABEL = pattern("label", re.IGNORECASE | re.MULTILINE)
+_TABLE_ROW = pattern("table_row", re.MULTILINE)
+_STEM = pattern("stem")
 _SECTIONS = word_set("sections")
 _SECTION_WORDS = _SECTIONS | word_set("section_words")
 _HEADING = pattern("heading", re.NOFLAG)
-_INLINE_HEADING = re.compile(r"(?<=\S)[ \t]+(?=([A-Za-z][A-Za-z /&-]{2,40}?)[ \t]*:)")
+_INLINE_HEADING = pattern("inline_heading")
 _BEFORE_A_NUMBER = frozenset({"no", "nos", "fig", "ca"})
 _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]+[\"')\]]*(?=\s+\S)|(?<=[a-z]{3})\.(?=[A-Z][a-z])")
 _MARK = re.compile(r"[.;:!?](?=\s|$)|^\W*(?:[-*•]|\d+[.)])\s", re.MULTILINE)
@@ -39,24 +42,27 @@ class Block(NamedTuple):
 
 
 def lay_out(text: str) -> list[Block]:
-    """Return the paragraphs, list items and sections of a report, each as running text.
+    """Return the paragraphs, list items and sections of a report as running text, without headings and markup.
 
-    Headings such as "FINDINGS:", list marks, markdown and HTML breaks are removed. A line break between two statements
-    ends a block; one within a statement ("no focal airspace", "opacity") does not.
+    A line break between two statements ends a block; one within a statement ("no focal airspace | opacity") does not.
     """
     # No search or slice grows with the text: the output of a model in a loop must take linear time.
-    text = _BREAKS.sub("\n", html.unescape(text) if "&" in text else text)
-    text = _mark_items(_ITALICS.sub(r"\1", _MARKUP.sub("", text)))
+    text = _TABLE_ROW.sub(lambda row: row[1].replace("|", ": "), html.unescape(text) if "&" in text else text)
+    text = _BREAKS.sub("\n", _LABEL.sub(r"\1:", text))
+    text = _mark_items(_ITALICS.sub(r"\1", _MARKUP.sub(" ", text)))
     lines = [" ".join(line.split()) for line in _INLINE_HEADING.sub(_break_before_heading, text).split("\n")]
     are_separated = any(first and second for first, second in pairwise(lines))  # unlike text with double spacing
     is_wrapped = _is_wrapped(lines)
     is_cased = re.match(r"\W*[A-Z]", text) is not None and re.search(r"[a-z]", text) is not None
     blocks: list[list[str]] = []
     headed: list[bool] = []
-    is_separate, has_heading = True, False
-    for line in lines:
+    is_separate, has_heading, stem = True, False, ""
+    for index, line in enumerate(lines):
         is_item = (bullet := _BULLET.match(line)) is not None
-        content = _without_heading(line[bullet.end() :] if bullet else line)
+        stem = stem if is_item or not line else ""
+        if not is_item and _STEM.match(line) and any(map(_BULLET.match, lines[index + 1 : index + 2])):
+            stem, line = f"{line.rstrip(':')} ", ""  # "no evidence of:" before a list
+        content = stem * is_item + _without_heading(line[bullet.end() :] if bullet else line)
         has_heading |= (content != line and not is_item) or REMARK_HEADING.match(content) is not None
         if content:
             is_separate = is_separate or is_item or has_heading
@@ -114,7 +120,7 @@ def _is_section(heading: str) -> bool:
 
 
 def _without_heading(line: str) -> str:
-    while (match := _HEADING.match(line)) and _is_section(match[1]):
+    while (match := _HEADING.match(line)) and _is_section(match[1]) and (":" in match[0] or line[0].isupper()):
         line = line[match.end() :]
     return line
 
@@ -122,12 +128,14 @@ def _without_heading(line: str) -> str:
 def _break_before_heading(match: re.Match[str]) -> str:
     heading = match[1]
     is_heading = _is_section(heading) or REMARK_HEADING.fullmatch(f"{heading}:") is not None
+    before = match.string[max(0, match.start() - 40) : match.start()].rpartition("\n")[2].strip()
+    if REMARK_HEADING.fullmatch(f"{before} {heading}:"):
+        return match[0]  # "CLINICAL HISTORY:"
     follows_stop = match.string[match.start() - 1] in ".!?;"
     return "\n" if is_heading and (follows_stop or heading.isupper()) else match[0]
 
 
 def _continues(parts: list[str], line: str, is_wrapped: bool, is_cased: bool) -> bool:
-    """Return whether a line continues the statement before its break."""
     if parts[-1][-1] in ".!?,:;":
         return parts[-1][-1] != ";"  # a stop ends the sentence, not the paragraph
     ontology = default_ontology()
@@ -137,24 +145,26 @@ def _continues(parts: list[str], line: str, is_wrapped: bool, is_cased: bool) ->
     if first == len(tokens) or tokens[first].begin < len(text):
         return True  # a phrase of the lexicon goes on
     begin = max((i + 1 for i in range(first) if tokens[i].ends_clause), default=0)
-    is_capital = is_cased and line[:1].isupper() and line[1:2].islower()
-    evidence = CAPITAL if is_capital else RUNNING_TEXT if is_wrapped or is_cased else LINE
+    is_capital = is_cased and line[:1].isupper() and (line[1:2].islower() or line[1:2] == " ")
+    if is_capital and text[-1] == "_":
+        return False  # a de-identified word
+    is_running = is_wrapped or (is_cased and line[0].islower())
+    evidence = CAPITAL if is_capital else RUNNING_TEXT if is_running else LINE
+    tokens = [*tokenize(text, ontology), *tokenize(line[:400], ontology)]
     return not begins_sentence(tokens, begin, first, evidence, ontology)
 
 
 def _is_wrapped(lines: list[str]) -> bool:
-    """Return whether most lines of a text are as long as the next word permits."""
     width = max(map(len, lines))
     breaks = [(first, second.split(" ", 1)[0]) for first, second in pairwise(lines) if first and second]
     full = sum(len(first) + 1 + len(word) > width for first, word in breaks)
-    return width >= 30 and full > 0.5 * len(breaks)
+    return width >= 30 and len(breaks) > 1 and full > 0.5 * len(breaks)
 
 
 def segment_sentences(text: str) -> Iterator[str]:
     """Yield the sentences of a report section as written, without headings, list marks and final punctuation.
 
-    Abbreviations ("Dr.", "e.g.", "p.m."), decimals and de-identification marks end no sentence. A section without
-    findings ("INDICATION: ...") is one sentence with its heading.
+    A section without findings ("INDICATION: ...") is one sentence with its heading.
     """
     blocks = lay_out(text)
     for index, block in enumerate(blocks):
@@ -179,7 +189,7 @@ def lacks_sentence_marks(text: str) -> bool:
 
 def _is_abbreviation(before: str, mark: str, after: str) -> bool:
     """Return whether a mark ends no sentence: that of an abbreviation, or a "?" before what is asked."""
-    if mark[0] == "?" and before[-1:].isspace():
+    if mark[0] == "?" and (not before.strip() or before[-1].isspace()):
         return before.rstrip()[-1:] in (*",;:(", "") or after[:1].islower()
     if mark != ".":
         return False

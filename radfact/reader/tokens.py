@@ -10,7 +10,7 @@ from radfact.reader.ontology import Ontology, lemmatize
 from radfact.reader.vocabulary import pattern, word_set
 
 _DECIMAL = r"\d+(?:\.\d+|,\d{1,2}(?!\d))?"
-_MEASURE = re.compile(rf"({_DECIMAL})(?:\s*(?:x|by|×|-|to)\s*({_DECIMAL}))*[\s-]*(mm|cm)\b", re.IGNORECASE)
+_MEASURE = re.compile(rf"(?<!\d)({_DECIMAL})(?:\s*(?:x|by|×|-|to)\s*({_DECIMAL})){{0,3}}[\s-]*(mm|cm)\b", re.IGNORECASE)
 _NUMBER = re.compile(_DECIMAL)
 _SIDE_LETTER = pattern("side_letter", re.NOFLAG)
 _ABBREVIATED = re.compile(r"[LR<>]|(?<![a-zA-Z])[lr][tT](?![a-zA-Z])")
@@ -26,6 +26,10 @@ _UNDECIDED = word_set("undecided")
 _DENYING = _REMOVAL_VERBS | {"not", "no", "without", "absent"}
 _OPEN = frozenset({"may", "might", "need"})
 _SHADOWS = word_set("shadows")
+_UNRESOLVED = word_set("unresolved")
+_HEDGES = word_set("hedges")
+_SURE = frozenset({"sure", "certain", "say"})
+_LEADING = word_set("leading")
 _ADDITIVE = word_set("additive")
 _HARDLY = word_set("hardly")
 _BEFORE_INFINITIVE = word_set("before_infinitive")
@@ -65,9 +69,9 @@ class Token:
                 self.doubt = doubt
                 break
 
-    def reinterpret(self, kind: str) -> None:
-        """Replace the meanings by one."""
-        self.meanings = {kind: kind}
+    def reinterpret(self, *kinds: str) -> None:
+        """Replace the meanings."""
+        self.meanings = {kind: kind for kind in kinds}
         self.__post_init__()
 
 
@@ -100,12 +104,15 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
         is_plural = end - last != len(words[i + length - 1]) and text[end - 1] in "saeSAE"
         tokens.append(Token(tuple(words[i : i + length]), meanings, begin, end, is_plural))
         i += length
-    is_contrast = words[:1] == ["unlike"] or (words[:2] == ["in", "contrast"] and words[2:3] in (["to"], ["with"]))
-    if is_contrast or words[:1] == ["without"]:
-        # The comma after "In contrast to the clear left lung," ends the clause, so that the rest has its own places.
-        comma = next((token for token in tokens if token.words == (",",)), None)
-        if comma is not None and (is_contrast or any("copula" in t.meanings for t in tokens if t.begin > comma.begin)):
-            comma.words, comma.ends_clause, comma.joins = (".",), True, False
+    if words[:1] and (words[0] in _LEADING or words[:2] in (["in", "contrast"], ["even", "though"])):
+        # The comma after "In contrast to the clear left lung," ends the clause, so that the rest has its own claims.
+        verbs = [i for i, token in enumerate(tokens) if token.meanings.keys() & {"copula", "seeing"}]
+        commas = [i for i, token in enumerate(tokens) if token.words == (",",)]
+        if words[0] not in ("unlike", "in"):
+            is_without = words[0] == "without"
+            commas = [i for i in commas if verbs and (i < verbs[-1] if is_without else verbs[0] < i)]
+        for i in commas[:1]:
+            tokens[i].words, tokens[i].ends_clause, tokens[i].joins = (".",), True, False
     _weaken_denials(tokens)
     return tokens
 
@@ -113,18 +120,32 @@ def tokenize(text: str, ontology: Ontology) -> list[Token]:
 def _weaken_denials(tokens: list[Token]) -> None:
     """Reinterpret words that deny no finding here: "cannot be excluded", "not diagnostic of", "partially withdrawn"."""
     for i, token in enumerate(tokens):
-        if token.words[-1] not in _DENYING and "exclusion" not in token.meanings:
+        is_resolved = token.meanings.get("change") == "resolved" or token.words == ("cleared",)
+        if token.words[0] not in _DENYING and "exclusion" not in token.meanings and not is_resolved:
             continue
         before, following = tokens[i - 1] if i else Token((".",), {}, 0, 0), tokens[i + 1 : i + 4]
+        recent = {word for other in tokens[max(i - 7, 0) : i] for word in other.words}
         words = [word for other in following for word in other.words]
-        if token.words[-1] in _REMOVAL_VERBS:
+        if is_resolved and not _UNRESOLVED.isdisjoint(recent):
+            token.meanings = {"change": "persistent"}
+            for other in tokens[max(i - 5, 0) : i]:
+                if other.meanings.keys() & {"not", "negation"}:
+                    other.reinterpret("filler")
+        elif is_resolved and not _HEDGES.isdisjoint(recent):
+            token.reinterpret("uncertain_after")
+        elif token.words[-1] in _REMOVAL_VERBS:
             is_moved = any(other.words[0] in _MOVE_WORDS or "measure" in other.meanings for other in following[:1])
             if is_moved or before.words[0] in _PARTIAL_WORDS:
                 token.reinterpret("filler")
         elif token.words == ("not",) and (before.words[-1] in _OPEN or not _UNDECIDED.isdisjoint(words)):
             token.reinterpret("uncertain")
+            for change in following:
+                if "change" in change.meanings:
+                    change.reinterpret("filler")  # "not necessarily WORSENED"
         elif token.words == ("not",) and not _ADDITIVE.isdisjoint(words[:1]):
             token.reinterpret("filler")
+        elif token.words[0] == "no" and _SURE & recent and _HARDLY & recent:
+            token.reinterpret("uncertain")  # "we cannot be certain that there is NO pneumothorax"
         elif token.words in (("no",), ("without",)):
             for change, other in pairwise(following):
                 is_denied = change.meanings.get("change") in ("resolved", "decreased")
@@ -146,13 +167,18 @@ def _weaken_exclusion(token: Token, before: list[Token]) -> None:
     is_passive = "negation_after" in token.meanings
     if not is_passive and (not before or before[-1].words[-1] not in _BEFORE_INFINITIVE):
         token.meanings = {**token.meanings, "negation": "negation"}
-    is_inverted = any(other.words == ("nor",) for other in before)
-    for other in reversed(before[-8:]):
+    words = {word for other in before for word in other.words}
+    is_inverted = not words.isdisjoint(("neither", "nor", "think", "say")) or ("no" in words and "can" in words)
+    for other in reversed(before[-8:] if not is_inverted else before):
         if other.ends_clause or ("finding" in other.meanings and not is_inverted):
             break
+        if is_inverted and other.words[0] in ("neither", "nor", "no"):
+            other.words = ("or",)
+            other.reinterpret("joining")
+            token.reinterpret("uncertain_after")
         if not (_OBLIGATIONS if is_passive else _HARDLY).isdisjoint(other.words):
             other.reinterpret("filler")
-            token.reinterpret("uncertain_after" if is_passive else "uncertain")
+            token.reinterpret(*(("uncertain_after",) if is_passive else ("uncertain", "exclusion")))
 
 
 def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tuple[str, int, int]]:
