@@ -203,17 +203,16 @@ def test_choice_of_the_splitter_and_its_options(
 
 def test_options_reach_the_judge(run: Run, pairs: str) -> None:
     options = ["--few-shots", "F", "--system", "S", "--format", "schema", "--batch", "report", "--concurrency", "8"]
-    with patch.object(radfact.judges, "load_judge", return_value=OfflineJudge()) as load:
+    with patch("radfact.judges.loading.judge_of", return_value=OfflineJudge()) as load:
         run("score", pairs, *REMOTE, *options, "--out", "done")
         run("score", pairs, *REMOTE, "--out", "done", "--cache", "responses")
-    first, second = load.call_args_list
+    (given, first_cache), (_, second_cache) = (call.args for call in load.call_args_list)
     expected = {
-        **{"base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F"), "cache": Path("done/cache")},
+        **{"judge": "openai:m", "base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F")},
         **{"system": Path("S"), "answer_format": "schema", "batch": "report", "concurrency": 8},
     }
-    assert first.args == ("openai:m",)
-    assert {name: first.kwargs[name] for name in expected} == expected
-    assert second.kwargs["cache"] == Path("responses")
+    assert {name: getattr(given, name) for name in expected} == expected
+    assert (first_cache, second_cache) == (Path("done/cache"), Path("responses"))
 
 
 def test_replaced_scores_of_another_run_are_reported(run: Run, pairs: str, tmp_path: Path) -> None:
