@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic.functional_validators import BeforeValidator
 
 from radfact.errors import ErrorCode, InputError, brief, describe, describe_choice, field_name, suggest_name
+from radfact.languages import normalize_characters
 
 # Strict, because true is not a coordinate.
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
@@ -313,7 +314,7 @@ def normalize_text(text: str) -> str:
 
     A dash between digits is kept, as a hyphen.
     """
-    text = _DASHES.sub(lambda dash: "-" if dash["between"] else "", text.lower())
+    text = _DASHES.sub(lambda dash: "-" if dash["between"] else "", normalize_characters(text).lower())
     return re.sub(r"\s*[.:!?]$", "", " ".join(text.split()))
 
 

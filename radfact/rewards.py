@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from radfact.errors import ErrorCode, InputError, RunError, list_columns
-from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
+from radfact.errors import ErrorCode, InputError, list_columns
+from radfact.metrics.pair_rewards import PairReward, no_sample_values
+from radfact.metrics.protocol import Metric
 from radfact.metrics.registry import choose_variant, expand_presets, select_metrics
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pair, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
 
-Completion = str | Sequence[Mapping[str, Any]]
+Completion = str | Sequence[Mapping[str, Any]] | None
 """Plain text, or the messages of a conversation, of which the last one's content is the report."""
+
+
+MetricOrScore = str | Metric | tuple[str | Metric, str]
+"""A metric or its name, the name of a score, or a metric and the name of one of its scores."""
 
 
 class RewardFunction(Protocol):
@@ -28,19 +32,16 @@ class RewardFunction(Protocol):
         ...
 
 
-MetricOrScore = str | Metric | tuple[str | Metric, str]
-"""A metric or its name, the name of a score, or a metric and the name of one of its scores."""
-
-
 def make_reward(
     *metrics: MetricOrScore, weights: Sequence[float] | None = None, column: str = "ground_truth", **options: Any
 ) -> RewardFunction:
     """Create a reward: the weighted sum of one score of each metric, negated where lower is better.
 
     All completions of a call are scored together, so that a language model answers them concurrently. A sample that a
-    metric cannot score has no reward. An empty completion for a reference that is not empty is different, because
-    otherwise it would cost nothing: where its score has no value although the metric did not fail, the metric's
-    `worst_values` count, as for RadFact's precision and F1.
+    metric cannot score, such as one with an empty reference or without a valid response of a model, has no reward. A
+    completion that cannot be read, such as None, "...", or one in another script, has the reward of an empty one.
+    Where an empty completion has no score, the metric's `worst_values` count, as for RadFact's precision and F1,
+    because otherwise it would cost nothing.
 
     Args:
         metrics: names of metrics or scores as in `radfact evaluate --metrics`, metrics, or (metric, score). A metric
@@ -91,69 +92,6 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
     return PairReward(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Reward:
-    """The reward of a pair.
-
-    Attributes:
-        total: weighted sum of the scores; None if a score is missing.
-        scores: the scores by name; None for a missing one.
-    """
-
-    total: float | None
-    scores: dict[str, float | None]
-
-
-class PairReward:
-    """The weighted sum of some scores of pairs (`load_reward`).
-
-    A score of boxes has its worst value, 0, if exactly one of the two reports has boxes: otherwise a report could avoid
-    the score by leaving out its boxes. If neither has boxes, the score does not count, and the sum of the others is
-    scaled to the sum of all weights.
-
-    Attributes:
-        names: of the scores.
-        box_scores: those of them that need boxes.
-    """
-
-    def __init__(self, parts: Sequence[tuple[Metric, str, float]]) -> None:
-        self._parts = parts
-        self.names = [name for _, name, _ in parts]
-        self.box_scores = {name for metric, name, _ in parts if name in metric.box_scores}
-
-    def __call__(self, pairs: Sequence[Pair]) -> list[Reward]:
-        """Score pairs; all pairs of a call are scored together.
-
-        Raises:
-            RunError: a metric fails.
-        """
-        if not pairs:
-            return []
-        results: dict[int, MetricResult] = {}
-        for metric, _, _ in self._parts:
-            # Several scores of a metric come from one result.
-            if id(metric) not in results:
-                with report_errors(metric.name, RunError):
-                    results[id(metric)] = score_pairs(metric, pairs)
-        columns = [_values(results[id(metric)], metric, name, pairs) for metric, name, _ in self._parts]
-        return [self._reward(pair, values) for pair, values in zip(pairs, zip(*columns, strict=True), strict=True)]
-
-    def _reward(self, pair: Pair, values: Sequence[float]) -> Reward:
-        has_boxes = any(_have_boxes(pair))
-        counted = [
-            (factor, value)
-            for (_, name, factor), value in zip(self._parts, values, strict=True)
-            if has_boxes or name not in self.box_scores
-        ]
-        scale = 1.0
-        if len(counted) < len(values):
-            weight = sum(abs(factor) for factor, _ in counted)
-            scale = sum(abs(factor) for *_, factor in self._parts) / weight if weight else math.nan
-        total = scale * sum(factor * value for factor, value in counted)
-        scores = {name: _finite(value) for name, value in zip(self.names, values, strict=True)}
-        return Reward(_finite(total) if counted else None, scores)
-
-
 class _TextReward:
     """The reward function of TRL, which logs it under `__name__`, and whose processes take a copy of it."""
 
@@ -174,36 +112,6 @@ class _TextReward:
         return [item.total for item in self._reward(pairs)]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _have_boxes(pair: Pair) -> tuple[bool, bool]:
-    """Return whether the candidate and the reference have boxes."""
-    candidate, reference = (
-        not isinstance(report, str) and any(sentence.has_region for sentence in report)
-        for report in (pair.candidate, pair.reference)
-    )
-    return candidate, reference
-
-
-def _values(result: MetricResult, metric: Metric, name: str, pairs: Sequence[Pair]) -> list[float]:
-    """Return one score per pair, the worst one where a candidate would otherwise avoid the score."""
-    if name not in result.values:
-        raise _no_sample_values(name)
-    values = []
-    for index, (value, pair) in enumerate(zip(result.values[name], pairs, strict=True)):
-        # A custom metric may use None for a missing value, as rewards do.
-        value = math.nan if value is None else value
-        if math.isnan(value) and index not in result.failures:
-            if not narrative(pair.candidate).strip() and narrative(pair.reference).strip():
-                value = metric.worst_values.get(name, math.nan)
-            if math.isnan(value) and name in metric.box_scores and len(set(_have_boxes(pair))) == 2:
-                value = 0.0
-        values.append(value)
-    return values
-
-
 def _select_score(
     metric_or_score: MetricOrScore, resources: MetricResources, compat: Sequence[str]
 ) -> tuple[Metric, str, Direction]:
@@ -215,32 +123,32 @@ def _select_score(
     (selection,) = selections
     metric = selection.metric or resources.metric(choose_variant(selection.entry, compat))
     directions, main_scores = selection.select(metric), selection.main_scores(metric)
-    name = name or (main_scores[0] if len(main_scores) == 1 else None)
+    if name is None and (len(main_scores) == 1 or metric.name in main_scores):
+        name = main_scores[0] if len(main_scores) == 1 else metric.name
     if name is None or name not in directions:
         names = ", ".join(directions)
         raise _invalid(f"expected one score of {metric.name}: name one of {names}, or give (metric, score)")
     if name in metric.dataset_scores:
-        raise _no_sample_values(name)
+        raise no_sample_values(name)
     return metric, name, directions[name]
-
-
-def _no_sample_values(name: str) -> InputError:
-    return _invalid(f"expected a score with sample-level values, found '{name}', which exists only for a dataset")
 
 
 def _invalid(message: str, field: str = "metrics") -> InputError:
     return InputError(message, code=ErrorCode.INVALID_OPTION, field=field)
 
 
-def _text_of(completion: Completion) -> str:
-    if isinstance(completion, str):
-        return completion
-    content = completion[-1].get("content") if completion else ""
-    if isinstance(content, str):
-        return content
-    # Vision models have content in parts.
-    return "".join(str(part.get("text", "")) for part in content or () if isinstance(part, Mapping))
+def _text_of(completion: Any) -> str:
+    """Return the text of a completion, of a message, or of the last one of several; "" if there is none."""
+    if isinstance(completion, list | tuple):
+        return _text_of(completion[-1]) if completion else ""
+    content = completion.get("content") if isinstance(completion, Mapping) else completion
+    if isinstance(content, list | tuple):
+        # Vision models have content in parts.
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return content if isinstance(content, str) else ""
 
 
-def _reference_text(value: Any) -> Any:
+def _reference_text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
     return value if isinstance(value, str) else narrative(parse_sentences(value, field="reference"))

@@ -83,9 +83,9 @@ def _count(study: Study, drafts: Mapping[str, Report]) -> tuple[float, ...]:
     matched = predicted & reference
     overlaps: list[float] = []
     for finding, count in matched.items():
-        iou = box_overlap(predicted_boxes[finding], reference_boxes[finding]).iou
-        # A finding without a location on the radiograph has no pixel to overlap with.
-        overlaps += [0.0 if math.isnan(iou) else iou] * count
+        # A finding without a location on the radiograph has no pixel to overlap with; boxes without area have no IoU.
+        iou = box_overlap(predicted_boxes[finding], located).iou if (located := reference_boxes[finding]) else 0.0
+        overlaps += [] if math.isnan(iou) else [iou] * count
     return matched.total(), predicted.total(), reference.total(), sum(overlaps), len(overlaps)
 
 

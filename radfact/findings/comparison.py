@@ -47,10 +47,7 @@ class FindingComparison(FindingDetails):
 
 
 def compare_findings(
-    candidate: Sequence[Finding],
-    reference: Sequence[Finding],
-    significance: Significance,
-    context: PatientContext,
+    candidate: Sequence[Finding], reference: Sequence[Finding], significance: Significance, context: PatientContext
 ) -> FindingComparison:
     """Match the findings of two reports with the least total cost, and judge each finding."""
     return _Comparer({"candidate": candidate, "reference": reference}, significance, context).compare()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from radfact.findings.records import AttributeDifference, Finding
 from radfact.findings.significance import Differences, Significance
 from radfact.findings.units import FindingUnit, are_opposite, confirms_change, node_of, overlapping_zones
-from radfact.metrics.radfact.regions import spatially_entailed
+from radfact.metrics.radfact.regions import has_area, spatially_entailed
 from radfact.records import PatientContext
 
 _GOOD, _BAD = "good_position", "malpositioned"
@@ -60,7 +60,7 @@ def _compare_attributes(
     """Yield the attributes that one of two findings states, apart from changes."""
     costs, ontology = significance.differences, significance.ontology
     first, second = candidate.located_sentence, reference.located_sentence
-    if first is not None and second is not None:
+    if first is not None and second is not None and (has_area(first) or has_area(second)):
         # RadFact's rule (MAIRA-2, section RadFact): each region lies in the other one.
         agree = spatially_entailed(first, [second]) and spatially_entailed(second, [first])
         yield AttributeDifference("region", None, None, 0.0 if agree else costs.region)

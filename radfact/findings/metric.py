@@ -45,6 +45,7 @@ def ratio_from_counts(totals: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     return float(totals[0] / totals[1]) if totals[1] > 0 else math.nan
 
 
+_WORST = {"precision": 0.0, "attribute_accuracy": 0.0}
 _POOLED = dict.fromkeys(("urgent_recall", "attribute_accuracy"), ratio_from_counts)
 _SCORES: Mapping[str, Score] = {
     "": Score("higher", "1 / (1 + weighted sum of errors)"),
@@ -77,29 +78,26 @@ def _named(prefix: str, values: Mapping[str, T]) -> dict[str, T]:
 class FindingsBase(Metric):
     """Findings of two reports, matched with the least total cost, with a verdict on each and errors by significance.
 
-    The main score is 1 / (1 + E), where E sums the costs of all errors: the weight of each omitted, unsupported
+    `findings` is 1 / (1 + E), where E sums the costs of all errors: the weight of each omitted, unsupported
     or contradicted finding, and a part of the weight for each attribute that differs. It is 1 without an error, 0.5 for
     one omitted urgent finding, and 0 for an empty candidate of a reference that is not empty. Two reports without a
     positive finding have no error. An empty reference, and a report in which nothing can be read, have no value.
-
-    Source: `docs/findings.md`.
+    `findings` follows the severity of the corrections that a report needs, `findings_f1` the quality of the whole
+    report as radiologists rate it, so that both are main scores. See `docs/findings.md`.
     """
 
     name = "findings"
     measures = "findings right, wrong, missing and invented, weighted by clinical significance"
     scores: Mapping[str, Score] = _named("findings", _SCORES)
+    main_scores: Sequence[str] = ("findings", "findings_f1")
     reads = "sentences"
     requirements = Requirements(packages=("scipy",))
     source = "maira-radfact"
     pooled: Mapping[str, CountsFunction] = _named("findings", _POOLED)
-    worst_values: Mapping[str, float] = {"findings_precision": 0.0}
+    worst_values: Mapping[str, float] = _named("findings", _WORST)
 
     def __init__(
-        self,
-        extractor: FindingExtractor,
-        *,
-        ontology: Path | str | None = None,
-        significance: Path | str | None = None,
+        self, extractor: FindingExtractor, *, ontology: Path | str | None = None, significance: Path | str | None = None
     ) -> None:
         """Set the extractor and the tables."""
         self.extractor = extractor
@@ -183,11 +181,12 @@ class FindingsLLM(FindingsBase):
     name = "findings_llm"
     measures = "as findings, read by a language model"
     scores: Mapping[str, Score] = _named("findings_llm", _SCORES)
+    main_scores = ("findings_llm", "findings_llm_f1")
     requirements = Requirements(packages=("scipy",), judge="model")
     cost = "a response per report"
     is_variant = True
     pooled: Mapping[str, CountsFunction] = _named("findings_llm", _POOLED)
-    worst_values: Mapping[str, float] = {"findings_llm_precision": 0.0}
+    worst_values: Mapping[str, float] = _named("findings_llm", _WORST)
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
 
     def __init__(

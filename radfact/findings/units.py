@@ -20,14 +20,7 @@ _FILLED = ("places", "degree", "sizes", "change", "character", "position", "boxe
 
 @dataclass(slots=True)
 class FindingUnit:
-    """One or more findings of a report, by their indices, that are scored as one.
-
-    Attributes:
-        finding: the most specific finding, with what the others state in addition.
-        claims: names and status of all findings.
-        tier: the most significant one of its findings.
-        statements: changes of structures that the report states, which may include it ("no interval change").
-    """
+    """Findings of a report, by their indices, that are scored as one, and the changes that the report states of it."""
 
     indices: list[int]
     finding: Finding

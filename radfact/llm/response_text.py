@@ -15,7 +15,6 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 EMPTY_WORDS = frozenset({"", "null", "none", "~", "[]", "{}", "n/a", "''", '""'})
 """Texts, in lower case, that models write for an empty value."""
-
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 _MAX_DEPTH = 1000
 _TEXT_PARTS = frozenset({"text", "output_text"})
@@ -24,8 +23,10 @@ _BULLET = re.compile(r"^(?:[-*•]|\d+[.)])(?:\s+(.*))?$")
 _FENCE_MARK = re.compile(r"^[ \t]*```|```[ \t]*\r?$", re.MULTILINE)
 # Reasoning marks of most models, then of Magistral, then of gpt-oss with and without its special tokens. Templates
 # often write the begin mark, so that a response has only the end mark.
-_REASONING = re.compile(r"\s*(?:<think>|\[THINK\]|<\|channel\|>analysis|analysis(?=[A-Z]))")
-_END_OF_REASONING = re.compile(r"</think>|\[/THINK\]|<\|channel\|>final[^\n]*?<\|message\|>|assistantfinal")
+_TAGS = "(?i:think|thinking|thoughts?|reasoning|analysis|reflection|scratchpad)"
+_REASONING = re.compile(rf"\s*(?:<{_TAGS}>|\[THINK\]|<\|channel\|>analysis|analysis(?=[A-Z]))")
+_END_OF_REASONING = re.compile(rf"</{_TAGS}>|\[/THINK\]|<\|channel\|>final[^\n]*?<\|message\|>|assistantfinal")
+_ANSWER_TAG = re.compile(r"</?(?:final[ _-]?)?(?:answer|output|response|result)>", re.IGNORECASE)
 
 
 def dump_yaml(value: Any) -> str:
@@ -47,15 +48,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def strip_reasoning(text: str) -> str:
-    """Return the response after the reasoning text of a model; empty if the reasoning did not end.
+    """Return the response after the reasoning text of a model, without tags; empty if the reasoning did not end.
 
-    The last end mark counts. A response that quotes such a mark is cut there too and becomes unreadable, which is
-    better than a verdict from the reasoning.
+    The last end mark counts: an unreadable response is better than a verdict from the reasoning.
     """
     ends = [match.end() for match in _END_OF_REASONING.finditer(text)]
-    if ends:
-        return text[ends[-1] :]
-    return "" if _REASONING.match(text) else text
+    if not ends and _REASONING.match(text):
+        return ""
+    return _ANSWER_TAG.sub("", text[ends[-1] :] if ends else text)
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -91,7 +91,7 @@ def read_data(body: str) -> Any:
     try:
         if body[:1] in ("{", "["):
             try:
-                return json.loads(body)
+                return json.loads(body, object_pairs_hook=_unique_keys)
             except json.JSONDecodeError:
                 pass  # YAML's flow style is more tolerant, for example of a comma at the end.
         loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
-from radfact.languages import Language
+from radfact.languages import Language, normalize_characters
 from radfact.records import Pair, TextPair, narrative
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, summarize, summarize_counts
 from radfact.statistics.clusters import Clusters
@@ -34,6 +34,7 @@ _COLUMNS = frozenset(
     | {f"{side}_sentences{kind}" for side in ("candidate", "reference") for kind in ("", "_with_boxes", "_removed")}
 )
 """Columns of `samples.jsonl` other than scores."""
+BOTH_EMPTY = "both reports are empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +122,25 @@ class MetricResult:
     repeats: Repeats | None = None
 
 
-def _expand(result: MetricResult, places: Sequence[int], count: int, reason: str) -> MetricResult:
-    """Return the result of the pairs at `places` as that of all `count` pairs, the others failed for a reason."""
-    places = list(places)
-    tables: dict[int, Counts] = {}
-    for pooled in result.pooled.values():
-        # Scores of the same counts stay together, so that they are resampled at once.
-        if id(pooled.counts) not in tables:
-            table = np.full((count, *pooled.counts.shape[1:]), math.nan)
-            table[places] = pooled.counts
-            tables[id(pooled.counts)] = table
-    values = {name: np.full(count, math.nan) for name in result.values}
-    for name, column in values.items():
-        column[places] = result.values[name]
-    details: list[Mapping[str, Any]] = [{} for _ in range(count if result.details else 0)]
-    for place, detail in zip(places, result.details, strict=False):
-        details[place] = detail
-    unread = dict.fromkeys({*range(count)} - {*places}, reason)
-    failures = unread | {places[index]: failure for index, failure in result.failures.items()}
+def _expand(result: MetricResult, places: Sequence[int], skipped: Mapping[int, str]) -> MetricResult:
+    """Return the result of the pairs at `places` as that of all pairs, of which others were skipped for a reason."""
+    count = len(places) + len(skipped)
+
+    def spread(values: Sequence[float] | Counts) -> Counts:
+        table = np.asarray(values, dtype=np.float64)
+        all_pairs = np.full((count, *table.shape[1:]), math.nan)
+        all_pairs[places] = table
+        return all_pairs
+
+    # Scores of the same counts stay together, so that they are resampled at once.
+    tables = {id(pooled.counts): spread(pooled.counts) for pooled in result.pooled.values()}
+    details = dict(zip(places, result.details, strict=False))
+    failures = {**skipped, **{places[index]: failure for index, failure in result.failures.items()}}
     return replace(
         result,
-        values={name: column.tolist() for name, column in values.items()},
+        values={name: spread(column).tolist() for name, column in result.values.items()},
         pooled={name: PooledScore(tables[id(pooled.counts)], pooled.value) for name, pooled in result.pooled.items()},
-        details=details,
+        details=[details.get(place, {}) for place in range(count)] if details else [],
         failures=dict(sorted(failures.items())),
     )
 
@@ -161,7 +158,10 @@ class Metric(ABC):
             by spaces; `sentences` gives the pairs as they are.
         requirements: packages, weights and models that it needs.
         cost: cost per report.
-        language: language that it reads; a pair with a text in another script is not scored, with the reason.
+        language: language that it reads; a pair with a text in another script is not scored, with the reason. A metric
+            that reads texts of a language gets them in plain characters (`radfact.languages.normalize_characters`), and
+            "" for a text without a word.
+        scores_empty: whether a metric that reads texts of a language scores two texts without a word.
         source: where the metric is defined.
         is_variant: whether it is a variant of another built-in metric, which "all" does not select.
         variant: name of the published variant that a subclass computes; its scores end in `.NAME`, so that they are
@@ -182,6 +182,7 @@ class Metric(ABC):
     requirements: Requirements = Requirements()
     cost: str = "not stated"
     language: Language = Language.ANY
+    scores_empty: bool = False
     source: str = "custom metric"
     is_variant: bool = False
     variant: str = ""
@@ -323,22 +324,29 @@ class FunctionMetric(Metric):
         return float(value)
 
 
-def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[list[int], list[Pair]]:
-    """Return the places of the pairs whose texts a metric can read, and these pairs in the form that it reads."""
-    language = metric.language
-    places = [
-        place
-        for place, pair in enumerate(pairs)
-        # The texts of grounded reports are joined only where it matters.
-        if language is Language.ANY
-        or (language.matches(narrative(pair.candidate)) and language.matches(narrative(pair.reference)))
-    ]
-    return places, [TextPair.of(pairs[place]) if metric.reads == "text" else pairs[place] for place in places]
+def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[dict[int, Pair], dict[int, str]]:
+    """Return the pairs that a metric can read, in the form that it reads, and why it cannot read the others."""
+    readable, skipped = dict[int, Pair](), dict[int, str]()
+    for place, pair in enumerate(pairs):
+        item = TextPair.of(pair) if metric.reads == "text" else pair
+        if metric.language is not Language.ANY:
+            texts = [normalize_characters(narrative(report)) for report in (pair.candidate, pair.reference)]
+            if not all(map(metric.language.matches, texts)):
+                skipped[place] = metric.language.skip_reason
+                continue
+            if isinstance(item, TextPair):
+                candidate, reference = (text if any(map(str.isalnum, text)) else "" for text in texts)
+                if not candidate and not reference and not metric.scores_empty:
+                    skipped[place] = BOTH_EMPTY
+                    continue
+                item = replace(item, candidate=candidate, reference=reference)
+        readable[place] = item
+    return readable, skipped
 
 
 def plan_pairs(metric: Metric, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
     """Count the requests to models that `score_pairs` would send, by role, without sending any."""
-    return metric.plan(_readable_pairs(metric, pairs)[1])
+    return metric.plan([*_readable_pairs(metric, pairs)[0].values()])
 
 
 def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
@@ -347,11 +355,10 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
     Raises:
         RunError: the metric fails, its result does not match its declaration, or it can read none of the pairs.
     """
-    places, readable = _readable_pairs(metric, pairs)
-    if pairs and not places:
-        message = f"no sample could be scored: {metric.language.skip_reason}"
-        raise RunError(message, code=ErrorCode.NOTHING_SCORED)
-    result = metric.score(readable)
+    readable, skipped = _readable_pairs(metric, pairs)
+    if pairs and not readable:
+        raise RunError(f"no sample could be scored: {skipped[0]}", code=ErrorCode.NOTHING_SCORED)
+    result = metric.score([*readable.values()])
     count = len(readable)
 
     def check(is_valid: bool, expected: str) -> None:
@@ -373,7 +380,10 @@ def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
         check(not odd, f"numbers as '{name}' (None for a missing one), found {type(odd[0]).__name__ if odd else ''}")
     values = {name: [math.nan if item is None else item for item in column] for name, column in result.values.items()}
     result = replace(result, values=values)
-    return result if count == len(pairs) else _expand(result, places, len(pairs), metric.language.skip_reason)
+        odd = [value for value in result.values.get(name, ()) if not isinstance(value, Real)]
+        found = "" if not odd else "None" if odd[0] is None else type(odd[0]).__name__
+        check(not odd, f"a number for every pair as '{name}' (NaN if it has no value), found {found}")
+    return _expand(result, [*readable], skipped) if skipped else result
 
 
 def check_metric(metric: Any, label: str) -> None:

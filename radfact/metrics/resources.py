@@ -14,13 +14,7 @@ from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import RepeatOptions
 from radfact.metrics.protocol import Metric, MetricResult, check_metric, report_errors
-from radfact.metrics.registry import (
-    MetricEntry,
-    MissingRequirementError,
-    Weights,
-    check_packages,
-    entries,
-)
+from radfact.metrics.registry import MetricEntry, MissingRequirementError, Weights, check_packages, entries
 from radfact.options import rename_fields
 
 if TYPE_CHECKING:
@@ -205,8 +199,7 @@ def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
 
 def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> None:
     """Warn that a client has other parameters than a metric requires, unless the client does not know its own."""
-    if parameters is None:
-        return
-    differences = [f"{key} {value}" for key, value in required.items() if parameters.get(key) != value]
+    known = required if parameters is None else parameters
+    differences = [f"{key} {value}" for key, value in required.items() if known.get(key) != value]
     if differences:
         warnings.warn(f"{name} requires {', '.join(differences)}; the client has other values", stacklevel=3)

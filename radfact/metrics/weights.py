@@ -12,14 +12,9 @@ CATALOG = Path(__file__).with_name("weights.yaml")
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """A file to download.
+    """A file to download to a path in the folder of the weights; size and checksum are as published, None if unknown.
 
-    Attributes:
-        path: of the file in the folder of the weights.
-        url: source address.
-        bytes: published size; None if unknown.
-        sha256: published checksum; None if unknown.
-        unpack: of an archive, the folder inside it whose content is kept, and "." all of it; None for other files.
+    Of an archive, `unpack` is the folder inside it whose content is kept, and "." all of it.
     """
 
     path: str
@@ -31,16 +26,7 @@ class WeightsFile:
 
 @dataclass(frozen=True, slots=True)
 class WeightsEntry:
-    """Weights that are published.
-
-    Attributes:
-        name: of their folder, as in `Requirements.weights`.
-        title: what they are.
-        license: license, or who states which.
-        license_url: page with the license.
-        files: files to download.
-        note: what is not verified, and other sources; None for nothing.
-    """
+    """Published weights by the name of their folder; the `note` says what is not verified, and names other sources."""
 
     name: str
     title: str
@@ -48,6 +34,8 @@ class WeightsEntry:
     license_url: str
     files: tuple[WeightsFile, ...]
     note: str | None = None
+    package: str | None = None
+    """How to install the files with the system's packages, instead of fetching them."""
 
 
 @cache

@@ -1,7 +1,6 @@
 """The folder of downloaded weights: fetch, list and verify what the catalog names.
 
-`FOLDER/NAME` holds complete weights with a record of their checksums. `FOLDER/downloads/NAME` holds files of the
-catalog that are not complete, or that the user has put there; they are checked and used instead of a download.
+`FOLDER/NAME` holds complete weights, `FOLDER/downloads/NAME` files that are not complete or that the user put there.
 """
 
 from __future__ import annotations
@@ -31,13 +30,7 @@ Status = Literal["ready", "incomplete", "partial download", "without record", "m
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """The check of one file.
-
-    Attributes:
-        path: of the file.
-        is_valid: whether it has the expected checksum; None if no checksum is known.
-        message: what was found.
-    """
+    """Whether a file has the expected checksum (None if none is known), and what was found."""
 
     path: Path
     is_valid: bool | None

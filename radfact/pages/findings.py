@@ -47,7 +47,4 @@ def _shown(finding: JudgedFinding, sentences: Sequence[Mapping[str, Any]]) -> di
     indices = [index for index, sentence in enumerate(texts) if text and text in sentence]
     if not indices:
         return {"text": finding.description}
-    return {
-        "text": finding.description,
-        "sentence": finding.sentence if finding.sentence in indices else indices[0],
-    }
+    return {"text": finding.description, "sentence": finding.sentence if finding.sentence in indices else indices[0]}

@@ -14,6 +14,7 @@ from metric_files import fixed_metric, write_wordnet
 
 from radfact.api import evaluate
 from radfact.errors import ErrorCode, Failure, InputError
+from radfact.languages import normalize_characters
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.classical import chexbert, ptb, radgraph
 from radfact.metrics.classical.bleu import Bleu
@@ -54,9 +55,23 @@ def wordnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_pair_has_known_scores(name: str, candidate: str, reference: str, expected: float, wordnet: Path) -> None:
     score, _, variant = name.partition(".")
     options = {"compat": variant or (), "weights": {"wordnet": wordnet}, "bootstrap": 0}
-    values = evaluate([Pair("1", candidate, reference)], score, **options).values[name]
+    # A metric needs a pair with a value.
+    pairs = [Pair("1", candidate, reference), Pair("2", "Clear.", "Clear.")]
+    value, _ = evaluate(pairs, score, **options).values[name]
     # The documentation of NLTK has four digits.
-    assert list(values) == [pytest.approx(expected, rel=1e-6, abs=5e-5 if score == "meteor" else 0)]
+    assert value == pytest.approx(expected, rel=1e-6, abs=5e-5 if score == "meteor" else 0, nan_ok=True)
+
+
+def test_copies_are_compared_in_plain_characters_and_kept_as_they_are(wordnet: Path) -> None:
+    pairs = [Pair(str(index), copied, plain) for index, (plain, copied) in enumerate(CASES["equal_texts"])]
+    result = evaluate([*pairs, Pair("empty", "...", "")], ["rouge_l", "bleu_2", "meteor"], weights={"wordnet": wordnet})
+    for name, most in (("rouge_l", 1.0), ("bleu_2", 100.0)):
+        assert {result.scores[name], *result.values[name][:-1]} == {most}
+    assert [normalize_characters(pair.candidate) for pair in pairs] == [pair.reference for pair in pairs]
+    assert [normalize_characters(other) == plain for plain, other in CASES["unequal_texts"]] == [False] * 5
+    assert list(result.pairs)[:-1] == pairs
+    failures = [run.result.failures for run in result.runs.values()]
+    assert failures == [{len(pairs): "both reports are empty"}] * 3
 
 
 @pytest.mark.parametrize(("text", "tokens"), CASES["tokens"])
@@ -97,16 +112,21 @@ def test_sentence_bleu_is_that_of_sacrebleu(candidate: str, reference: str) -> N
         assert values[f"bleu_{order}"] == [pytest.approx(expected, abs=1e-9)]
 
 
-def test_bleu_of_equal_texts_is_exactly_100() -> None:
-    result = Bleu().score([pair("The lungs are clear.", "The lungs are clear.")])
-    assert set(map(tuple, result.values.values())) == {(100.0,)}
-    assert {score.value(score.counts.sum(axis=0)) for score in result.pooled.values()} == {100.0}
+def test_meteor_with_the_whole_wordnet() -> None:
+    folder = Path("/usr/share/wordnet")
+    if not (folder / "data.noun").is_file():
+        pytest.skip("needs the package wordnet-base")
+    values = Meteor(folder).score([pair(*texts) for *texts, _ in CASES["wordnet"]]).values["meteor"]
+    assert values == pytest.approx([expected for *_, expected in CASES["wordnet"]], abs=5e-5)
 
 
-def test_a_folder_without_wordnet_is_refused(tmp_path: Path) -> None:
+def test_wordnet_needs_no_names_of_lexicographer_files_but_its_data(wordnet: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         Meteor(tmp_path)
     assert (error.value.code, error.value.file) == (ErrorCode.INVALID_FORMAT, tmp_path.resolve())
+    (write_wordnet(tmp_path) / "lexnames").unlink()
+    scores = [Meteor(folder).score([pair("clear chest", "clear bosom")]).values for folder in (wordnet, tmp_path)]
+    assert scores == [{"meteor": [0.9375]}] * 2
 
 
 @pytest.mark.parametrize(("version", "regression"), [("v0", V0), ("v1", V1)])

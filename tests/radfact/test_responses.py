@@ -37,13 +37,12 @@ from radfact.judges.response import parse_report_response, parse_response
 from radfact.llm import CachedResponse, ChatClient, ChatRequest, MockChatModel, ResponseCache
 from radfact.llm.call_errors import excerpt
 from radfact.llm.response_text import bodies, parse_json, read_data, read_list, strip_reasoning
-from radfact.metrics.llm.chexprompt import parse_error_counts
+from radfact.metrics.llm.chexprompt import ErrorCounts, parse_error_counts, parse_published_counts
 from radfact.metrics.llm.crimson import crimson_score
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment, parse_scored_assessment
 from radfact.metrics.llm.responses.corrections import parse_corrections
 from radfact.metrics.llm.responses.counts import parse_count
-from radfact.metrics.llm.responses.error_lists import parse_error_lists
 from radfact.metrics.llm.responses.finding_errors import FindingErrors
 from radfact.metrics.llm.responses.report_text import parse_report
 from radfact.metrics.registry import entries
@@ -103,6 +102,10 @@ def green(assessment: Assessment) -> dict[str, Any]:
     return {**counts, "matched": assessment.matched.count}
 
 
+def chexprompt(response: ErrorCounts) -> dict[str, str]:
+    return {kind: letters(counts) for kind, counts in response.model_dump().items()}
+
+
 def vert(text: str) -> dict[str, Any]:
     assessment = parse_scored_assessment(text)
     return {**green(assessment), "score": assessment.score}
@@ -144,10 +147,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "category": category,
     "score": lambda text: pytest.approx(parse_accuracy_score(text)),
     "fineradscore": corrections,
-    "chexprompt": lambda text: {kind: letters(counts) for kind, counts in parse_error_lists(text).items()},
-    "chexprompt_json": lambda text: {
-        kind: letters(counts) for kind, counts in parse_error_counts(text).model_dump().items()
-    },
+    "chexprompt": lambda text: chexprompt(parse_published_counts(text)),
+    "chexprompt_json": lambda text: chexprompt(parse_error_counts(text)),
     "crimson": crimson,
     "query": query,
     "report": report,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 from error_checks import raises
 
 from radfact.errors import InputError, RunError
@@ -57,6 +58,7 @@ class Unscored(Lengths):
         return MetricResult({"length": values, "length_off": values}, failures={0: "no answer"})
 
 
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))
 LENGTH = (Lengths(), "length")
 BOX = (Box(x_min=0.1, y_min=0.1, x_max=0.4, y_max=0.4),)
 
@@ -77,12 +79,40 @@ def test_scores_that_are_better_when_lower_are_negated() -> None:
         reward(["a"], ground_truth=["a"])
 
 
-def test_empty_completions_are_scored() -> None:
+UNREADABLE = [*CASES["wordless"], *CASES["unreadable"]]
+
+
+@pytest.mark.parametrize(
+    ("score", "empty"),
+    [
+        *((name, 0.0) for name in ("rouge_l", "logical_f1", "logical_precision", "logical_recall", "findings_f1")),
+        *((name, 0.0) for name in ("findings", "findings_precision", "findings_attribute_accuracy")),
+        # The cardiomegaly that the candidate does not state, and the effusion, actionable both.
+        ("findings_errors", -1.4),
+    ],
+)
+def test_an_unreadable_completion_is_as_bad_as_an_empty_one(score: str, empty: float) -> None:
+    pytest.importorskip("sacrebleu")
+    reward = make_reward(score, judge="offline")
+    reference = "There is a large heart. Small left effusion."
+    nonsense = ["asdf", "qwerty zxcv", "1"]
+    assert reward(UNREADABLE, ground_truth=[reference] * len(UNREADABLE)) == [pytest.approx(empty)] * len(UNREADABLE)
+    *rewards, best, last = reward([*nonsense, "There is cardiomegaly.", "..."], ground_truth=[reference] * 5)
+    assert [*rewards, last] == [pytest.approx(empty)] * 4
+    assert (best or 0.0) > empty
+    assert reward(["The heart is large."], ground_truth=["心影增大"]) == [None]
+
+
+def test_a_completion_without_any_sentence_is_as_bad_as_an_empty_one() -> None:
     reward = make_reward("logical_f1", "logical_precision", judge="offline")
-    references = ["The heart is large."] * 3 + [""]
-    assert reward(["", " \n", "The heart is large.", ""], ground_truth=references) == [0.0, 0.0, 2.0, None]
-    assert make_reward("logical_f1", judge="offline")([""], ground_truth=[""]) == [None]
-    assert make_reward("rouge_l")([""], ground_truth=[""]) == [0.0]
+    reports = ["Recommend chest CT.", "The heart is large.", ""]
+    for reference, rewards in (
+        ("The heart is large.", [0.0, 2.0, 0.0]),
+        ("Recommend CT.", [None] * 3),
+        ("", [None] * 3),
+    ):
+        assert reward(reports, ground_truth=[reference] * 3) == rewards
+    assert make_reward("rouge_l")(["", "a"], ground_truth=["", None]) == [None, 0.0]
 
 
 def test_where_the_metric_failed_there_is_no_reward() -> None:

@@ -22,10 +22,7 @@ WEIGHTS = {"bertscore": ("config.json", "tokenizer.json|vocab.json", "model.safe
 
 
 class BertScore(Metric):
-    """F1 of BERTScore with distilroberta-base, rescaled with the baseline of bert-score, as in RadCliQ.
-
-    There is no idf weighting, because a score must not depend on the other pairs.
-    """
+    """F1 of BERTScore with distilroberta-base, rescaled with the baseline of bert-score, without idf, as in RadCliQ."""
 
     name = "bertscore"
     measures = "similarity of words in the embeddings of a language model"
@@ -61,11 +58,7 @@ class BertScore(Metric):
         self._scorer._tokenizer = tokenizer
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs, mostly from 0 to 1; rescaled values may be below 0.
-
-        A pair with an empty report scores the baseline's 0. bert-score, and with it the published RadCliQ, returns
-        (0 - baseline) / (1 - baseline) = -5.55.
-        """
+        """Score pairs; one with an empty report has the baseline's 0, where bert-score returns -5.55."""
         texts = [(_normalize_spaces(pair.candidate), _normalize_spaces(pair.reference)) for pair in pairs]
         values = [0.0] * len(pairs)
         filled = [index for index, both in enumerate(texts) if all(both)]

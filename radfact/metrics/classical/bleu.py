@@ -36,10 +36,7 @@ def corpus_bleu(counts: Counts, order: int, *, sentence: bool = False) -> float:
 
 
 def caption_bleu(counts: Counts, order: int) -> float:
-    """Compute BLEU from 0 to 1 as in COCO caption evaluation: constants instead of smoothing avoid divisions by zero.
-
-    Source: COCO caption evaluation (pycocoevalcap), with one reference.
-    """
+    """Compute BLEU from 0 to 1 as in COCO caption evaluation: constants instead of smoothing avoid division by zero."""
     small, tiny = 1e-9, 1e-15
     precisions = (counts[2 : 2 + order] + tiny) / (counts[2 + ORDERS : 2 + ORDERS + order] + small)
     ratio = (counts[0] + tiny) / (counts[1] + small)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.languages import Language
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.records import TextPair
+
+LEXNAMES = Path(__file__).with_name("lexnames.txt")
+"""Names of lexicographer files, which Debian's package wordnet-base lacks. Source: WordNet 3.0, lexnames(5)."""
 
 
 class Meteor(Metric):
@@ -18,9 +22,7 @@ class Meteor(Metric):
     name = "meteor"
     measures = "words matched by form, stem and synonym"
     scores: Mapping[str, Score] = {"meteor": Score("higher", "METEOR")}
-    requirements = Requirements(
-        packages=("nltk",), weights={"wordnet": ("lexnames", "data.noun", "index.noun", "noun.exc")}
-    )
+    requirements = Requirements(packages=("nltk",), weights={"wordnet": ("data.noun", "index.noun", "noun.exc")})
     cost = "nothing"
     language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
@@ -33,8 +35,13 @@ class Meteor(Metric):
         # NLTK refuses to read from other folders.
         if str(folder) not in nltk.data.path:
             nltk.data.path.append(str(folder))
+
+        def open_file(reader: Any, name: str) -> Any:
+            is_missing = name == "lexnames" and not (folder / name).exists()
+            return LEXNAMES.open() if is_missing else WordNetCorpusReader.open(reader, name)
+
         # Mapping WordNet versions, which only other languages need, would require WordNet in NLTK's own folder too.
-        english = type("English", (WordNetCorpusReader,), {"map_wn": lambda *_: None})
+        english = type("English", (WordNetCorpusReader,), {"map_wn": lambda *_: None, "open": open_file})
         with warnings.catch_warnings():
             # NLTK warns that languages other than English are missing.
             warnings.simplefilter("ignore", UserWarning)

@@ -53,10 +53,7 @@ PARTS = ("radgraph_f1", "bertscore", "chexbert_similarity")
 
 
 class RadCliQ(Metric):
-    """RadCliQ, versions 0 and 1.
-
-    Source: MAIRA-2, appendix D.1 (version 0); constants of the published regressions.
-    """
+    """RadCliQ, versions 0 and 1, with the constants of the published regressions."""
 
     name = "radcliq"
     measures = "errors that radiologists would count, predicted from four metrics"

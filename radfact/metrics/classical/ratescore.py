@@ -15,6 +15,7 @@ from radfact.metrics.classical.encoder import Encoder
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
 from radfact.reader.segmentation import segment_sentences
 from radfact.records import TextPair
+from radfact.statistics.bootstrap import harmonic_mean
 
 TYPES = ("ABNORMALITY", "ANATOMY", "DISEASE", "NON-ABNORMALITY", "NON-DISEASE")
 """Types of entities; NON- marks a finding that the report denies."""
@@ -62,11 +63,7 @@ class Entities:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The entities of a report matched to the nearest ones of the other report; arrays (entities,).
-
-    The similarities are cosines after the penalty for opposite findings, of which exactly one is denied. The score is
-    their mean, weighted by the types; 0 if all weights are 0.
-    """
+    """The entities of a report matched to the nearest ones of the other report, with the weighted mean; (entities,)."""
 
     indices: NDArray[np.int_]
     similarities: NDArray[np.float64]
@@ -91,16 +88,8 @@ def match_entities(entities: Entities, others: Entities, *, penalty: float = PEN
     return Matches(indices, similarities, is_opposite, score)
 
 
-def harmonic_mean(first: float, second: float) -> float:
-    """Compute the harmonic mean of the scores in both directions; 0 if their sum is 0."""
-    return 2 * first * second / (first + second) if first + second else 0.0
-
-
 def decode_spans(labels: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Return the entities of IOB labels as (first token, token after the last, type of the first token).
-
-    A token "I-" that does not follow an entity is no entity; one that does belongs to it, whatever its type.
-    """
+    """Return the entities of IOB labels as (first token, token after the last, type of the first token)."""
     spans: list[tuple[int, int, str]] = []
     is_open = False
     for index, label in enumerate(labels):
@@ -117,14 +106,8 @@ def decode_spans(labels: Sequence[str]) -> list[tuple[int, int, str]]:
 class RaTEScore(Metric):
     """RaTEScore with the published models, affinity matrix "long" and penalty.
 
-    Each entity of a report is matched to the nearest one of the other report, by the cosine of their embeddings. The
-    score of a report is the mean of these cosines, weighted by both types, where a denied and an affirmed finding have
-    a lower cosine. RaTEScore is the harmonic mean of the scores of both reports.
-
-    A report without entities has the score 0 if the other one has some; a pair without any entity has no score.
-
-    Source: RaTEScore, section 3, and the package RaTEScore 0.6.0. The constants are from the package; the paper's
-    equations were not checked against it.
+    A report without entities has the score 0 if the other one has some; a pair without any entity has no score. The
+    constants are from the package; the paper's equations were not checked against it. See `docs/metrics.md`.
     """
 
     name = "ratescore"
@@ -188,6 +171,7 @@ class PackageRaTEScore(RaTEScore):
     difference = "0.5 if a report has no entity"
     source = "RaTEScore 0.6.0, ReXrank"
     scores: Mapping[str, Score] = {"ratescore.rexrank": Score("higher", "harmonic mean of both directions")}
+    scores_empty = True
     _without_entities = 0.5
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from radfact.llm import ChatRequest, PromptPrefix, structured_request
+from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import parse_errors, parse_sections
 from radfact.metrics.llm.responses.counts import MAX_COUNT
-from radfact.metrics.llm.responses.error_lists import parse_error_lists
+from radfact.metrics.llm.responses.error_lists import HAS_PAIR, parse_error_lists
 from radfact.metrics.protocol import Score
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -51,15 +53,9 @@ def _scores(prefix: str) -> dict[str, Score]:
 class CheXprompt(LLMMetric[ErrorCounts]):
     """Number of errors of a report by category and significance, counted with the published prompt.
 
-    `chexprompt_errors` and `chexprompt_significant` are numbers of errors. `chexprompt_error_free` and
-    `chexprompt_significant_error_free` are 100 or 0 per report, so that the mean is a percentage.
-
-    Instructions, the five examples and parameters are those of the authors' code, whose model is
-    gpt-4-1106-preview (their command for files uses temperature 0.4 and top_p 0.95). After an invalid response, their
-    code repeats the same prompt once; here an invalid response is sent back to the model with the reason. See
-    `parse_error_lists` for incomplete responses.
-
-    Source: LLaVA-Rad, and the authors' code (microsoft/chexprompt); MAIRA-2, table D.1, for the scores.
+    Shares are 100 or 0 per report, so that the mean is a percentage. Instructions, examples and parameters are those of
+    the authors' code, which repeats the prompt once after an invalid response; here the response is sent back with the
+    reason. See `parse_error_lists` for incomplete responses.
     """
 
     name = "chexprompt"
@@ -74,7 +70,7 @@ class CheXprompt(LLMMetric[ErrorCounts]):
         content = fill_prompt(load_prompt("chexprompt"), reference=reference, candidate=candidate)
         return ChatRequest(
             (("user", content),),
-            lambda text: ErrorCounts.model_validate(parse_error_lists(text)),
+            parse_published_counts,
             prefix=PromptPrefix([("system", load_prompt("chexprompt_system"))]),
         )
 
@@ -91,10 +87,7 @@ class CheXprompt(LLMMetric[ErrorCounts]):
 
 
 class CheXpromptJson(CheXprompt):
-    """CheXprompt with a shorter prompt of this project, without examples, and a response in JSON.
-
-    Its scores are comparable with each other, not with published ones.
-    """
+    """CheXprompt with a shorter prompt of this project and a response in JSON, not comparable with published scores."""
 
     name = "chexprompt_json"
     measures = "errors per report as in CheXprompt, with a prompt of this project"
@@ -116,11 +109,26 @@ class CheXpromptJson(CheXprompt):
         )
 
 
-def parse_error_counts(text: str) -> ErrorCounts:
+def parse_published_counts(text: str) -> ErrorCounts:
+    """Parse the published lists, or JSON with the counts of all letters."""
+    try:
+        return ErrorCounts.model_validate(parse_error_lists(text))
+    except ValueError as error:
+        response = strip_reasoning(text)
+        with suppress(ValueError):
+            # Counts outside of the JSON may be others.
+            if not HAS_PAIR.search(response.partition("{")[0] + response.rpartition("}")[2]):
+                return parse_error_counts(text, only_json=True)
+        raise error from None
+
+
+def parse_error_counts(text: str, *, only_json: bool = False) -> ErrorCounts:
     """Parse a response that does not follow the JSON schema: other JSON, or GREEN's notation."""
     sections = parse_sections(text)
     # In text, the next section shows that a section is complete. JSON must have all keys of the prompt.
     is_json = not all(isinstance(body, str) for body in sections.get("significant", ()))
+    if only_json and not is_json:
+        raise ValueError("expected a JSON object")
     significant = parse_errors(sections, "significant", complete=is_json)
     insignificant = parse_errors(sections, "insignificant", complete=True)
     kinds = {"significant": significant, "insignificant": insignificant}

@@ -36,10 +36,7 @@ SEVERITY_WEIGHTS: Mapping[Severity, float] = {"significant": 0.5, "negligible": 
 def crimson_prompt(
     candidate: str, reference: str, context: PatientContext = NO_CONTEXT, *, guidelines: bool = True
 ) -> str:
-    """Return the published prompt for two reports, with the doubled braces that the authors' code sends.
-
-    Source: the authors' code of CRIMSON.
-    """
+    """Return the published prompt for two reports, with the doubled braces that the authors' code sends."""
     values = {"Age": _age(context), "Indication": context.indication}
     lines = "".join(f"    {name}: {value}\n" for name, value in values.items() if value)
     return fill_prompt(
@@ -63,16 +60,7 @@ def _age(context: PatientContext) -> str | None:
 def crimson_score(response: FindingErrors) -> float:
     """Compute the score, in (-1, 1], from the findings and errors of a pair.
 
-    Let w be the weight of a reference finding, e the sum of the weights of its attribute errors, N the sum of all w, F
-    the sum of the weights of the false findings, and C the sum of w * w / (w + e) over the matched reference findings.
-    The score is
-
-    - (C - F) / N if C >= F (1 if N and F are 0);
-    - -(F - C) / (1 + F - C) otherwise.
-
-    A perfect report scores 1. A report without findings scores 0 if the reference has a finding of positive weight.
-
-    Source: the authors' code of CRIMSON, which rounds to four decimal places.
+    Source: the authors' code of CRIMSON, which rounds to four decimal places; the formula is in `docs/metrics.md`.
     """
     weights = _weights(response.reference_findings)
     predicted = _weights(response.predicted_findings)
@@ -98,15 +86,8 @@ def _weights(findings: Sequence[ReportFinding]) -> dict[str, float]:
 class Crimson(LLMMetric[FindingErrors]):
     """CRIMSON with the published prompt, weights and formula, and the number of errors of each type.
 
-    The model lists the abnormal findings of both reports with their significance, matches them, and lists the errors;
-    see `crimson_score`. The age and indication of the patient are part of the prompt if a pair has them.
-
-    The parameters are those of the authors' code, which also sets the seed 42 for OpenAI's models. The authors use
-    gpt-5.2, and a fine-tuned MedGemma without guidelines. Their code requests any JSON object; here the request has a
-    JSON schema, and an invalid response is sent back to the model with the reason. See `FindingErrors` for invalid
-    responses.
-
-    Source: CRIMSON, and the authors' code (rajpurkarlab/CRIMSON, crimson-score 0.2.0).
+    The age and indication of the patient are part of the prompt if a pair has them. The authors' code requests any JSON
+    object; here the request has a JSON schema. See `FindingErrors` for invalid responses, and `docs/metrics.md`.
     """
 
     name = "crimson"

@@ -32,10 +32,7 @@ _EXAMPLE = re.compile(
 def split_lines(report: str) -> tuple[str, ...]:
     """Split a report into the lines that corrections refer to; each keeps its full stop, as in the published examples.
 
-    A full stop after a digit or without whitespace after it, as in "3:05 p.m.", ends no line. Two full stops become
-    one, as in the authors' code.
-
-    Source: FineRadScore, appendix A.
+    A full stop after a digit ends no line, and two become one, as in the authors' code (FineRadScore, appendix A).
     """
     lines, start = [], 0
     report = report.strip()
@@ -47,10 +44,7 @@ def split_lines(report: str) -> tuple[str, ...]:
 
 @cache
 def _example_turns() -> tuple[Message, ...]:
-    """Return the five published examples as turns of a conversation; a response is JSON on one line.
-
-    Source: FineRadScore, appendix A.2, and the authors' code.
-    """
+    """Return the five published examples as turns of a conversation (FineRadScore, appendix A.2)."""
     turns: list[Message] = []
     for example in _EXAMPLE.finditer(load_prompt("fineradscore_few_shot")):
         query = _query(" ".join(example["lines"].split("\n")), example["reference"])
@@ -65,16 +59,9 @@ def _query(numbered_lines: str, reference: str) -> str:
 class FineRadScore(LLMMetric[Corrections]):
     """FineRadScore by its published prompt with five examples, or zero-shot.
 
-    The severity of a correction is 1 (not actionable, or an invalid comparison), 2 (actionable nonurgent), 3 (urgent)
-    or 4 (emergent). `fineradscore` is the sum of the severities, `fineradscore_max` their maximum and
-    `fineradscore_lines` the number of corrections; all are 0 if nothing is corrected.
-
     Instructions and examples are worded as in the paper. By default the conversation is that of the authors' code for
     GPT-4: the instructions as the system message, each example as a user's and an assistant's turn, then the reports;
-    without examples, one user message. The authors' code has more spaces in instructions and examples, and uses the
-    models' default temperature.
-
-    Source: FineRadScore, sections 6.4 and 8, and appendix A.
+    without examples, one user message. The authors' code uses the models' default temperature.
     """
 
     name = "fineradscore"

@@ -13,10 +13,7 @@ from radfact.metrics.protocol import Score
 
 
 def green_score(matched: int, significant: float, insignificant: float = 0.0, *, weight: float = 1.0) -> float:
-    """Compute weight x M / (weight x M + errors), which is 0 if nothing matches.
-
-    Source: GREEN, equation 1, is `green_score(M, S)`; VERT, appendix B.5, defines the general form.
-    """
+    """Compute weight x M / (weight x M + errors), which is 0 if nothing matches (VERT, appendix B.5)."""
     return weight * matched / (weight * matched + significant + insignificant) if matched else 0.0
 
 
@@ -42,11 +39,8 @@ def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
 class Green(LLMMetric[Assessment]):
     """GREEN with GREEN-EC, GREEN-F1 and the weighted form, all from one response; long reports are not cut.
 
-    With M matched findings, S significant and I insignificant errors: `green` = M / (M + S), `green_ec` = S + I,
-    `green_f1` = 2M / (2M + S) and `green_weighted` = M / (M + 2S + 0.5I); 0 if M is 0. The prompt is the one that the
-    published GREEN models are tuned to.
-
-    Source: GREEN, equation 1, section 3.1.2 and appendix A.1; VERT, appendix B.
+    M are matched findings, S significant and I insignificant errors; all scores are 0 if M is 0. The prompt is the one
+    that the published GREEN models are tuned to.
     """
 
     name = "green"

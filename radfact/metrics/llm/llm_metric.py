@@ -47,8 +47,7 @@ def complete(
 class LLMMetric(Metric, Generic[ResponseT]):
     """A metric that sends one request per pair and computes all its scores from the response.
 
-    The model sees a narrative as it is, and a grounded report as its sentences joined by spaces. A pair without a valid
-    response scores NaN.
+    A pair without a valid response scores NaN.
     """
 
     requirements = Requirements(judge="model")

@@ -27,19 +27,13 @@ _LATERAL = re.compile(
 
 
 def mentions_lateral(report: Report) -> bool:
-    """Return whether a report mentions a lateral view; a mention never spans two sentences of a list.
-
-    Source: MAIRA-2, listing 6.
-    """
+    """Return whether a report mentions a lateral view; a mention never spans two sentences of a list."""
     texts = [report] if isinstance(report, str) else [sentence.text for sentence in report]
     return any(_LATERAL.search(text) for text in texts)
 
 
 class LateralMentions(Metric):
-    """Shares of candidates and of references that mention a lateral view.
-
-    Neither direction is better: compare the two, for studies without a lateral image.
-    """
+    """Shares of candidates and of references that mention a lateral view, to compare in studies without one."""
 
     name = "lateral_mentions"
     measures = "fraction of reports that mention a lateral view"
@@ -63,11 +57,7 @@ class LateralMentions(Metric):
 
 
 class ComparisonMentions(Metric):
-    """Shares of candidates and of references that mention an earlier examination, as a language model detects it.
-
-    The prompt is ours: MAIRA-2 does not print its own. Its detector agreed with people on 96 to 98 % of the reports;
-    `check_comparisons` measures a model on our own labeled texts.
-    """
+    """Shares of candidates and of references that mention an earlier examination, as a language model detects it."""
 
     name = "comparison_mentions"
     measures = "fraction of reports that mention an earlier examination"
@@ -130,10 +120,7 @@ def _parse_yes_or_no(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DetectorCheck:
-    """Accuracy of a detector of comparisons over `n` texts, some of which mention an earlier examination.
-
-    A failed query counts as wrong; `wrong` are the texts with a wrong result.
-    """
+    """Accuracy of a detector of comparisons over `n` texts, where a failed query counts as wrong."""
 
     accuracy: float
     sensitivity: float

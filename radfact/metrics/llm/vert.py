@@ -17,10 +17,7 @@ from radfact.metrics.protocol import Score
 
 
 class Vert(LLMMetric[ScoredAssessment]):
-    """VERT: the overall accuracy, from 0 to 1, that a model states after it has counted the errors.
-
-    Its prompt is that of GREEN with the criterion and the section of the score; each variant has its own file.
-    """
+    """VERT: the overall accuracy, from 0 to 1, that a model states after it has counted the errors."""
 
     name = "vert"
     measures = "overall accuracy, rated by a model after counting errors"
@@ -74,11 +71,7 @@ class VertRubric(Vert):
 
 
 class VertTuned(LLMMetric[float]):
-    """VERT's score from a model that is fine-tuned to return the score alone.
-
-    The prompt has VERT's first sentence (two lines in print) and the reports, but no criteria: other models do not know
-    what to return.
-    """
+    """VERT's score from a model that is fine-tuned to return the score alone; the prompt has no criteria."""
 
     name = "vert_tuned"
     measures = "overall accuracy, from a model fine-tuned on expert ratings"

@@ -50,10 +50,7 @@ def load_shots(path: Path | str) -> list[Shot]:
 
 
 def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
-    """Draw examples at random, without replacement.
-
-    Source: VERT, section 4.1.3.
-    """
+    """Draw examples at random, without replacement (VERT, section 4.1.3)."""
     if not 0 < n <= len(shots):
         message = f"expected a number from 1 to {len(shots)}, found {n}"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="n")

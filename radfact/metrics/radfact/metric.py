@@ -41,10 +41,7 @@ SplitReports = Mapping[str, Sequence[str] | Failure]
 
 
 class RadFactMetric(Metric):
-    """RadFact: logical, grounding and spatial precision, recall and F1 of sentences, by the verdicts of a judge.
-
-    Source: MAIRA-2, appendix C.
-    """
+    """RadFact: logical, grounding and spatial precision, recall and F1 of sentences, by the verdicts of a judge."""
 
     name = "radfact"
     measures = "fraction of sentences entailed by the other report, and correctly grounded"
@@ -56,7 +53,9 @@ class RadFactMetric(Metric):
     source = "MAIRA-2, appendix C"
     pooled: Mapping[str, CountsFunction] = dict.fromkeys(F1_PARTS, f1_from_counts)
     box_scores = frozenset(name for name in SCORES if not name.startswith("logical"))
-    worst_values: Mapping[str, float] = {"logical_precision": 0.0, "logical_f1": 0.0}
+    worst_values: Mapping[str, float] = {
+        name: 0.0 for name in MEASURES if name.startswith(("logical_precision", "logical_f1"))
+    }
 
     def __init__(
         self,
@@ -81,10 +80,7 @@ class RadFactMetric(Metric):
         return {"judge": self.judge.describe(), "splitter": splitter, "options": self.options.model_dump()}
 
     def plan(self, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
-        """Count the requests to splitter and judge.
-
-        Narratives without a cached response of a splitter are split by the offline rules, to estimate the queries.
-        """
+        """Count the requests to splitter and judge; the offline rules split narratives without a cached response."""
         from radfact.judges.llm_judge import LLMJudge
         from radfact.judges.llm_splitter import LLMSplitter
 
@@ -110,10 +106,7 @@ class RadFactMetric(Metric):
         return plans
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        """Split narratives, query the judge and score the pairs.
-
-        Each record of the details has the counts and the rows of `sentences.jsonl` of one pair.
-        """
+        """Split narratives, query the judge and score the pairs, with their counts and sentences as details."""
         roles: dict[str, Judge | Splitter] = {"judge": self.judge}
         if unsplit := narratives(pairs):
             with self._lock:

@@ -39,12 +39,16 @@ def spatially_entailed(
     return share > threshold if compat == "paper" else share >= threshold - _ROUNDING
 
 
+def has_area(sentence: Sentence) -> bool:
+    """Return whether the region of a sentence covers anything, at any resolution."""
+    return not math.isnan(covered_share(sentence, [sentence], compat="exact"))
+
+
 def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper") -> float:
     """Return the share in [0, 1] of a sentence's region that lies in the union of the regions of its evidence.
 
-    Boxes are compared as pixels of a 224 x 224 grid in `paper` mode (corner = int(coordinate * 224), half-open ranges)
-    and as rectangles in `exact` mode. With a mask on either side, `paper` brings masks to 224 x 224 by nearest
-    neighbor; `exact` compares on the grid of the masks (the finest, if they differ), with boxes drawn onto it.
+    Boxes are compared as pixels of a 224 x 224 grid in `paper` mode and as rectangles in `exact` mode. With a mask on
+    either side, `paper` brings masks to this grid; `exact` compares on the finest grid of the masks.
     """
     masks = [mask for item in (sentence, *evidence) for mask in item.masks or ()]
     if not masks:
@@ -71,10 +75,7 @@ def _rectangles(boxes: Iterable[Box] | None, compat: Compat) -> list[_Rectangle]
 
 
 def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float:
-    """Return the share of the union of `own` inside the union of `evidence`.
-
-    The area of half-open integer rectangles is their number of pixels, so this serves both modes.
-    """
+    """Return the share of the union of `own` inside the union of `evidence`, in pixels or other units."""
     if not own:
         return math.nan
     if len(own) == len(evidence) == 1:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, NonNegativeInt
 from radfact.errors import Failure
 from radfact.judges.protocol import EntailmentQuery, Verdict
 from radfact.metrics.radfact.options import Compat, ScoringOptions
-from radfact.metrics.radfact.regions import spatially_entailed
+from radfact.metrics.radfact.regions import has_area, spatially_entailed
 from radfact.reader.facts import read_polarity
 from radfact.records import Box, Mask, Record, Sentence, normalize_text
 from radfact.statistics.bootstrap import harmonic_mean
@@ -36,23 +36,15 @@ MEASURES = {
     f"{kind}_{part}{end}": measures for (kind, end), measures in _KINDS.items() for part in (*PARTS.values(), "f1")
 }
 """What each score measures."""
+_NOT_COMPARED = ("no_boxes", "no_area")
 SCORES, POLICY_SCORES = tuple(MEASURES)[:9], tuple(MEASURES)[9:]
 """The published scores, and logical scores by absence policy."""
 
 
 class SentenceScore(Record):
-    """One sentence as a hypothesis: a row of `sentences.jsonl`.
+    """One sentence as a hypothesis: a row of `sentences.jsonl` (`docs/files.md`).
 
-    Attributes:
-        side: report that the sentence stands in.
-        index: place of the sentence in its report.
-        prior_boxes: boxes on the prior image, which are not scored.
-        status: `entailment` or `not_entailment`; None where there is no valid verdict.
-        evidence: indices into the other report.
-        spatial: `entailed`, `not_entailed` or `no_boxes`; None where there is no valid verdict.
-        why: explanation of the judge, or reason why there is no verdict.
-        relation: `entailment`, `neutral` or `contradiction`; None if the judge does not distinguish them.
-        polarity: `positive` or `negative` by the offline rules; None for neither.
+    `spatial` is `no_area` if the sentence is entailed by evidence with boxes and neither has a box with an area.
     """
 
     # A results folder may come from an earlier version.
@@ -92,10 +84,7 @@ class SplitPair:
     failure: str | None = None
 
     def queries(self, side: Side) -> list[EntailmentQuery]:
-        """Return one query per sentence of a side; those with the same normalized text share the query of the first.
-
-        Nothing follows from an empty report, so there is no query then.
-        """
+        """Return a query for each sentence of a side, one for equal texts, and none if the other side is empty."""
         premises = tuple(premise.text for premise in self.reports[OTHER[side]])
         if not premises or self.failure is not None:
             return []
@@ -104,10 +93,7 @@ class SplitPair:
         return [EntailmentQuery(premises, hypothesis) for hypothesis in hypotheses]
 
     def score(self, verdicts: Verdicts, options: ScoringOptions) -> PairScores:
-        """Compute the scores of this pair and of its sentences from the responses to all `queries` of both sides.
-
-        Source: MAIRA-2, appendix C.
-        """
+        """Compute the scores of this pair and of its sentences from the responses to all `queries` of both sides."""
         sentences: list[SentenceScore] = []
         counts: dict[str, int] = {}
         scores: dict[str, float] = {}
@@ -119,10 +105,12 @@ class SplitPair:
             sentences += rows
             # A zero denominator gives NaN, never 0 and never 1.
             entailed = [row for row in rows if row.status == "entailment"]
-            located = sum(row.spatial != "no_boxes" for row in rows)
+            located = sum(row.spatial not in _NOT_COMPARED for row in rows)
             entailed_in_place = sum(row.spatial == "entailed" for row in rows)
             scores[f"logical_{part}"] = _ratio(len(entailed), len(rows))
-            scores[f"grounding_{part}"] = _ratio(entailed_in_place, sum(row.spatial != "no_boxes" for row in entailed))
+            scores[f"grounding_{part}"] = _ratio(
+                entailed_in_place, sum(row.spatial not in _NOT_COMPARED for row in entailed)
+            )
             scores[f"spatial_{part}"] = _ratio(entailed_in_place, located)
             for polarity in ("positive", "negative"):
                 group = [row.status == "entailment" for row in rows if row.polarity == polarity]
@@ -138,11 +126,7 @@ class SplitPair:
         return PairScores(scores, counts, sentences, failure)
 
     def _implied(self, side: Side, rows: Sequence[SentenceScore], responses: Sequence[Verdict | Failure]) -> float:
-        """Return the share of sentences that are entailed or implied.
-
-        A denial that the other report neither states nor contradicts is implied, unless that report is empty. If the
-        relation of a denial that is not entailed is unknown, the share is NaN.
-        """
+        """Return the share of sentences that are entailed, or denials that a report which is not empty leaves open."""
         count = sum(row.status == "entailment" for row in rows)
         if self.reports[OTHER[side]]:
             for row, response in zip(rows, responses, strict=True):
@@ -183,6 +167,8 @@ class SplitPair:
                     regions = [premises[place] for place in evidence]
                     if spatially_entailed(sentence, regions, compat=options.compat, threshold=options.threshold):
                         spatial = "entailed"
+                    elif any(item.has_region for item in regions) and not any(map(has_area, (sentence, *regions))):
+                        spatial = "no_area"
             rows.append(
                 SentenceScore(
                     sample_id=self.sample_id,
@@ -204,11 +190,7 @@ class SplitPair:
 
 
 def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
-    """Map each premise to the premises that evidence with its text refers to.
-
-    The published implementation looks evidence up by its normalized text, even where it equals a premise exactly, and
-    takes the first match; `exact` takes all of them.
-    """
+    """Map each premise to those that evidence with its text refers to: the first one as published, or all (`exact`)."""
     places: dict[str, list[int]] = {}
     keys = [normalize_text(premise.text) for premise in premises]
     for index, key in enumerate(keys):

@@ -36,6 +36,7 @@ const Study = (() => {
     entailed: ["yes", "✓ boxes", " entailed"],
     not_entailed: ["no", "✗ boxes", " not entailed"],
     no_boxes: ["none", "no boxes", ""],
+    no_area: ["none", "boxes without area", ""],
   };
   // The score counts boxes without evidence as not entailed.
   const NO_EVIDENCE = ["no", "✗ boxes: no evidence", ""];

@@ -41,6 +41,10 @@ _BARE_HEADER = re.compile(
     rf"^\W*(?:\d[.)]\s*)?(?:{_ANY_SECTION})\s*(?:[:：](?P<rest>.*)|(?P<count>\(\d+\).*)|)$", re.IGNORECASE
 )
 _INLINE_HEADER = re.compile(rf"(?<=\S)[ \t]*(?=\[\s*(?:{'|'.join(_SECTION_NAMES.values())})\s*\]\W*:)", re.IGNORECASE)
+_JSON_TITLE = re.compile(
+    r"^(?:number[\s_-]+of[\s_-]+)?(?:clinically[\s_-]+)?((?:in)?significant)(?:[\s_-]+errors?)?(?:[\s_-]+by[\s_-]+type)?$",
+    re.IGNORECASE,
+)
 _PLACEHOLDER = re.compile(r"<(?:the number of|error|finding|explanation|count)\b", re.IGNORECASE)
 
 _CATEGORY_NAMES = {
@@ -157,11 +161,15 @@ def parse_sections(text: str) -> Sections:
     response = strip_reasoning(text)
     if text.strip() and not response.strip():
         raise ValueError("it ends before the answer begins; think less")
+    sections: dict[Section, list[Any]] = {}
     for body in bodies(text):
         has_headers = any(_BRACKETED_HEADER.match(strip_markup(line)) for line in body.splitlines())
         start, end = body.find("{"), body.rfind("}")
-        if start >= 0 and not has_headers and (sections := _json_sections(read_data(body[start : end + 1]))):
-            return sections
+        if start >= 0 and not has_headers:
+            for section, values in json_sections(read_data(body[start : end + 1])).items():
+                sections.setdefault(section, []).extend(values)
+    if sections:
+        return sections
     lines = _INLINE_HEADER.sub("\n", response).splitlines()
     sections = _text_sections([strip_markup(line) for line in lines if not line.lstrip().startswith("```")])
     if not sections:
@@ -169,16 +177,17 @@ def parse_sections(text: str) -> Sections:
     return sections
 
 
-def _json_sections(data: Any) -> dict[Section, list[Any]]:
+def json_sections(data: Any) -> dict[Section, list[Any]]:
     if not isinstance(data, dict):
         return {}
     sections: dict[Section, list[Any]] = {}
     for key, value in data.items():
-        if match := _BRACKETED_HEADER.match(str(key)) or _BARE_HEADER.match(str(key)):
+        title = _JSON_TITLE.sub(r"\1 errors", str(key))
+        if match := _BRACKETED_HEADER.match(title) or _BARE_HEADER.match(title):
             sections.setdefault(_section_of(match), []).append(value)
     if sections.keys() & {"significant", "insignificant", "matched"}:
         return sections
-    inner = [part for value in data.values() if (part := _json_sections(value))]
+    inner = [part for value in data.values() if (part := json_sections(value))]
     return inner[0] if len(inner) == 1 else {}
 
 

@@ -15,12 +15,12 @@ _HEADER = re.compile(
 _FENCE = re.compile(r"^[ \t]*```[\w-]*[ \t]*$", re.MULTILINE)
 _QUOTE = r"[\"'“”‘’]?"
 _PAIR = re.compile(
-    rf"[\s,;()\[\]{{}}•-]*{_QUOTE}(?P<letter>[A-Z]){_QUOTE}\s*[,:=]\s*{_QUOTE}(?P<count>[0-9]{{1,2}}){_QUOTE}"
+    rf"[\s,;()\[\]{{}}•\"'-]*{_QUOTE}(?P<letter>[A-Z]){_QUOTE}\s*[,:=]\s*{_QUOTE}(?P<count>[0-9]{{1,2}}){_QUOTE}"
     r"(?!\w|\.[0-9]|\s*[/%])",
     re.IGNORECASE,
 )
 _END_OF_LIST = re.compile(r"[^\w\n]*(?:\n|\Z)")
-_PAIR_IN_TEXT = re.compile(
+HAS_PAIR = re.compile(
     rf"(?:[(\[]\s*{_QUOTE}[A-F]{_QUOTE}\s*,|(?<!\w)[A-F]{_QUOTE}\s*[:=])\s*{_QUOTE}[0-9]", re.IGNORECASE
 )
 
@@ -28,14 +28,9 @@ _PAIR_IN_TEXT = re.compile(
 def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
     """Parse the numbers of significant and insignificant errors by letter.
 
-    Each list follows its header and contains each of the letters A to F once, in any order. Other or missing brackets,
-    quotation marks, Markdown and code fences are accepted. Text may follow a list on a new line, or after the word
-    "Explanation".
-
-    The parser of the authors' code accepts incomplete lists: a missing letter counts as no error, the last of two
-    counts of a letter is used, and negative counts and unknown letters are kept. Here, all of these are errors.
-
-    Source: the authors' code of CheXprompt.
+    Each list follows its header and contains each of the letters A to F once. Text may follow a list on a new line, or
+    after the word "Explanation". The authors' parser accepts missing, repeated and unknown letters and negative counts;
+    here, all of these are errors.
     """
     response = _FENCE.sub("", strip_reasoning(text))
     response = "\n".join(strip_markup(line) for line in response.splitlines())
@@ -67,6 +62,6 @@ def _parse_list(body: str, kind: str) -> dict[str, int]:
             "write it as [(A, n_A), (B, n_B), (C, n_C), (D, n_D), (E, n_E), (F, n_F)]"
         )
     rest = body[position:].partition("Explanation")[0]
-    if not _END_OF_LIST.match(rest) or _PAIR_IN_TEXT.search(rest):
+    if not _END_OF_LIST.match(rest) or HAS_PAIR.search(rest):
         raise ValueError(f"expected the list of clinically {kind} errors alone, found more text after it")
     return dict(pairs)

@@ -57,11 +57,7 @@ class Errors(_Part):
 
 
 class FindingErrors(_Part):
-    """Response whose lists are consistent, as the prompt requires.
-
-    The parser of the authors' code also repairs invalid JSON, treats missing lists as empty, gives unknown significance
-    the weight 0.25 and unknown ids the weight 0, and does not compare the lists. Here, all of these are errors.
-    """
+    """Response whose lists are consistent, as the prompt requires; the authors' parser accepts others."""
 
     reference_findings: list[ReportFinding]
     predicted_findings: list[ReportFinding]
