@@ -9,7 +9,7 @@ from typing import Any
 
 from radfact.errors import Failure
 from radfact.findings.records import Extraction, Finding, report_sentences
-from radfact.languages import Language, normalize_characters
+from radfact.languages import Language
 from radfact.reader.clause import FactReader
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology import Ontology
@@ -56,7 +56,7 @@ class OfflineFindingExtractor:
         # Neither "..." nor "___" is an empty report.
         is_read = not (report.strip() if isinstance(report, str) else sentences)
         for index, sentence in enumerate(sentences):
-            read, claims = _read(normalize_characters(sentence.text), self.ontology)
+            read, claims = _read(sentence.text, self.ontology)
             is_read = is_read or read
             source = {"sentence": index, "text": sentence.text, "boxes": sentence.boxes, "masks": sentence.masks}
             findings += (finding.model_copy(update=source) for finding in claims)

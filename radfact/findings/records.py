@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from radfact.errors import Failure
-from radfact.languages import normalize_characters
 from radfact.reader.facts import Fact
 from radfact.reader.ontology import Ontology
 from radfact.reader.reasons import describe_fact
@@ -124,9 +123,7 @@ class FindingExtractor(Protocol):
 
 def report_sentences(report: Report) -> Sequence[Sentence]:
     """Return the sentences of a report; `Finding.sentence` is an index of them."""
-    if not isinstance(report, str):
-        return report
-    return [Sentence(text=text) for text in segment_sentences(normalize_characters(report))]
+    return [Sentence(text=text) for text in segment_sentences(report)] if isinstance(report, str) else report
 
 
 def describe_finding(finding: Finding, ontology: Ontology) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
+from radfact.languages import normalize_characters
 from radfact.reader.finding_mentions import Mention
 from radfact.reader.modifiers import ALTERNATIVE, ModifierAttacher
 from radfact.reader.ontology import Ontology
@@ -235,7 +236,7 @@ _UNREAD = ParsedSentence((), (), _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, is_ne
 @lru_cache(maxsize=1 << 16)
 def parse_sentence(text: str, ontology: Ontology | None = None) -> ParsedSentence:
     """Parse one sentence, whether it stands alone or within another one, which change neither facts nor words."""
-    if len(text) > MAX_CHARACTERS:
+    if len(text := normalize_characters(text)) > MAX_CHARACTERS:
         return _UNREAD
     if text[1:2].islower():
         text = text[0].lower() + text[1:]

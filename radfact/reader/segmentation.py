@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from radfact.languages import normalize_characters
 from radfact.reader.missing_stops import CAPITAL, LINE, RUNNING_TEXT, begins_sentence, find_missing_stops
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.tokens import MAX_CHARACTERS, tokenize
@@ -47,7 +48,7 @@ def lay_out(text: str) -> list[Block]:
     A line break between two statements ends a block; one within a statement ("no focal airspace | opacity") does not.
     """
     # No search or slice grows with the text: the output of a model in a loop must take linear time.
-    text = _TABLE_ROW.sub(lambda row: row[1].replace("|", ": "), html.unescape(text) if "&" in text else text)
+    text = _TABLE_ROW.sub(lambda row: row[1].replace("|", ": "), normalize_characters(html.unescape(text)))
     text = _BREAKS.sub("\n", _LABEL.sub(r"\1:", text))
     text = _mark_items(_ITALICS.sub(r"\1", _MARKUP.sub(" ", text)))
     lines = [" ".join(line.split()) for line in _INLINE_HEADING.sub(_break_before_heading, text).split("\n")]

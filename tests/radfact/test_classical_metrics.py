@@ -70,6 +70,10 @@ def test_copies_are_compared_in_plain_characters_and_kept_as_they_are(wordnet: P
     assert [normalize_characters(pair.candidate) for pair in pairs] == [pair.reference for pair in pairs]
     assert [normalize_characters(other) == plain for plain, other in CASES["unequal_texts"]] == [False] * 5
     assert list(result.pairs)[:-1] == pairs
+    plain = "Left-sided pneumothorax. The heart is diffusely enlarged. No effusion."
+    copy = "Left-\nsided pneumo\u00adthorax.\u00a0The heart is di\ufb00usely en\u200blarged. No effu-\nsion."
+    read = evaluate([Pair("1", copy, plain), Pair("2", plain, copy)], ["radfact", "findings"], judge="offline").scores
+    assert [read[name] for name in ("logical_f1", "findings", "findings_f1")] == [1.0] * 3
     failures = [run.result.failures for run in result.runs.values()]
     assert failures == [{len(pairs): "both reports are empty"}] * 3
 
