@@ -110,7 +110,6 @@ def plain_direction(hypotheses: Sequence[Sentence], premises: Sequence[Sentence]
             evidence.append(next(other for other in premises if plain_text(other.text) == plain_text(texts[named])))
         is_entailed = verdict.status == "entailment"
         entailed += is_entailed
-        # Boxes without area on both sides have no share of each other.
         sides = (hypothesis.boxes or (), [box for other in evidence for box in other.boxes or ()])
         is_flat = all(box.x_min == box.x_max or box.y_min == box.y_max for side in sides for box in side)
         is_located = hypothesis.boxes is not None and not (is_entailed and all(sides) and is_flat)

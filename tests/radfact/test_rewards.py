@@ -87,7 +87,6 @@ UNREADABLE = [*CASES["wordless"], *CASES["unreadable"]]
     [
         *((name, 0.0) for name in ("rouge_l", "logical_f1", "logical_precision", "logical_recall", "findings_f1")),
         *((name, 0.0) for name in ("findings", "findings_precision", "findings_attribute_accuracy")),
-        # The cardiomegaly that the candidate does not state, and the effusion, actionable both.
         ("findings_errors", -1.4),
     ],
 )

@@ -27,9 +27,7 @@ def spatially_entailed(
     """Return whether enough of a sentence's region lies in the union of the regions of its evidence.
 
     `paper` mode tests `share > threshold`, as the published code; `exact` mode tests `share >= threshold`, as the text
-    of the paper. An undefined share and evidence without any region are not entailed.
-
-    Source: MAIRA-2, section "RadFact".
+    of the paper (section "RadFact"). An undefined share and evidence without any region are not entailed.
     """
     if not any(premise.has_region for premise in evidence):
         return False

@@ -120,11 +120,7 @@ def total(errors: Errors) -> int:
 
 
 def parse_assessment(text: str) -> Assessment:
-    """Parse a response in GREEN's notation.
-
-    Bold, lower-case or run-on headers, missing full stops, blank lines, lists, tables and JSON are accepted; whatever
-    can be read in two ways is not.
-    """
+    """Parse a response in GREEN's notation, in any form that can be read in one way only."""
     return Assessment(**_parse_parts(parse_sections(text)))
 
 

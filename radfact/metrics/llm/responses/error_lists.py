@@ -28,9 +28,7 @@ HAS_PAIR = re.compile(
 def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
     """Parse the numbers of significant and insignificant errors by letter.
 
-    Each list follows its header and contains each of the letters A to F once. Text may follow a list on a new line, or
-    after the word "Explanation". The authors' parser accepts missing, repeated and unknown letters and negative counts;
-    here, all of these are errors.
+    Each list has each letter once; the authors' parser also accepts missing, repeated and unknown ones.
     """
     response = _FENCE.sub("", strip_reasoning(text))
     response = "\n".join(strip_markup(line) for line in response.splitlines())
