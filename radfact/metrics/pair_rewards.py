@@ -128,8 +128,6 @@ def _values(scored: tuple[MetricResult, list[Pair]], metric: Metric, name: str, 
         raise no_sample_values(name)
     values = []
     for index, (value, pair) in enumerate(zip(result.values[name], pairs, strict=True)):
-        # A custom metric may use None for a missing value, as rewards do.
-        value = math.nan if value is None else value
         if math.isnan(value) and index not in result.failures:
             # A splitter may remove every sentence.
             counts = result.details[index].get("counts", {}) if result.details else {}
