@@ -43,10 +43,7 @@ class Block(NamedTuple):
 
 
 def lay_out(text: str) -> list[Block]:
-    """Return the paragraphs, list items and sections of a report as running text, without headings and markup.
-
-    A line break between two statements ends a block; one within a statement ("no focal airspace | opacity") does not.
-    """
+    """Return paragraphs, list items and sections as running text; a line break within a statement ends none of them."""
     # No search or slice grows with the text: the output of a model in a loop must take linear time.
     text = _TABLE_ROW.sub(lambda row: row[1].replace("|", ": "), normalize_characters(html.unescape(text)))
     text = _BREAKS.sub("\n", _LABEL.sub(r"\1:", text))
