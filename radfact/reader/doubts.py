@@ -82,7 +82,6 @@ class DoubtReader:
         return doubt
 
     def _ends_phrase(self, j: int) -> bool:
-        """Return whether no noun can follow: at the end, a preposition, a comma or a verb."""
         if j >= len(self.tokens):
             return True
         token = self.tokens[j]

@@ -116,7 +116,6 @@ class EntailmentChecker:
         return frozenset(evidence), f"The other report denies {stated}, {implies} {claim}."
 
     def _concept_entails(self, premise: Fact, fact: Fact) -> bool:
-        """Return whether a premise entails the concept of a fact and its presence or absence, details aside."""
         ontology = self.ontology
         if "previous" in fact.change and "persistent" not in fact.change and fact.present:
             is_known = not {"persistent", "resolved", "previous"}.isdisjoint(premise.change)
@@ -153,7 +152,6 @@ class EntailmentChecker:
         return any(is_a(fact.concept, concept) or is_a(concept, fact.concept) for concept in premise.exceptions)
 
     def _missing_detail(self, fact: Fact, premise: Fact) -> str | None:
-        """Return what the premise lacks to entail the fact; a denial must be at least as broad as the fact."""
         if fact.concept in self.ontology.structures:
             return self._missing_change(fact.change - premise.change)
         if not fact.present:
@@ -193,7 +191,6 @@ class EntailmentChecker:
         )
 
     def _combinations(self, related: PremiseFacts, premises: PremiseFacts) -> Iterator[PremiseFacts]:
-        """Yield the facts of single premises first, then facts that several premises state together."""
         is_a = self.ontology.is_a
         yield related
         # A later sentence states more about the same finding by a general name: "the opacities have worsened".

@@ -122,7 +122,6 @@ class SentenceParser(ModifierAttacher):
         }
 
     def _modifiers_by_side(self, modifiers: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the modifiers, one list per side if the sides differ: "large right and small left effusions"."""
         modifiers = sorted(set(modifiers))
         sides = [m for m in modifiers if self.tokens[m].meanings.get("side") in ("left", "right")]
         for kind in ("severity", "change"):

@@ -14,6 +14,8 @@ from radfact.reader.tokens import CERTAIN, POSSIBLE, Token
 from radfact.reader.vocabulary import word_set
 
 _DENIALS = frozenset({"negation", "not"})
+_CONTRASTING = word_set("contrasting")
+_AFTER = frozenset({"after", "post", "following", "given"})
 _LAST_DENIALS = frozenset({"no", "nil", "negative"})
 _STATES = ("state", "normal", "clear", "abnormal")
 _NOUN_ENDINGS = ("ing", "ment", "tion", "sion", "ence", "ity", "ness")
@@ -357,7 +359,9 @@ class MentionFinder(DoubtReader):
                 return True
             is_listed = is_listed or token.joins
             is_definite = is_definite or device or (token.words[0] in ("the", "this", "known") and not is_listed)
-            if is_definite and ("locative" in token.meanings or token.words[0] in ("after", "post", "following")):
+            if is_definite and (
+                "locative" in token.meanings or token.words[0] in ("after", "post", "following", "given")
+            ):
                 return False  # "no growth OF THE nodule", "no pneumothorax AFTER chest tube placement"
             if (
                 device
@@ -392,9 +396,11 @@ class MentionFinder(DoubtReader):
         """Return whether a new claim begins after `joint`: "no effusion, stable cardiomegaly"."""
         following = self.tokens[joint + 1]
         has_or = any(i > joint for i in self._ors[-1:])
-        graded = {"severity", "measure", "detail", "side"}
-        is_second = self.tokens[joint].words == (",",) and any(i < joint for i in self.kinds["finding"])
-        if is_second and not has_or and graded & following.meanings.keys():
+        graded = {"severity", "measure", "detail", "side", "place", "zone"}
+        is_second = self.tokens[joint].words == (",",) and any(
+            i < joint for i in (*self.kinds["finding"], *self.kinds["structure"])
+        )
+        if is_second and not has_or and (graded & following.meanings.keys() or following.words[0] in _CONTRASTING):
             return following.words[0] != "large"  # "no pneumothorax, SMALL effusion"
         if following.words == ("there",) or following.meanings.get("change") in ("unchanged", "persistent"):
             return True
@@ -463,7 +469,6 @@ def _mark_exchanged(mentions: Sequence[Mention], tokens: Sequence[Token], ontolo
 
 
 def _mark_replaced(mentions: Sequence[Mention], tokens: Sequence[Token], way: int) -> None:
-    """Mark the subject of "has given way to" as absent, unless the same finding follows, of another degree."""
     first = max((j + 1 for j in range(way) if tokens[j].ends_clause or tokens[j].words == (",",)), default=0)
     subject = [mention for mention in mentions if first <= mention.anchor < way]
     following = {mention.concept for mention in mentions if mention.anchor > way}

@@ -29,7 +29,6 @@ def split_list(clause: Clause) -> Iterator[list[str]]:
 
 
 def _find_list(clause: Clause) -> FindingList | None:
-    """Return the list of a clause: absent findings, present findings, or the subjects of its verb."""
     verb = clause.verbs[0] if clause.verbs else None
     first = clause.word(clause.start)
     end = len(clause.words)
@@ -146,7 +145,6 @@ class FindingList:
         return ranges
 
     def _is_independent(self, index: int, members: Sequence[tuple[int, int]]) -> bool:
-        """Return whether a member is independent, and not half of a compound: "5th and 6th rib fractures"."""
         clause = self.clause
         first, last = members[index]
         before, after = clause.span(clause.start, self.lead), clause.span(self.tail, len(clause.words))

@@ -84,7 +84,6 @@ def _is_state(token: Token) -> bool:
 
 
 def _is_open(token: Token, following: Token) -> bool:
-    """Return whether a sentence cannot end with a token: an article, a preposition, a degree."""
     word, kinds = token.words[-1], token.meanings.keys()
     if "side" in kinds:
         return not following.meanings.keys().isdisjoint(("zone", "place", *_NOUNS, "detail"))
@@ -129,7 +128,6 @@ def _begins_clause(tokens: Sequence[Token], i: int) -> bool:
 
 
 def _begins_finding(tokens: Sequence[Token], begin: int, i: int, ontology: Ontology) -> bool:
-    """Return whether a finding, or a structure after its state, begins at a token, and is no member of a list."""
     j = _skip_modifiers(tokens, i)
     if j == len(tokens) or tokens[i].words[0] in SUBORDINATORS:
         return False

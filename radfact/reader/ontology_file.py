@@ -149,7 +149,6 @@ def _build_lexicon(file: OntologyFile, path: Path | str) -> dict[tuple[str, ...]
 
 
 def _named_entries(file: OntologyFile) -> Iterator[tuple[str, str, Sequence[str], str]]:
-    """Yield (kind, entry, names, field); of two entries of one kind with the same name the first wins."""
     for name, finding in file.findings.items():
         yield "finding", name, finding.names, f"findings.{name}.names"
         yield "absence", name, finding.absence, f"findings.{name}.absence"

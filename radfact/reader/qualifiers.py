@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from radfact.reader.tokens import Token
@@ -31,7 +32,8 @@ def find_qualified_negations(tokens: Sequence[Token]) -> tuple[set[int], set[int
         if seeing is None:
             continue
         place = next((n for n in range(seeing + 1, len(words)) if words[n] in ("on", "in", "at", "by")), len(words))
-        if not _EARLIER.isdisjoint(words[place : place + 4]) or "yesterday" in words[seeing : seeing + 4]:
+        is_dated = any(word == "yesterday" or re.fullmatch(r"\d{4}", word) for word in words[seeing:])
+        if is_dated or not _EARLIER.isdisjoint(words[place : place + 4]):
             before.add(i)
         elif not VIEWS.isdisjoint(words[place : place + 4]) or not _PARTLY.isdisjoint(words[:seeing]):
             limited.add(i)

@@ -168,7 +168,7 @@ def _weaken_exclusion(token: Token, before: list[Token]) -> None:
     if not is_passive and (not before or before[-1].words[-1] not in _BEFORE_INFINITIVE):
         token.meanings = {**token.meanings, "negation": "negation"}
     words = {word for other in before for word in other.words}
-    is_inverted = not words.isdisjoint(("neither", "nor", "think", "say")) or ("no" in words and "can" in words)
+    is_inverted = not words.isdisjoint(("neither", "nor", "think", "say", "said")) or ("no" in words and "can" in words)
     for other in reversed(before[-8:] if not is_inverted else before):
         if other.ends_clause or ("finding" in other.meanings and not is_inverted):
             break
