@@ -119,7 +119,9 @@ def test_notes_of_other_references_metrics_judges(folders: list[Path], compariso
     assert any(note.startswith("1 samples have another reference") for note in notes)
     evaluate(pairs(TEXTS), [Own()], out=tmp_path / "own")
     assert "rouge_l: of another metric in own than in good." in compare([folders[0], tmp_path / "own"]).notes
-    evaluate(pairs(TEXTS), ["radfact"], judge=lambda premises, text: text in premises, out=tmp_path / "judge")
+    evaluate(
+        pairs(TEXTS), ["radfact"], judge=lambda premises, hypothesis: hypothesis in premises, out=tmp_path / "judge"
+    )
     assert any(note.startswith("radfact: another judge") for note in compare([folders[0], tmp_path / "judge"]).notes)
     assert not any("another judge" in note for note in comparison.notes)
 
