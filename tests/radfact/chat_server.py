@@ -91,7 +91,6 @@ class ChatServer(LocalServer):
 
 
 def completion(text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
-    """The JSON body of an answer."""
     message = {"role": "assistant", "content": text}
     return {
         "id": "x",
@@ -104,7 +103,6 @@ def completion(text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
 
 
 def last(body: dict[str, Any]) -> str:
-    """The content of the last message of a request."""
     return str(body["messages"][-1]["content"])
 
 
@@ -128,5 +126,4 @@ def http_client(base_url: str, **options: Any) -> ChatClient:
 
 
 def numeric(text: str) -> ChatRequest[int]:
-    """Return a request whose response must be a whole number."""
     return ChatRequest((("system", "Count."), ("user", text)), int)

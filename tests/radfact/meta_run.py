@@ -47,7 +47,6 @@ def refuse_meta(*arguments: object, exit_code: int = 2) -> tuple[ErrorCode, str]
 
 
 def write_table(path: Path, header: list[str], rows: list[list[Any]]) -> Path:
-    """Write a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as handle:
         csv.writer(handle).writerows([header, *rows])
@@ -55,7 +54,6 @@ def write_table(path: Path, header: list[str], rows: list[list[Any]]) -> Path:
 
 
 def write_scores(folder: Path, values: list[float | None], *, name: str = "m", direction: str = "lower") -> Path:
-    """Write a results folder with one score of samples 0, 1, ..."""
     write_jsonl(folder / "samples.jsonl", [{"sample_id": str(i), name: value} for i, value in enumerate(values)])
     texts = [{"sample_id": str(i), "side": "candidate", "text": "c"} for i in range(len(values))]
     write_jsonl(folder / "sentences.jsonl", texts)

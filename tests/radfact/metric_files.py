@@ -19,7 +19,6 @@ CHEXBERT, SMALL = FILES["chexbert"], FILES["small"]
 
 
 def fixed_metric(name: str, values: list[float]) -> Metric:
-    """A metric that gives each pair the value at its place."""
 
     def score(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
         return MetricResult({name: values[: len(pairs)]})

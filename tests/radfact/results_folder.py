@@ -69,7 +69,6 @@ def write_manifest(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def page_data(path: Path) -> dict[str, Any]:
-    """Return the data of the script of a page."""
     packed = path.read_text("utf-8").split('id="page-data">')[1].split("</script>")[0]
     data: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(packed)))
     return data

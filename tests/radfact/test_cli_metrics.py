@@ -232,7 +232,6 @@ def assessment(matched: int, *false_findings: str) -> Assessment:
 
 
 def by_first_word(sentences: Sequence[str]) -> green_summary.Embeddings:
-    """Embed sentences with one dimension per first word, and one for the length."""
     words = sorted({text.split()[0] for text in sentences})
     vectors = np.zeros((len(sentences), len(words) + 1))
     for row, text in zip(vectors, sentences, strict=True):

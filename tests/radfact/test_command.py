@@ -91,8 +91,6 @@ REFUSED.append(("file", "[" * 500, "options.yaml: invalid-format"))  # deeper th
 
 
 class ModelOptions(Options):
-    """A model."""
-
     panel = "Model"
 
     model: Annotated[str | None, Option("Name of the model.", metavar="NAME")] = None
@@ -121,7 +119,6 @@ VALUES: dict[str, Any] = FILE["values of the option model"]
 
 
 def _run(*arguments: str) -> dict[str, Any]:
-    """Run a program of two commands and return the record of its options."""
     app = typer.Typer()
 
     @app.command()

@@ -173,8 +173,6 @@ def ratio(counts: Counts) -> float:
 
 
 class Words(Metric):
-    """A custom metric with a pooled score."""
-
     name = "words"
     scores: Mapping[str, Direction] = {"words_ratio": "neutral"}
     pooled: ClassVar[Mapping[str, CountsFunction]] = {"words_ratio": ratio}

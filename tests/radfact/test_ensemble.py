@@ -104,7 +104,6 @@ def test_an_ensemble_needs_features_and_samples(
 
 
 def write_ratings(tmp_path: Path, ratings: list[int]) -> tuple[object, ...]:
-    """Return the first arguments of `radfact meta` for a table."""
     rows = [[str(index), "r", "c", rating] for index, rating in enumerate(ratings)]
     table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
     return (table, "--better", "lower", "--bootstrap", 0)

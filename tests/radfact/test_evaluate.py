@@ -75,7 +75,6 @@ class Length(Metric):
 
 
 def metric_class(name: str, values: Callable[[Sequence[Pair]], list[float]], **attributes: Any) -> type[Metric]:
-    """Return a class of metrics with one score, x."""
 
     def score(_: Metric, pairs: Sequence[Pair]) -> MetricResult:
         return MetricResult({"x": values(pairs)})
@@ -106,8 +105,6 @@ LIMITED = "custom_metric:Limited"
 
 
 class Limited(Metric):
-    """A custom metric with an argument."""
-
     name = "limited"
     scores: Mapping[str, Score | Direction] = {"x": "higher"}
 
@@ -120,7 +117,6 @@ class Limited(Metric):
 
 @pytest.fixture(autouse=True)
 def custom_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make this module importable as custom_metric."""
     monkeypatch.setitem(sys.modules, "custom_metric", sys.modules[__name__])
 
 

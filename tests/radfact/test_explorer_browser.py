@@ -36,7 +36,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def page(open_page: Callable[..., Page], served: str) -> Page:
-    """A browser that has the token."""
     page = open_page(f"{served}/?token={TOKEN}", offline=False)
     assert page.url == f"{served}/"
     return page

@@ -236,7 +236,6 @@ def test_omitting_a_finding_of_the_reference_never_improves_the_score(report: st
 
 
 def significance(old: str, new: str, folder: Path) -> Path:
-    """Write the table of significance with a change."""
     text = DEFAULT_PATH.read_text(encoding="utf-8")
     assert old in text
     path = folder / "mine.yaml"

@@ -37,7 +37,6 @@ messages = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), 
 
 
 def echo(body: dict[str, Any], _: int) -> Reply:
-    """Answers with the request."""
     return 200, {}, last(body)
 
 

@@ -47,7 +47,6 @@ def refusal(code: str, message: str) -> bytes:
 
 
 def usage(counts: str, text: str = "8") -> bytes:
-    """Return an answer with its counts of tokens as JSON."""
     return raw(json.dumps(completion(text) | {"usage": "counts"}).replace('"counts"', counts))
 
 
@@ -381,3 +380,8 @@ def test_a_long_wait_is_shown(serve: Any, monkeypatch: pytest.MonkeyPatch) -> No
     chat = http_client(server.base_url, sleep=wait)
     assert chat.complete_all([numeric("x")]) == [7]
     assert re.fullmatch(rf"{host}: rate limited, next try in 30\d s", statuses[-1])
+
+
+def test_an_unknown_host_is_an_unreachable_server() -> None:
+    with raises_code(ErrorCode.SERVER_UNAVAILABLE):
+        http_client("http://judge.invalid/v1", sleep=Waits()).complete_all([numeric("x")])

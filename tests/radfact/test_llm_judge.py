@@ -173,7 +173,6 @@ def entailed(body: dict[str, Any], numbers: Collection[int]) -> Reply:
 
 
 def last_query(body: dict[str, Any]) -> str:
-    """Return the last user message with a query instead of a request to repair."""
     return next(str(m["content"]) for m in reversed(body["messages"]) if m["content"].startswith("reference:"))
 
 

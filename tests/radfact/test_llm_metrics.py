@@ -388,7 +388,6 @@ def test_scores_and_counts_come_from_one_response() -> None:
 
 @st.composite
 def crimson_responses(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a valid answer."""
     levels = st.lists(st.sampled_from(list(LEVELS)), max_size=5)
     reference, candidate = draw(levels), draw(levels)
     ids = [f"R{i + 1} P{j + 1}" for i in range(len(reference)) for j in range(len(candidate))]
@@ -457,7 +456,6 @@ def test_servers_are_asked_for_the_format_and_may_refuse_schemas(serve: Callable
 
 
 def sent_context(context: PatientContext, /, **arguments: bool) -> str:
-    """Return the lines on the patient in the prompt for a pair."""
     model = MockChatModel(RIGHT)
     pairs = [Pair("1", "A candidate.", "A reference.", context=context)]
     result = evaluate(pairs, ["crimson"], model=ChatClient(model, {}), metric_args={"crimson": arguments}, bootstrap=0)

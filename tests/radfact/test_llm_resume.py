@@ -57,7 +57,6 @@ def source(tmp_path: Path) -> Path:
 
 
 def score(server: ChatServer, source: Path, out: Path) -> list[str]:
-    """Return the arguments of a run."""
     options = ["--judge", "openai:m", "--base-url", server.base_url, "--concurrency", str(CONCURRENCY)]
     return ["score", str(source), *options, "--out", str(out), "--bootstrap", "20"]
 

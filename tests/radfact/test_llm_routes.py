@@ -230,3 +230,9 @@ def test_arguments_that_would_be_ignored_are_refused(monkeypatch: pytest.MonkeyP
     assert load_chat_model("fake:model", {"responses": ["yes"], "temperature": 0})
     with raises_code(ErrorCode.INVALID_OPTION, match=f"{ignored}=null", field=f"judge_args.{ignored}"):
         load_chat_model(f"fake:{model}", {"responses": ["yes"], ignored: 0})
+
+
+def test_a_local_server_has_a_higher_concurrency(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-at-all")
+    clients = [load_chat_client("openai:m", base_url=url) for url in ("http://localhost:1/v1", None)]
+    assert [client.concurrency for client in clients] == [64, 16]

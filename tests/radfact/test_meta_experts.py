@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from chat_server import Reply, last
@@ -16,12 +17,15 @@ from hypothesis import strategies as st
 from meta_run import Serve, run_meta, write_table
 
 from radfact.io.jsonl import read_json, read_jsonl
+from radfact.llm import mock_client
 from radfact.meta.agreement import corrections
 from radfact.meta.agreement.preferences import WrongPreference, evaluate_scores, find_wrong_preferences
 from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS
 from radfact.meta.datasets.preferences import PreferenceSet, read_preferences
+from radfact.meta.datasets.ratings import RatedReport
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.fineradscore import split_lines
+from radfact.metrics.llm.responses.corrections import Correction, Corrections
 from radfact.records import Pair
 from radfact.statistics import rater_agreement as raters
 from radfact.statistics.clusters import Clusters
@@ -84,7 +88,6 @@ def test_wrong_preferences_are_listed_by_confidence() -> None:
 
 
 def write_rows(tmp_path: Path, rows: list[list[Any]]) -> tuple[object, ...]:
-    """Return the arguments of `radfact meta` for the rows."""
     path = write_table(tmp_path / "p.csv", HEADER, rows)
     return ("agreement", path, "--layout", "preferences", "--out", tmp_path / "out")
 
@@ -285,3 +288,24 @@ def test_a_shuffled_report_has_the_same_lines_in_another_order(report: str, seed
     assert sorted(split_lines(shuffled)) == sorted(lines)
     assert (shuffled != report) == (len(set(lines)) > 1)
     assert corrections.shuffle_lines(report, seed=seed) == shuffled
+
+
+def test_corrected_text_is_that_of_the_model_and_of_the_radiologist() -> None:
+    rewritten, inserted = Correction(0, "No edema.", 3), Correction(None, "Fracture.", 2)
+    model, expert = (Corrections(("Edema.", "Clear."), made) for made in ((rewritten,), (rewritten, inserted)))
+    pair = Pair("1", "c", "r")
+    report = corrections.CorrectedReport(RatedReport(pair, {}), pair, model, expert)
+    assert corrections.corrected_text_pairs([report]) == [Pair("0", "No edema.", "No edema. Fracture.")]
+
+
+def test_preferences_are_drawn_as_they_are_published() -> None:
+    met = [1, 0, 0, 1, 0, 1, 1, 0, 1, 1]
+    preferred: list[raters.Preference | None] = ["first" if one else "equal" for one in met]
+    accuracy = raters.preference_accuracy(["first"] * 10, preferred, replicates=40, seed=7)
+    draws = np.random.default_rng(7).choice(met, (40, 10)).mean(axis=1)
+    assert [accuracy.low, accuracy.high] == pytest.approx(np.quantile(draws, [0.025, 0.975]))
+
+
+def test_a_paraphrase_may_share_no_word_with_its_line() -> None:
+    client = mock_client("```\nThe heart is big.\n```")
+    assert corrections.paraphrase(client, ["Cardiomegaly."]) == ["The heart is big."]

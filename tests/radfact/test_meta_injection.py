@@ -118,7 +118,6 @@ def test_one_failed_report_does_not_affect_the_others() -> None:
 
 
 def injected(source: str, category: CategoryLetter | None, count: int) -> InjectedReport:
-    """A candidate with errors of a category, or of several (None); without errors, it is reworded."""
     change = InjectedError(category=category or "a", operation="test")
     key = f"{source}_{category or 'mixed'}{count}" if count else f"{source}_reworded"
     texts = {"sample_id": key, "source_id": source, "reference": f"No effusion. {source}.", "candidate": "x"}

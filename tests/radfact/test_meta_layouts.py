@@ -151,7 +151,6 @@ def test_invalid_annotations_are_refused(text: str) -> None:
 
 
 def known_counts(text: str) -> dict[tuple[str, str], float]:
-    """The counts of an annotation that are not missing."""
     return {key: count for key, count in parse_annotation(text).items() if not math.isnan(count)}
 
 

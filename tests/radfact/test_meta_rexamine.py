@@ -125,7 +125,6 @@ REPORTS = [SiteReport(f"{site}{i}", site, text) for site in ("x", "y") for i, te
 
 
 def overlap(pairs: Sequence[Pair], _: Path) -> ScoreColumns:
-    """The share of the candidate's words in the reference."""
     words = [(str(pair.candidate).split(), set(str(pair.reference).split())) for pair in pairs]
     shares = [sum(word in known for word in candidate) / len(candidate) for candidate, known in words]
     return ScoreColumns({"words": shares}, {"words": "higher"})

@@ -56,7 +56,6 @@ def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
 
 
 def page_of_scores(folder: Path, scores: Mapping[str, Any], **metrics: str) -> Page:
-    """The page of a folder with other scores, each of which may be the only one of a metric."""
     records = {name: {"scores": [score]} for name, score in metrics.items()} or {"radfact": {"scores": list(scores)}}
     scores_file = {"version": VERSION, "scores": scores, "judge": "x", "counts": {}, "metrics": records}
     write_json(folder / "scores.json", scores_file)

@@ -249,7 +249,6 @@ def test_a_scrollable_table_shows_its_hidden_side(open_page: OpenPage, tmp_path:
 def write_set(
     folder: Path, scores: Mapping[str, float | None], sentences: list[dict[str, Any]], manifest: Path | None = None
 ) -> Path:
-    """The page of studies with their logical F1."""
     record = {"radfact": {"scores": ["logical_f1"]}}
     scores_file = {"version": VERSION, "scores": {"logical_f1": {"point": 0.475}}, "judge": "x", "metrics": record}
     write_json(folder / "scores.json", scores_file)

@@ -54,7 +54,6 @@ def sent(chat: ChatClient) -> list[Any]:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockChatModel]:
-    """The model of every judge and splitter that is loaded by name."""
     backend = MockChatModel(NO)
     monkeypatch.setattr("radfact.llm.loading._backend", lambda *_: (backend, {}))
     return backend
@@ -163,7 +162,6 @@ def test_a_dry_run_sends_and_writes_nothing(run_radfact: Run, serve: Any) -> Non
 
 
 def write_pairs() -> None:
-    """Write ten pairs into the folder of the command."""
     rows = [f"{i},Effusion {i}.,Mass {i}." for i in range(10)]
     Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
 

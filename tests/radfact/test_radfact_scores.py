@@ -182,12 +182,10 @@ def test_scores_of_the_published_examples_equal_the_definition() -> None:
 
 
 def table(evidence: Mapping[str, Sequence[int]]) -> JudgeFunction:
-    """A judge with given verdicts."""
     return lambda _, hypothesis: Verdict("entailment", tuple(evidence[hypothesis])) if hypothesis in evidence else NO
 
 
 def located(text: str, area: str | list[list[float]] | None) -> Sentence:
-    """A sentence with boxes or with the mask of a name."""
     return sentence(masks=[mask(MASKS[area])], text=text) if isinstance(area, str) else sentence(*area or (), text=text)
 
 

@@ -118,7 +118,6 @@ STATISTICS = ["mean", "stderr", "p2.5th", "p25th", "median", "p75th", "p97.5th"]
 
 
 def texts(line: str) -> list[Sentence]:
-    """A word a sentence; capitals have a box."""
     return [Sentence(text=word.lower(), boxes=(LEFT,) if word.isupper() else None) for word in line.split()]
 
 
@@ -132,7 +131,6 @@ def scored(replicates: int = 40) -> EvaluationResult:
 
 
 def exported(result: EvaluationResult, folder: Path, path: Path | None = None, **run: Any) -> dict[str, Any]:
-    """Write a result and return its export."""
     write_results(result, folder, run)
     return dict(read_json(export(folder, path)))
 

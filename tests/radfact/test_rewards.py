@@ -34,14 +34,11 @@ class Lengths(Metric):
 
 
 class LengthOff(Lengths):
-    """The second score alone."""
-
     name = "length_off"
     scores: Mapping[str, Direction] = {"length_off": "lower"}
 
 
 def changed_lengths(**attributes: Any) -> Metric:
-    """Return `Lengths` with other attributes or methods."""
     metric: Metric = type("Changed", (Lengths,), attributes)()
     return metric
 

@@ -56,7 +56,6 @@ class Oracle:
 
 
 def judge_of(table: Mapping[str, Result]) -> Oracle:
-    """Return a judge with a verdict per hypothesis; hypotheses outside the table are not entailed."""
     return Oracle(lambda query: table.get(query.hypothesis, NO))
 
 
@@ -87,7 +86,6 @@ POLICIES = ("positive", "negative", "implied")
 
 
 def policies(judge: Any, candidate: Report, reference: Report) -> list[float]:
-    """Return the precisions by policy."""
     scores = only(judge, candidate, reference).scores
     return [scores[f"logical_precision_{policy}"] for policy in POLICIES]
 
@@ -383,8 +381,6 @@ def test_sentences_as_a_dataframe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Held(Oracle):
-    """A judge that waits until it is released."""
-
     def __init__(self) -> None:
         super().__init__(verbatim)
         self.started, self.released, self.done = threading.Event(), threading.Event(), threading.Event()

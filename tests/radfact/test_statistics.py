@@ -382,3 +382,10 @@ def test_p_is_adjusted_over_all_scores_and_systems(folders: list[Path], tmp_path
     assert comparison.tests == 4 == len([p for p in raw if p is not None])
     assert [contrast.p_holm for contrast in contrasts] == adjust_holm(raw)
     assert any("--rounds" in note for note in compare([*folders, tmp_path], rounds=50).notes)
+
+
+def test_golden_interval_of_ten_samples() -> None:
+    # Origin, with numpy 2.4: g = default_rng(42); v = arange(10) / 10;
+    # quantile([v[g.choice(10, 10)].mean() for _ in range(500)], [.025, .25, .5, .75, .975])
+    summary = summarize({"p": [share / 10 for share in range(10)]})["p"]
+    assert [summary.point, *spread(summary)] == pytest.approx([0.45, 0.28, 0.39, 0.44, 0.51, 0.63])

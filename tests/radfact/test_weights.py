@@ -40,8 +40,6 @@ NAMES = [f"layers.{number}.weight" for number in range(200)]
 
 @dataclass
 class FileServer(LocalServer):
-    """Serves files; its attributes change how."""
-
     files: dict[str, bytes] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
     cut: int | None = None  # number of bytes after which the next reply breaks off
@@ -53,7 +51,6 @@ class FileServer(LocalServer):
     """Path and range of every request, and the number of bytes of the reply."""
 
     def url(self, path: str) -> str:
-        """Return the address of a file."""
         return f"{self.root_url}/{path}"
 
     def __post_init__(self) -> None:
@@ -279,7 +276,6 @@ def listed(run_radfact: Run) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def fetched(run_radfact: Run, root: Path) -> Path:
-    """The folder of weights with two of the catalog."""
     assert run_radfact("weights", "fetch", "wordnet", "chexbert")[0] == 0
     return root
 
