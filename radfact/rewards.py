@@ -11,7 +11,7 @@ from radfact.metrics.pair_rewards import PairReward, no_sample_values
 from radfact.metrics.protocol import Metric
 from radfact.metrics.registry import choose_variant, expand_presets, select_metrics
 from radfact.metrics.resources import MetricResources
-from radfact.records import Pair, narrative, parse_sentences
+from radfact.records import Pair, is_missing, narrative, parse_sentences
 from radfact.statistics.bootstrap import Direction
 
 Completion = str | Sequence[Mapping[str, Any]] | None
@@ -149,6 +149,6 @@ def _text_of(completion: Any) -> str:
 
 
 def _reference_text(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return value if isinstance(value, str) else narrative(parse_sentences(value, field="reference"))
+    if isinstance(value, str) or is_missing(value):
+        return value if isinstance(value, str) else ""
+    return narrative(parse_sentences(value, field="reference"))

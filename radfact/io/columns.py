@@ -58,8 +58,8 @@ def find_columns(names: Collection[str], layout: Layout, columns: Columns, place
             expected = f"{'one of ' if known[1:] else ''}{', '.join(known) or wanted}"
             message = f"expected {expected}, found {' and '.join(present) or list_columns([*names])}"
             name = (present[1:] or known or [wanted])[0]
-            hint = f"name another one with --columns {wanted}=NAME"
-            raise InputError(f"{message}; {hint}", code=code, **inside(place, name))
+            hint = f"; name another one with --columns {wanted}=NAME" if "file" in place else ""
+            raise InputError(message + hint, code=code, **inside(place, name))
         found[wanted] = present[0]
     return found
 

@@ -170,10 +170,12 @@ def _labels(row: Mapping[str, Any], place: Place, names: Sequence[str]) -> dict[
     """Return the labels of a row in the columns that may give the clusters."""
     labels: dict[str, str | None] = {}
     for name in names:
-        value = row.get(name)
+        value = None if is_missing(row.get(name)) else row[name]
+        if isinstance(value, float) and value.is_integer():  # pandas reads whole numbers beside missing ones as floats
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, str | Integral | None):
             raise InputError(f"expected text, a whole number or null, found {brief(value)}", **inside(place, name))
-        labels[name] = None if is_missing(value) else str(value).strip() or None
+        labels[name] = None if value is None else str(value).strip() or None
     return labels
 
 
@@ -409,7 +411,7 @@ def _report(row: Mapping[str, Any], name: str, place: Place) -> Report | None:
                 from radfact.io.coco import decode_mask
 
                 decode_mask(mask, **{**place, "field": f"{place['field']}[{index}].masks[{number}]"})
-        return sentences
+        return None if len(sentences) == 1 and is_missing(sentences[0].text) else sentences
     if not isinstance(value, str):
         raise InputError(f"expected a list of {{text, boxes}} or one narrative, found {describe(value)}", **place)
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):

@@ -10,7 +10,7 @@ from radfact.errors import ErrorCode, InputError, RunError
 from radfact.languages import Language
 from radfact.metrics.protocol import Metric, MetricResult, report_errors, score_pairs
 from radfact.metrics.radfact.regions import has_area
-from radfact.records import Pair, narrative
+from radfact.records import Pair, Report, is_missing, narrative
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,17 @@ class PairReward:
         self.box_scores = {name for metric, name, _ in parts if name in metric.box_scores}
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Reward]:
-        """Score pairs; all pairs of a call are scored together.
+        """Score pairs, all of a call together; a pair without a reference has no reward.
 
         Raises:
             RunError: a metric fails.
         """
+        with_words = [pair for pair in pairs if _has_words(pair.reference)]
+        rewards = iter(self._score([pair if _has_words(pair.candidate) else _without(pair) for pair in with_words]))
+        nothing = Reward(None, dict.fromkeys(self.names))
+        return [next(rewards) if _has_words(pair.reference) else nothing for pair in pairs]
+
+    def _score(self, pairs: Sequence[Pair]) -> list[Reward]:
         if not pairs:
             return []
         results: dict[int, tuple[MetricResult, list[Pair]]] = {}
@@ -80,8 +86,11 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _has_words(report: Report | None) -> bool:
+    return not is_missing(report) and any(map(str.isalnum, narrative(report or "")))
+
+
 def _have_boxes(pair: Pair) -> tuple[bool, bool]:
-    """Return whether the candidate and the reference have boxes with an area."""
     candidate, reference = (
         not isinstance(report, str) and any(map(has_area, report)) for report in (pair.candidate, pair.reference)
     )
@@ -90,7 +99,6 @@ def _have_boxes(pair: Pair) -> tuple[bool, bool]:
 
 def _score(metric: Metric, pairs: Sequence[Pair]) -> tuple[MetricResult, list[Pair]]:
     """Score pairs, and return them too, with empty candidates in place of those that the metric cannot read."""
-    pairs = [_without(pair) if not any(map(str.isalnum, narrative(pair.candidate))) else pair for pair in pairs]
     result = _score_any(metric, pairs)
     # A model that gives no valid response is no fault of the candidate.
     if any(result.usage.get(name) for name in ("calls", "cached")):
@@ -118,7 +126,7 @@ def _score_any(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
 
 
 def _without(pair: Pair) -> Pair:
-    return replace(pair, candidate="" if isinstance(pair.candidate, str) else [])
+    return replace(pair, candidate=[] if isinstance(pair.candidate, list) else "")
 
 
 def _values(scored: tuple[MetricResult, list[Pair]], metric: Metric, name: str, pairs: Sequence[Pair]) -> list[float]:
@@ -132,7 +140,7 @@ def _values(scored: tuple[MetricResult, list[Pair]], metric: Metric, name: str, 
             # A splitter may remove every sentence.
             counts = result.details[index].get("counts", {}) if result.details else {}
             is_empty = not narrative(read[index].candidate) or counts.get("candidate_sentences") == 0
-            if is_empty and narrative(pair.reference).strip() and counts.get("reference_sentences") != 0:
+            if is_empty and counts.get("reference_sentences") != 0:
                 value = metric.worst_values.get(name, math.nan)
             if math.isnan(value) and name in metric.box_scores and len(set(_have_boxes(pair))) == 2:
                 value = 0.0

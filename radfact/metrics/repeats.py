@@ -52,7 +52,6 @@ def combine_repeats(metric: Metric, results: Sequence[MetricResult]) -> MetricRe
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean over the first axis, ignoring NaN."""
     known = ~np.isnan(values)
     sums, counts = np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0)
     means: NDArray[np.float64] = np.divide(sums, counts, out=np.full(sums.shape, math.nan), where=counts > 0)
@@ -60,7 +59,6 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _deviation(values: Sequence[float | None]) -> float | None:
-    """Return the sample standard deviation, ignoring None and NaN; None for fewer than two values."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     return statistics.stdev(known) if len(known) > 1 else None
 

@@ -197,7 +197,6 @@ def _unpack(archive: Path, inner: str, folder: Path) -> None:
 
 
 def _has_other_files(folder: Path) -> bool:
-    """Return whether a folder has files, but no record of fetched weights."""
     return folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).exists()
 
 

@@ -44,7 +44,6 @@ class LocalServer:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def close(self) -> None:
-        """Stop; no connection is accepted after this."""
         self._server.shutdown()
         self._server.server_close()
 

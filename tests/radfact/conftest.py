@@ -62,5 +62,4 @@ def run_radfact(run_program: Callable[..., tuple[int, str, str]]) -> Callable[..
 
 @pytest.fixture
 def page(open_page: Callable[..., Page], report: Path) -> Page:
-    """The page `report` of a module."""
     return open_page(report.as_uri())

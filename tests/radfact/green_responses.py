@@ -28,7 +28,6 @@ class GreenResponse:
         return tuple(map(len, self.significant)), tuple(map(len, self.insignificant)), len(self.findings)
 
     def text(self) -> str:
-        """The response in the layout of the prompt."""
         sections: dict[Section, str] = {
             "explanation": self.explanation,
             "significant": _lines(self.significant),

@@ -43,7 +43,6 @@ def figure(point: float | None, **fields: Any) -> dict[str, Any]:
 
 
 def write_folder(folder: Path) -> Path:
-    """Write the three studies of `results_folder.yaml`."""
     scores = {"logical_precision": figure(0.75), "logical_recall": figure(0.5), "logical_f1": figure(0.6)}
     judge = {"name": "tester", "note": "Figures of this judge stand alone."}
     metrics, counts = {"radfact": {"scores": list(scores)}}, {"samples": 3, "excluded": 1}

@@ -179,7 +179,6 @@ def test_a_mock_judge_entails_verbatim_sentences() -> None:
 
 
 def judge_as_stated(_: Sequence[str], hypothesis: str) -> Verdict:
-    """Fail where no verdict is stated."""
     status, evidence, relation = CHECK["queries"][hypothesis][3]
     return Verdict(status, tuple(evidence), relation=relation)
 

@@ -108,7 +108,11 @@ def test_a_completion_without_any_sentence_is_as_bad_as_an_empty_one() -> None:
         ("", [None] * 3),
     ):
         assert reward(reports, ground_truth=[reference] * 3) == rewards
-    assert make_reward("rouge_l")(["", "a"], ground_truth=["", None]) == [None, 0.0]
+    references = ["", "nan", None, math.nan, "...", []]
+    assert make_reward("rouge_l")(["a"] * 6 + [""], ground_truth=[*references, "a"]) == [None] * 6 + [0.0]
+    missing: Any = None
+    pairs = [Pair("0", missing, "a"), Pair("1", "a", missing), Pair("2", "a", "a")]
+    assert [reward.total for reward in load_reward("rouge_l")(pairs)] == [0.0, None, 1.0]
 
 
 def test_where_the_metric_failed_there_is_no_reward() -> None:

@@ -338,7 +338,8 @@ def test_pairs_have_different_ids_and_a_sentence_is_no_report() -> None:
         ([[{"text": "a"}]], [[{"text": "a"}, {"text": "b"}]]),
         ([Pair("1", [{"text": "a"}], texts("a", "b"))],),  # type: ignore[list-item]
         ([{**ROW, "prediction": "a"}],),
-        (pd.DataFrame([{"id": 1, "candidate": "a", "reference": "a b", "patient_id": np.int64(7)}]),),
+        (pd.DataFrame([{"id": 1, "candidate": "a", "reference": "a b", "patient_id": 7.0}]),),
+        (pd.DataFrame([{"id": 1, "candidate": "a", "reference": "a b", "patient_id": math.nan}]),),
         ([{**ROW, "example_id": np.int64(1), "patient_id": np.int64(7)}],),
         ([Pair(np.int64(1), texts("a"), texts("a", "b"))],),  # type: ignore[arg-type]
     ],

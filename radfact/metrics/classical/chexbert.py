@@ -76,7 +76,6 @@ def specificity(counts: Counts, classes: Sequence[int]) -> float:
 
 
 def _select(counts: Counts, classes: Sequence[int]) -> Counts:
-    """Select the counts of some classes, (4 * 14,) -> (4, classes)."""
     return counts.reshape(4, len(CLASSES))[:, list(classes)]
 
 
@@ -176,7 +175,6 @@ class RrgCheXbert(CheXbert):
 
 
 def _cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:
-    """Compute the cosine similarity of corresponding rows of two arrays (samples, width)."""
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return [float(value) for value in (left * right).sum(axis=1) / lengths]
 
@@ -234,7 +232,6 @@ class Labeler:
 
 
 def _load_checkpoint(path: Path) -> dict[str, Any]:
-    """Load the tensors of a checkpoint by name, without the prefix of data parallelism."""
     import pickle
 
     import torch

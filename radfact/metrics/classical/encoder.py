@@ -11,7 +11,6 @@ from radfact.errors import ErrorCode, InputError
 
 class Encoder:
     def __init__(self, model: Any, tokenizer: Any, *, batch_size: int, max_tokens: int) -> None:
-        """Move the model to the GPU if there is one."""
         import torch
 
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -252,6 +252,5 @@ def _count_items(texts: Sequence[str]) -> CountedItems:
 
 
 def _split_items(text: str) -> tuple[str, ...]:
-    """Split texts that are separated by semicolons or lines."""
     items = (_BULLET.sub("", item).strip() for item in re.split(r";|\n", text.strip()))
     return tuple(item for item in items if item.strip(" .-–—"))
