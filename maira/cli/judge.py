@@ -101,6 +101,7 @@ def judge_data(
     for unused in (rated,) if rated.ratings is None else (options, model):
         if arguments := unused.as_arguments():
             raise InputError(f"only available with {required}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
+    console = Console()
     if rated.ratings is not None:
         if task != "vert":
             message = f"expected --task vert, which --ratings requires, found '{task}'"
@@ -115,8 +116,11 @@ def judge_data(
         # The options of a model are those of the last teacher; the worked examples are not for the teachers.
         last = model.model_copy(update={"judge": options.teachers[-1], "few_shots": None})
         drafts = read_drafts(options.drafts) if options.drafts else {}
+        read, notes = read_reports(reports, default_site="-")
+        for note in notes:
+            print_line(console, note)
         written = make_judge_data(
-            {item.sample_id: item.report for item in read_reports(reports, default_site="-")},
+            {item.sample_id: item.report for item in read},
             task,
             [*(JudgeOptions(judge=name) for name in options.teachers[:-1]), last],
             out,
@@ -129,7 +133,6 @@ def judge_data(
             seed=seed,
             count=options.count,
         )
-    console = Console()
     for split, number in written.samples.items():
         print_line(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
     is_held = written.samples.get("heldout", 0) > 0

@@ -110,15 +110,14 @@ def test_references_without_a_candidate(run: Run, tmp_path: Path, missing: str, 
 def test_own_names_of_columns_and_missing_values(run_radfact: Run, tmp_path: Path) -> None:
     Path("t.csv").write_text("study,draft,text\n1,Clear lungs.,Clear lungs.\n2,NaN,Clear lungs.\n3,Clear lungs.,N/A\n")
     columns = ["t.csv", "--columns", "id=study,candidate=draft", "--columns", "reference=text"]
-    code, _, err = run_radfact("score", *columns, "--judge", "offline")
-    assert (code, "(2) without a candidate (first: no candidate report: line 3)" in err) == (2, True)
+    assert "(2) without a candidate (first: no candidate report: line 3)" in run_radfact("score", *columns, *JUDGE)[2]
     code, out, _ = run_radfact("score", *columns, "--judge", "offline", "--missing", "skip", "--out", "r")
     assert (code, "no value in t.csv: draft: line 3\nno value in t.csv: text: line 4\n" in out) == (3, True)
     rows = [(row["sample_id"], row["failure"]) for _, row in read_jsonl(tmp_path / "r" / "samples.jsonl")]
     assert rows == [("1", None), ("2", "no candidate report: line 3")]
     assert run_radfact("split", *columns, "--judge", "offline", "--out", "s.json")[0] == 0
     assert [row["study"] for row in read_json(tmp_path / "s.json")] == ["1", "2"]
-    assert run_radfact("meta", "pairs", *columns, "--out", "p.csv")[0] == 0
+    assert "are excluded (lines 3, 4)." in run_radfact("meta", "pairs", *columns, "--out", "p.csv")[1]
     assert (tmp_path / "p.csv").read_text() == "example_id,prediction,target\n1,Clear lungs.,Clear lungs.\n"
 
 

@@ -248,14 +248,15 @@ def test_reports_have_their_modality_and_anatomy_or_the_default(
 ) -> None:
     path, row = tmp_path / f"r.{suffix}", {"id": "1", "report": SITES[1][2]} | dict(zip(fields, cells, strict=True))
     if suffix == "csv":
-        write_table(path, [*row], [[*row.values()]])
+        write_table(path, [*row], [[*row.values()], ["2", "", *cells], ["3", "N/A", *cells]])
     else:
         write_jsonl(path, [{name: value or None for name, value in row.items()}])
-    (report,) = read_reports(path, default_site="", examination=("X-ray", "chest"))
+    (report,), _ = read_reports(path, default_site="", examination=("X-ray", "chest"))
     assert [report.modality, report.anatomy] == expected
-    run_meta("inject", path, "--types", "a", "--errors", 1, "--modality", "MR", "--out", tmp_path / "i.jsonl")
+    out = run_meta("inject", path, "--types", "a", "--errors", 1, "--modality", "MR", "--out", tmp_path / "i.jsonl")
     (made,) = read_injected(tmp_path / "i.jsonl")
     assert [made.modality, made.anatomy] == [expected[0].replace("X-ray", "MR"), expected[1]]
+    assert ("2 of 3 rows have no report and are excluded (lines 3, 4)." in out) == (suffix == "csv")
 
 
 LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)

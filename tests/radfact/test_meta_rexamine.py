@@ -100,7 +100,7 @@ def test_a_site_is_required_without_a_default(tmp_path: Path) -> None:
     path = write_table(tmp_path / "r.csv", ["id", "report"], [["1", "Clear."]])
     with raises_code(ErrorCode.MISSING_FIELD, field="site"):
         read_reports(path)
-    assert read_reports(path, default_site="") == [SiteReport("1", "", "Clear.")]
+    assert read_reports(path, default_site="") == ([SiteReport("1", "", "Clear.")], [])
 
 
 def test_reports_of_a_manifest_are_narratives_or_sentences(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_reports_of_a_manifest_are_narratives_or_sentences(tmp_path: Path) -> No
         {"sample_id": "3", "findings": None, "grounded_findings": None},
     ]
     write_jsonl(tmp_path / "manifest.jsonl", rows)
-    found = read_reports(tmp_path / "manifest.jsonl", default_site="")
+    found, (_,) = read_reports(tmp_path / "manifest.jsonl", default_site="")
     assert found == [SiteReport("1", "", "Lungs are clear."), SiteReport("2", "", "Clear. No effusion.")]
 
 

@@ -235,13 +235,15 @@ def pairs(
     """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
     if rating.layout == "preferences":
         _check_no_ids(rating)
-        reports, by = read_preferences(table, columns=rating.columns, texts_only=True).pairs, None
+        preferences = read_preferences(table, columns=rating.columns, texts_only=True)
+        reports, by, notes = preferences.pairs, None, preferences.notes
     else:
         ratings = read(table, rating, texts_only=True)
-        reports, by = ratings.pairs, ratings.cluster_by
+        reports, by, notes = ratings.pairs, ratings.cluster_by, ratings.notes
     rows = [[pair.sample_id, narrative(pair.candidate), narrative(pair.reference)] for pair in reports]
     headings = ["example_id", "prediction", "target"]
     if by is not None:
         headings, rows = [*headings, by], [[*row, pair.cluster or ""] for row, pair in zip(rows, reports, strict=True)]
     Table(headings, rows).write(out)
+    say_notes(new_console(), notes)
     say(new_console(), f"{len(reports)} pairs written to {out}", wrap=False)

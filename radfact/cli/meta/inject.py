@@ -62,7 +62,7 @@ def inject(
     """
     console = new_console()
     letters, numbers = _parse_letters(types), _parse_numbers(errors)
-    sources = read_reports(reports, default_site="", examination=(modality, region), columns=names.columns)
+    sources, notes = read_reports(reports, default_site="", examination=(modality, region), columns=names.columns)
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:
@@ -87,8 +87,7 @@ def inject(
     write_injected(out, candidates)
     used = len({candidate.source_id for candidate in candidates})
     say(console, f"{len(candidates)} candidates of {used} of {len(sources)} reports")
-    if unreadable:
-        say(console, unreadable_note, style="yellow")
+    say_notes(console, [*notes, *([unreadable_note] if unreadable else [])])
     for key, reason in list(failed.items())[:_MAX_LISTED]:
         say(console, f"excluded: {key}: {reason}", style="red")
     say(console, f"Written to {out}", wrap=False)

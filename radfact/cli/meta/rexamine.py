@@ -58,7 +58,7 @@ def rexamine(
     """
     check_files(counts)
     judge, cache = judge.or_environment(), cache or out / "cache"
-    site_reports = read_reports(reports, columns=names.columns)
+    site_reports, excluded = read_reports(reports, columns=names.columns)
     expert_counts = None if counts is None else read_counts(counts)
     scoring = Scoring(metrics, judge, cache)
     if not scoring.names:
@@ -83,7 +83,7 @@ def rexamine(
             counts=expert_counts,
             per_site=per_site or None,
             seed=seed,
-            notes=[*(note or ()), *([] if counts is None else agreement_notes(counts))],
+            notes=[*excluded, *(note or ()), *([] if counts is None else agreement_notes(counts))],
         )
     console = new_console()
     show_table(console, table_2(result.tests))

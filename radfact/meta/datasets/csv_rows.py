@@ -116,10 +116,7 @@ def group_rows(
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A CSV file of reports: rows by id and rater, and the label of the cluster of each id in column `by`.
-
-    Rows in which a report is missing are excluded, which `notes` say.
-    """
+    """Rows of a CSV file with all reports, by id and rater; `notes` are about the others, `by` names the clusters."""
 
     columns: Sequence[str]
     rows: RowsByRater
@@ -127,6 +124,12 @@ class ReportTable:
     by: str | None
     notes: Sequence[str]
     has_raters: bool
+
+
+def missing_reports(lines: Sequence[int], read: int) -> list[str]:
+    """Return a sentence about the lines of excluded rows, if there are any."""
+    count, listed = f"{len(lines)} of {read} rows", list_some([str(line) for line in lines])
+    return [f"{count} have no report and are excluded (lines {listed})."] if lines else []
 
 
 def read_report_table(
@@ -137,15 +140,14 @@ def read_report_table(
     rated = [name for name in headings if name.startswith("expert") or ":" in name]
     names_raters = len(rated) > 1 or any(":" in name for name in rated)
     rows = group_rows(read, () if names_raters else headings, rated=[*rated, *experts], same=reports)
-    kept, without = dict[str, Mapping[str, CsvRow]](), list[str]()
+    kept, without = dict[str, Mapping[str, CsvRow]](), list[int]()
     for key, of_id in rows.items():
         row, *_ = of_id.values()
         if any(is_missing(row.cells[row.names[name]]) for name in reports):
-            without += [str(row.line) for row in of_id.values()]
+            without += [row.line for row in of_id.values()]
         else:
             kept[key] = of_id
-    count = f"{len(without)} of {sum(map(len, rows.values()))} rows"
-    notes = [f"{count} have no report and are excluded (lines {list_some(without)})."] if without else []
+    notes = missing_reports(without, sum(map(len, rows.values())))
     first = [next(iter(of_id.values())) for of_id in kept.values()]
     by, clusters = read_clusters([(row.cells, {"file": path, "line": row.line}) for row in first], cluster, file=path)
     return ReportTable(headings, kept, clusters, by, notes, any("" not in of_id for of_id in rows.values()))

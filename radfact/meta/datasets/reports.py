@@ -11,7 +11,7 @@ from typing import Any
 from radfact.errors import ErrorCode, InputError, check_unique_id, describe, list_columns
 from radfact.io.columns import NAMES, Columns, check_columns, find_columns
 from radfact.io.jsonl import read_jsonl, read_text
-from radfact.meta.datasets.csv_rows import group_rows, read_rows
+from radfact.meta.datasets.csv_rows import group_rows, missing_reports, read_rows
 from radfact.records import is_missing, narrative, parse_sentences
 from radfact.statistics.rater_agreement import describe_agreement
 
@@ -40,13 +40,13 @@ def read_reports(
     default_site: str | None = None,
     examination: tuple[str, str] = ("", ""),
     columns: Columns | None = None,
-) -> list[SiteReport]:
+) -> tuple[list[SiteReport], list[str]]:
     """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or a manifest.
 
     Rows may have `modality` and `anatomy` (or `region`, `body_part`), in any case; `examination` is for rows without.
 
-    The report of a manifest's sample is `findings`, or else the sentences of `grounded_findings`; samples where both
-    are missing are skipped. `columns` are own names by field, with `reference` for the report.
+    The report of a manifest's sample is `findings`, or else the sentences of `grounded_findings`. Rows without a report
+    are excluded, which the notes say. `columns` are own names by field, with `reference` for the report.
     """
     path, columns = Path(path), check_columns(columns or {})
     names = (columns["reference"],) if "reference" in columns else _REPORTS
@@ -60,14 +60,14 @@ def read_reports(
             message = f"expected this column, found {list_columns(headings)}"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=names[0])
         rows = ((row.line, row.cells) for row in csv_rows)
-    reports, seen = [], dict[str, int]()
+    reports, seen, without = [], dict[str, int](), list[int]()
     for line, row in rows:
         place = {"file": path, "line": line}
         id_field = find_columns(row, {"id": NAMES["id"]}, columns, place)["id"]
         sample_id = _text(row, id_field, place)
-        if "findings" in row and all(is_missing(row.get(name)) for name in names):
+        if not (text := _report_text(row, names, place)):
+            without.append(line)
             continue
-        text = _report_text(row, names, place)
         site = _text(row, columns.get("site", "site"), place, default_site)
         check_unique_id(seen, sample_id, line, file=path, field=id_field)
         by_name = {name.strip().lower().replace(" ", "_"): value for name, value in row.items()}
@@ -76,7 +76,7 @@ def read_reports(
         reports.append(SiteReport(sample_id, site, text, *known))
     if not reports:
         raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
-    return reports
+    return reports, missing_reports(without, len(reports) + len(without))
 
 
 def _report_text(row: Mapping[str, Any], names: Sequence[str], place: dict[str, Any]) -> str:
@@ -84,7 +84,7 @@ def _report_text(row: Mapping[str, Any], names: Sequence[str], place: dict[str, 
     name = next((name for name in names if row.get(name) and not is_missing(row[name])), names[0])
     if isinstance(row.get(name), list):
         return narrative(parse_sentences(row[name], field=name, **place))
-    return _text(row, name, place)
+    return _text(row, name, place, "" if name in row else None)
 
 
 def _text(row: Mapping[str, Any], name: str, place: dict[str, Any], default: str | None = None) -> str:
@@ -120,11 +120,9 @@ def read_rater_counts(path: Path | str) -> dict[str, dict[str, float]]:
 def agreement_notes(path: Path | str) -> list[str]:
     """Return a sentence about the agreement of the raters of `read_rater_counts`, if there are several."""
     rated = [[*values.values()] for values in read_rater_counts(path).values()]
-    has_several = any(len(values) > 1 for values in rated)
-    return [describe_agreement(rated, "interval", "errors")] if has_several else []
+    return [describe_agreement(rated, "interval", "errors")] if any(len(values) > 1 for values in rated) else []
 
 
 def read_counts(path: Path | str) -> dict[str, float]:
     """Read the mean of the numbers of `read_rater_counts` by id."""
-    counts = read_rater_counts(path)
-    return {sample_id: math.fsum(values.values()) / len(values) for sample_id, values in counts.items()}
+    return {key: math.fsum(counts.values()) / len(counts) for key, counts in read_rater_counts(path).items()}
