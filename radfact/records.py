@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -127,6 +127,17 @@ _MISSING = re.compile(
 def is_missing(value: object) -> bool:
     """Return whether a value of a file is missing: null, NaN, or a text that programs write for it, such as `N/A`."""
     return not isinstance(value, list | tuple | Mapping) and _MISSING.fullmatch(str(value).strip()) is not None
+
+
+def find_missing(rows: Iterable[tuple[str, Mapping[str, Any]]], names: Collection[str]) -> dict[str, list[str]]:
+    """Return the places of the rows that have a missing value in fields of some names, by field."""
+    places: dict[str, list[str]] = {}
+    for where, row in rows:
+        for name in row:
+            # The sentences of a manifest replace its narrative.
+            if name in names and is_missing(row[name]) and not (name == "findings" and row.get("grounded_findings")):
+                places.setdefault(name, []).append(where)
+    return places
 
 
 _AGE = re.compile(r"\s*(\d+(?:\.\d+)?)[\s-]*([a-z]?)", re.IGNORECASE)

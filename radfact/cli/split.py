@@ -13,7 +13,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.options import INPUT, OUTPUT, ColumnOptions, PriceOption
 from radfact.cli.tables import new_console, say
-from radfact.errors import ErrorCode, ExitCode, Failure, InputError
+from radfact.errors import ErrorCode, ExitCode, Failure, InputError, list_some
 from radfact.io.columns import NAMES
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import Output
@@ -23,7 +23,7 @@ from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, flatten_split, locate_removed
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay, parse_price
-from radfact.records import is_missing
+from radfact.records import find_missing, is_missing
 
 _FIELDS = (*NAMES["candidate"], *NAMES["reference"], "report", "findings")
 """Fields that may hold a narrative."""
@@ -59,7 +59,8 @@ def split(
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="out")
     columns = names.columns or {}
     fields = {*_FIELDS, *(columns[side] for side in ("candidate", "reference") if side in columns)}
-    rows = read_rows(file, columns)
+    read = read_rows(file, columns)
+    rows = {key: row for key, (_, row, has_reference) in read.items() if has_reference}
     judge, token_price = judge.or_environment(), parse_price(price)
     with rename_fields({"splitter": "judge", "splitter_args": "judge_args"}):
         splitter = load_splitter(
@@ -73,13 +74,14 @@ def split(
         )
     with ProgressDisplay(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
         new_rows, removed, failures, sentences = _split(rows, fields, splitter)
-    removed_file = out.with_name(f"{out.stem}.removed.jsonl")
+    console, removed_file = new_console(), out.with_name(f"{out.stem}.removed.jsonl")
     (write_json if is_table else write_jsonl)(out, new_rows)
     write_jsonl(removed_file, removed)
-    console = new_console()
+    for name, lines in find_missing([(line, row) for line, row, _ in read.values()], fields).items():
+        say(console, f"no value in {file.name}: {name}: {list_some(lines)}", wrap=False)
     for sample_id, reason in failures.items():
         say(console, f"{sample_id}: {reason}", style="yellow", wrap=False)
-    say(console, f"{len(new_rows)} of {len(rows)} samples, {sentences} sentences, {len(removed)} parts removed")
+    say(console, f"{len(new_rows)} of {len(read)} samples, {sentences} sentences, {len(removed)} parts removed")
     for reason, count in Counter(row["reason"] for row in removed).most_common():
         say(console, f"  {count} x {reason or 'no reason given'}")
     say(console, f"Written to {out} and {removed_file}", wrap=False)
@@ -107,7 +109,7 @@ def _split(
         if failed := [splits[text] for _, text in narratives if isinstance(splits[text], Failure)]:
             failures[sample_id] = failed[0].reason
             continue
-        new_row = dict(row)
+        new_row = {**row, **dict.fromkeys(find_missing([("", row)], fields))}
         for name, text in narratives:
             sentences = [{"text": sentence} for sentence in flatten_split(splits[text])]
             new_row["grounded_findings" if name == "findings" else name] = sentences

@@ -141,12 +141,12 @@ def read_drafts(path: Path | str) -> dict[str, Report]:
     return {key: draft.candidate for key, draft in drafts.items() if draft.candidate is not None}
 
 
-def read_rows(path: Path, columns: Columns) -> dict[str, Mapping[str, Any]]:
-    """Read the rows with a reference of a table of pairs, or of JSON Lines, by id; checked as before scoring."""
+def read_rows(path: Path, columns: Columns) -> dict[str, tuple[str, Mapping[str, Any], bool]]:
+    """Read a table of pairs, or JSON Lines, by id, checked as before scoring: line, row, whether it has a reference."""
     layout = NAMES if path.suffix.lower() == ".csv" else _MANIFEST
     rows = list(_file_rows(path, layout, columns))
-    records = _records(rows, layout, columns, NO_CLUSTERS).items()
-    return {key: row for (key, record), (_, row) in zip(records, rows, strict=True) if record.reference is not None}
+    read = zip(_records(rows, layout, columns, NO_CLUSTERS).items(), rows, strict=True)
+    return {key: (record.where, row, record.reference is not None) for (key, record), (_, row) in read}
 
 
 def read_clusters(

@@ -112,11 +112,11 @@ def test_own_names_of_columns_and_missing_values(run_radfact: Run, tmp_path: Pat
     columns = ["t.csv", "--columns", "id=study,candidate=draft", "--columns", "reference=text"]
     assert "(2) without a candidate (first: no candidate report: line 3)" in run_radfact("score", *columns, *JUDGE)[2]
     code, out, _ = run_radfact("score", *columns, "--judge", "offline", "--missing", "skip", "--out", "r")
-    assert (code, "no value in t.csv: draft: line 3\nno value in t.csv: text: line 4\n" in out) == (3, True)
+    assert (code, (lines := "no value in t.csv: draft: line 3\nno value in t.csv: text: line 4\n") in out) == (3, True)
     rows = [(row["sample_id"], row["failure"]) for _, row in read_jsonl(tmp_path / "r" / "samples.jsonl")]
     assert rows == [("1", None), ("2", "no candidate report: line 3")]
-    assert run_radfact("split", *columns, "--judge", "offline", "--out", "s.json")[0] == 0
-    assert [row["study"] for row in read_json(tmp_path / "s.json")] == ["1", "2"]
+    assert f"{lines}2 of 3 samples" in run_radfact("split", *columns, "--judge", "offline", "--out", "s.json")[1]
+    assert [row["draft"] for row in read_json(tmp_path / "s.json")] == [[{"text": "Clear lungs."}], None]
     assert "are excluded (lines 3, 4)." in run_radfact("meta", "pairs", *columns, "--out", "p.csv")[1]
     assert (tmp_path / "p.csv").read_text() == "example_id,prediction,target\n1,Clear lungs.,Clear lungs.\n"
 
