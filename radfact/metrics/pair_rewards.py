@@ -54,7 +54,7 @@ class PairReward:
         nothing = Reward(None, dict.fromkeys(self.names))
         return [next(rewards) if _has_words(pair.reference) else nothing for pair in pairs]
 
-    def _score(self, pairs: Sequence[Pair]) -> list[Reward]:
+    def _score(self, pairs: list[Pair]) -> list[Reward]:
         if not pairs:
             return []
         results: dict[int, tuple[MetricResult, list[Pair]]] = {}
@@ -97,7 +97,7 @@ def _have_boxes(pair: Pair) -> tuple[bool, bool]:
     return candidate, reference
 
 
-def _score(metric: Metric, pairs: Sequence[Pair]) -> tuple[MetricResult, list[Pair]]:
+def _score(metric: Metric, pairs: list[Pair]) -> tuple[MetricResult, list[Pair]]:
     """Score pairs, and return them too, with empty candidates in place of those that the metric cannot read."""
     result = _score_any(metric, pairs)
     # A model that gives no valid response is no fault of the candidate.
