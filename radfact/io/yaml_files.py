@@ -82,7 +82,7 @@ def parse_yaml(text: str, path: Path | None = None) -> Any:
         message, mark = f"not YAML: {error.problem}", error.problem_mark
     except yaml.YAMLError:
         message = "not YAML: a character that YAML does not allow"
-    except (ValueError, LookupError, RecursionError) as error:
-        # Integers of thousands of digits, and nesting of thousands of levels.
-        message = f"not YAML that can be read: {error}"
+    except (ValueError, LookupError, RecursionError):
+        # Python's own words do not say where.
+        message = "not YAML that can be read: a value does not fit its tag, is too long, or is nested too deeply"
     raise InputError(message, code=code, file=path, line=mark.line + 1 if mark else None)
