@@ -137,10 +137,10 @@ def bootstrap_counts(
     filled = np.where(known[:, None], counts, 0.0)
     generator = np.random.default_rng(seed)
     samples = {name: np.full(replicates, math.nan) for name in functions}
-    if clusters is not None:
-        filled, known = clusters.sum(filled), clusters.sum(known.astype(np.float64)) > 0
-        if clusters.by is not None and known.sum() < 2:
-            return samples
+    clusters = clusters or Clusters.of_single(len(counts))
+    filled, known = clusters.sum(filled), clusters.sum(known.astype(np.float64)) > 0
+    if clusters.by is not None and known.sum() < 2:
+        return samples
     for index in range(replicates):
         drawn = generator.choice(len(filled), len(filled), replace=True)
         times = np.bincount(drawn, minlength=len(filled)).astype(np.float64)
@@ -163,6 +163,7 @@ def bootstrap(
     table = _to_table(values)
     known = ~np.isnan(table)
     if table.shape[1]:
+        clusters = clusters or Clusters.of_single(table.shape[1])
         means = _resample(np.where(known, table, 0.0), known, replicates, seed, clusters)
     else:
         means = np.full((len(values), replicates), math.nan)
@@ -204,17 +205,16 @@ def _divide(sums: NDArray[np.float64], counts: NDArray[np.int_]) -> NDArray[np.f
 
 
 def _resample(
-    filled: NDArray[np.float64], known: NDArray[np.bool_], replicates: int, seed: int, clusters: Clusters | None
+    filled: NDArray[np.float64], known: NDArray[np.bool_], replicates: int, seed: int, clusters: Clusters
 ) -> NDArray[np.float64]:
     """Return the means of every score on every replicate, (scores, replicates)."""
     generator = np.random.default_rng(seed)
     scores = len(filled)
     stacked = np.concatenate([filled, known.astype(np.float64)])  # (2 * scores, samples): values, then 1 where known
-    if clusters is not None:
-        stacked = np.ascontiguousarray(clusters.sum(stacked.T).T)  # (2 * scores, clusters)
-        if clusters.by is not None:
-            has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
-            stacked[np.tile(~has_interval, 2)] = 0.0
+    stacked = np.ascontiguousarray(clusters.sum(stacked.T).T)  # (2 * scores, clusters)
+    if clusters.by is not None:
+        has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
+        stacked[np.tile(~has_interval, 2)] = 0.0
     units = stacked.shape[1]
     sums = np.empty((replicates, 2 * scores))
     for row in sums:

@@ -51,6 +51,11 @@ class Clusters:
     labels: Sequence[str | None]
     ids: Sequence[str] = ()
 
+    @classmethod
+    def of_single(cls, samples: int) -> Clusters:
+        """Return samples each of which is its own cluster."""
+        return cls(None, [None] * samples)
+
     @cached_property
     def order(self) -> list[int]:
         """Indices of the samples in the order of the draws."""
@@ -79,9 +84,10 @@ class Clusters:
 
     def sum(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum of the rows of each cluster, (samples, k) -> (clusters, k)."""
-        table, sums = table[self.order], np.zeros((self.count, *table.shape[1:]))
-        if len(sums) == len(table):
+        table = table[self.order]
+        if self.by is None:
             return table
+        sums = np.zeros((self.count, *table.shape[1:]))
         np.add.at(sums, self.codes[self.order], table)
         return sums
 
@@ -97,12 +103,9 @@ def clusters_of(by: str | None, labels: Sequence[str | None], ids: Sequence[str]
     return Clusters(None if all(label is None for label in labels) else by or "cluster", labels, ids)
 
 
-def draw_weights(
-    generator: np.random.Generator, samples: int, replicates: int, clusters: Clusters | None = None
-) -> NDArray[np.float64]:
+def draw_weights(generator: np.random.Generator, replicates: int, clusters: Clusters) -> NDArray[np.float64]:
     """Return how often each sample is in each bootstrap replicate, (replicates, samples); none of a single cluster."""
-    n = samples if clusters is None else clusters.count
-    replicates = replicates if clusters is None or n > 1 else 0
+    n = clusters.count
+    replicates = replicates if n > 1 else 0
     draws = [np.bincount(generator.choice(n, n, replace=True), minlength=n) for _ in range(replicates)]
-    weights = np.array(draws, dtype=np.float64).reshape(replicates, n)
-    return weights if clusters is None else weights[:, clusters.codes]
+    return np.array(draws, dtype=np.float64).reshape(replicates, n)[:, clusters.codes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +54,20 @@ def correlate(
         return {name: Estimate(None, n=n) for name in COEFFICIENTS}
     stats = load_stats()
     points = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
-    weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
+    weights = draw_weights(np.random.default_rng(seed), replicates, clusters)
     return {
         name: _estimate(float(points[name](x, y).statistic), resample(x, y, weights), n)
         for name, resample in _RESAMPLE.items()
     }
 
 
-def _known_samples(
-    columns: Sequence[Sequence[float]], clusters: Clusters | None
-) -> tuple[list[_Values], Clusters | None]:
+def _known_samples(columns: Sequence[Sequence[float]], clusters: Clusters | None) -> tuple[list[_Values], Clusters]:
     """Return the values of the samples that have all of them, and their clusters, in the order of the draws."""
     table = np.array(columns, dtype=np.float64)
-    order = np.arange(table.shape[1]) if clusters is None else np.array(clusters.order, dtype=np.intp)
+    clusters = clusters or Clusters.of_single(table.shape[1])
+    order = np.array(clusters.order, dtype=np.intp)
     known = order[~np.isnan(table[:, order]).any(axis=0)]
-    return [round_noise(column) for column in table[:, known]], clusters and clusters.select(known)
+    return [round_noise(column) for column in table[:, known]], clusters.select(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +108,18 @@ def compare_kendall(
     if n < _MIN_SAMPLES or 0 in (np.ptp(x), np.ptp(a), np.ptp(b)):
         return KendallDifference(None, None, Estimate(None, n=n), None)
     stats = load_stats()
-    units = n if clusters is None else clusters.count
-    weights = draw_weights(np.random.default_rng(seed), n, replicates, clusters)
+    weights = draw_weights(np.random.default_rng(seed), replicates, clusters)
     left, right = (_kendall(x, column, np.ones((1, n)))[0].item() for column in (a, b))
     difference = _estimate(right - left, _kendall(x, b, weights) - _kendall(x, a, weights), n)
-    if units < 2:
+    if clusters.count < 2:
         return KendallDifference(left, right, difference, None)
-    swaps = np.random.default_rng(seed).integers(0, 2, (rounds, units)).astype(np.float64)
-    swaps = swaps if clusters is None else swaps[:, clusters.codes]
-    a, b = stats.rankdata(a), stats.rankdata(b)
-    gaps = _kendall_of_swaps(x, a, b, 1 - swaps) - _kendall_of_swaps(x, a, b, swaps)
+    swaps = np.random.default_rng(seed).integers(0, 2, (rounds, clusters.count)).astype(np.float64)[:, clusters.codes]
+    first_ranks, second_ranks = stats.rankdata(a), stats.rankdata(b)
+    gaps = _kendall_of((first_ranks, swaps), (second_ranks, 1 - swaps), expert=x)
+    gaps -= _kendall_of((first_ranks, 1 - swaps), (second_ranks, swaps), expert=x)
     # Sums in another order may differ in the last digit. No comparison with NaN is true, so that it counts.
     extreme = int((~(np.abs(gaps) < abs(right - left) - 1e-12)).sum())
     return KendallDifference(left, right, difference, (extreme + 1) / (rounds + 1))
-
-
-def _kendall_of_swaps(expert: _Values, first: _Values, second: _Values, swaps: _Weights) -> _Values:
-    """Return tau-b of every round with the values of `second` where `swaps` (rounds, samples) is 1, else `first`."""
-    concordant, untied = np.zeros(len(swaps)), np.zeros(len(swaps))
-    parts = ((first, 1 - swaps), (second, swaps))
-    untied_expert = 0.0
-    for start in range(0, len(expert), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        expert_signs = np.sign(expert[block, None] - expert[None, :])  # (block, samples)
-        untied_expert += np.abs(expert_signs).sum()
-        for left, left_chosen in parts:
-            for right, right_chosen in parts:
-                signs = np.sign(left[block, None] - right[None, :])
-                for total, product in ((concordant, expert_signs * signs), (untied, np.abs(signs))):
-                    total += np.einsum("rs,rs->r", left_chosen[:, block], right_chosen @ product.T)
-    return _divide(concordant, np.sqrt(untied * untied_expert))
 
 
 def _estimate(point: float, samples: _Values, n: int) -> Estimate:
@@ -149,15 +131,24 @@ def _estimate(point: float, samples: _Values, n: int) -> Estimate:
 
 
 def _kendall(x: _Values, y: _Values, weights: _Weights) -> _Values:
-    """Return tau-b of every replicate; a sample that is drawn twice is tied with itself."""
-    concordant, untied_x, untied_y = (np.zeros(len(weights)) for _ in range(3))
-    for start in range(0, len(x), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        sign_x = np.sign(x[part, None] - x[None, :])  # (block, samples)
-        sign_y = np.sign(y[part, None] - y[None, :])
-        for total, signs in ((concordant, sign_x * sign_y), (untied_x, np.abs(sign_x)), (untied_y, np.abs(sign_y))):
-            total += np.einsum("rs,rs->r", weights[:, part], weights @ signs.T)
-    return _divide(concordant, np.sqrt(untied_x * untied_y))
+    return _kendall_of((y, weights), expert=x)
+
+
+def _kendall_of(*parts: tuple[_Values, _Weights], expert: _Values) -> _Values:
+    """Return tau-b of every replicate, to which each part adds its values by their weights.
+
+    A sample that is drawn twice is tied with itself.
+    """
+    totals = np.zeros((3, len(parts[0][1])))  # concordant minus discordant pairs, and those that each side does not tie
+    for start in range(0, len(expert), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        expert_signs = np.sign(expert[block, None] - expert[None, :])  # (block, samples)
+        for (left, left_weights), (right, right_weights) in product(parts, repeat=2):
+            signs = np.sign(left[block, None] - right[None, :])
+            summed = (expert_signs * signs, np.abs(expert_signs), np.abs(signs))
+            for total, of_pairs in zip(totals, summed, strict=True):
+                total += np.einsum("rs,rs->r", left_weights[:, block], right_weights @ of_pairs.T)
+    return _divide(totals[0], np.sqrt(totals[1] * totals[2]))
 
 
 def _ranks(values: _Values, weights: _Weights) -> _Values:

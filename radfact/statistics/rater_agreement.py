@@ -149,7 +149,7 @@ def preference_accuracy(
         return PreferenceAccuracy(None)
     met = {"met": [float(theirs == ours) for _, theirs, ours in rows]}
     ties = sum(ours == "equal" for *_, ours in rows) / len(rows)
-    clusters = None if clusters is None else clusters.select([index for index, *_ in rows])
+    clusters = clusters and clusters.select([index for index, *_ in rows])
     share = summarize(met, replicates=replicates, seed=seed, clusters=clusters)["met"]
     return PreferenceAccuracy(share.point, share.low, share.high, share.n, ties)
 

@@ -61,9 +61,8 @@ def randomization_test(
     value, but never too small.
     """
     left, right, clusters = _comparable(left, right, pairing, clusters)
-    if clusters is not None:
-        left, right = clusters.sum(left), clusters.sum(right)
-    if len(left) < (1 if clusters is None or clusters.by is None else 2):
+    left, right = clusters.sum(left), clusters.sum(right)
+    if len(left) < (1 if clusters.by is None else 2):
         return dict.fromkeys(functions)
     left_sum, right_sum = left.sum(axis=0), right.sum(axis=0)
     total, gap = left_sum + right_sum, right - left
@@ -106,11 +105,11 @@ def paired_difference(
 
 def _comparable(
     left: _Counts, right: _Counts, pairing: Pairing, clusters: Clusters | None
-) -> tuple[_Counts, _Counts, Clusters | None]:
+) -> tuple[_Counts, _Counts, Clusters]:
     """Return the counts of the samples that can be compared, (common samples, k) of each, and their clusters."""
     left, right = pairing(left, right)
     rows = np.flatnonzero(scored_rows(left))
-    return left[rows], right[rows], None if clusters is None else clusters.select(rows)
+    return left[rows], right[rows], (clusters or Clusters.of_single(len(left))).select(rows)
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
