@@ -22,7 +22,7 @@ from radfact.io.pairs import PairLike, ReportLike, as_pairs
 from radfact.judges.options import JudgeOptions
 from radfact.llm.protocol import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors, score_pairs
-from radfact.metrics.radfact.options import Compat, OnFailure
+from radfact.metrics.radfact.options import BootstrapOptions, Compat, OnFailure
 from radfact.metrics.registry import MetricSelection, MissingRequirementError, expand_presets, select_metrics
 from radfact.metrics.repeats import combine_repeats
 from radfact.metrics.resources import MetricResources
@@ -280,9 +280,8 @@ class RadFact:
         Raises:
             InputError: an option, the judge or the splitter is not valid, or a package or key is missing.
         """
-        for name, number in (("bootstrap", bootstrap), ("seed", seed)):
-            if number < 0:
-                raise InputError(f"expected 0 or more, found {number!r}", code=ErrorCode.INVALID_OPTION, field=name)
+        draws = BootstrapOptions(bootstrap=bootstrap, seed=seed)
+        self.bootstrap, self.seed = draws.bootstrap, draws.seed
         if judge_options and not isinstance(judge, str):
             raise _conflict("a judge has its own options; give the judge's name instead of the judge", *judge_options)
         self._metrics = MetricSet(
@@ -294,7 +293,6 @@ class RadFact:
             radfact={"compat": compat, "threshold": threshold, "on_failure": on_failure},
             **judge_options,
         )
-        self.bootstrap, self.seed = bootstrap, seed
 
     def score(
         self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None

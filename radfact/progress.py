@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -163,7 +164,7 @@ class Meter:
         """Items done, rate and time left."""
         planned = f" of {self.planned:,}" if self.planned else ""
         rate = f", {self.rate:.3g} per second" if self.rate else ""
-        left = "" if not self.seconds_left else f", {format_duration(self.seconds_left)} left"
+        left = "" if not self.seconds_left else f", {timedelta(seconds=round(self.seconds_left))} left"
         return f"{self.done:,}{planned} done{rate}{left}"
 
     def line(self) -> str:
@@ -188,12 +189,6 @@ def format_count(number: int) -> str:
         if number >= size:
             return f"{number / size:.3g}{letter}"
     return str(number)
-
-
-def format_duration(seconds: float) -> str:
-    """Format seconds as H:MM:SS."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 class ProgressDisplay:

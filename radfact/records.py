@@ -281,7 +281,7 @@ def digest(candidate: Report, reference: Report) -> str:
     return hashlib.sha256(plain.encode(errors="replace")).hexdigest()[:16]
 
 
-# Messages by type of error, with its context; Pydantic describes many in terms of Python.
+# Messages by type of error, with its context, where Pydantic describes it in terms of Python.
 _EXPECTED = {
     "list_type": "expected a list",
     "tuple_type": "expected a list",
@@ -297,8 +297,6 @@ _EXPECTED = {
     "greater_than_equal": "expected a number of at least {ge}",
     "less_than": "expected a number less than {lt}",
     "less_than_equal": "expected a number of at most {le}",
-    "multiple_of": "expected a multiple of {multiple_of}",
-    "finite_number": "expected a finite number",
     "float_type": "expected a number",
     "float_parsing": "expected a number",
     "int_type": "expected a whole number",
@@ -306,8 +304,6 @@ _EXPECTED = {
     "int_from_float": "expected a whole number",
     "bool_type": "expected true or false",
     "bool_parsing": "expected true or false",
-    "literal_error": "expected {expected}",
-    "enum": "expected {expected}",
     "missing": "expected a value, found none",
 }
 _NOT_EMPTY = {"string_too_short": "expected a string that is not empty", "too_short": "expected at least one item"}
@@ -377,6 +373,7 @@ def as_input_error(
         hint = suggest_name(str(name), _fields(kind, above), "remove it or correct its name")
         return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=path)
     message = _message(first["type"], first.get("ctx", {})) or first["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should be", "expected")
     value = first.get("input")
     show = brief if quote else describe_choice if first["type"] in _CHOICES else describe
     shown = "" if first["type"] == "missing" or isinstance(value, dict) else f", found {show(value)}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from maira.cli.annotate import annotate, sentences
 from maira.cli.doctor import doctor
 from maira.cli.estimate import estimate
@@ -18,7 +16,7 @@ from maira.cli.prepare import app as prepare_app
 from maira.cli.push import push
 from maira.cli.review import app as review_app
 from maira.runtime.processes import exit_process, run_as_group
-from radfact.cli.program import Version, add_examples, read_examples, run_command
+from radfact.cli.program import add_examples, create_program, read_examples, run_command
 
 HELP = """Grounded radiology reports from chest X-rays: prepare studies, train, draft reports, locate findings.
 
@@ -29,20 +27,7 @@ The help of every command has examples: maira generate --help.
   3 done, with samples that failed listed in failures.jsonl
     (0 under torchrun or accelerate launch, which report any other code as a crash)"""
 
-app = typer.Typer(
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-
-
-@app.callback()
-def _common(version: Version = False) -> None:
-    del version
-
-
+app = create_program(HELP)
 for _command in (
     *(stats, show, pack, sentences, train, estimate, ablate, generate, ground, boxes),
     *(preferences, assemble, push, judge_data, judge_train, doctor),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -141,8 +141,6 @@ def _typer_parameter(model: type[Options], name: str, defaults: Mapping[str, Any
         default = Parameter.empty
     elif isinstance(default, tuple | Mapping):
         default = (",".join(default) if kind is str else list(default)) or None
-    elif isinstance(kind, type) and issubclass(kind, Enum) and default is not None:
-        default = kind(default)
     info = typer.Option(
         flag_of(model, name),
         help=option.help,
@@ -170,24 +168,18 @@ def _typer_type(field: FieldInfo) -> tuple[Any, dict[str, Any]]:
     if origin in (dict, Mapping):
         kind = list[str]
     elif origin is tuple and Ellipsis in get_args(kind):
-        kind = list[_as_choice(get_args(kind)[0])]  # type: ignore[misc]
-    return _as_choice(kind), bounds
-
-
-def _as_choice(kind: Any) -> Any:
-    """Return an enumeration of the values of a `Literal`, which Typer reads in every place."""
-    return StrEnum("Choice", {str(value): value for value in get_args(kind)}) if get_origin(kind) is Literal else kind
+        element: Any = get_args(kind)[0]
+        if get_origin(element) is Literal:  # of which Typer reads no list
+            element = StrEnum("Choice", [(value, value) for value in get_args(element)])  # type: ignore[misc]
+        kind = list[element]
+    return kind, bounds
 
 
 def _value(model: type[Options], name: str, value: Any) -> Any:
     """Return the value of a field from that of the command line."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, list | tuple):
-        annotation = model.model_fields[name].annotation
-        if option_of(model, name).cli_type is None and get_origin(value_type(annotation)) in (dict, Mapping):
-            return parse_key_values(value, flag_of(model, name))
-        return tuple(item.value if isinstance(item, Enum) else item for item in value)
+    annotation = model.model_fields[name].annotation
+    if option_of(model, name).cli_type is None and get_origin(value_type(annotation)) in (dict, Mapping):
+        return parse_key_values(value, flag_of(model, name))
     return value
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,21 +151,20 @@ def show_plan(
             "unknown" if tokens_in is None else format_count(tokens_in),
             format_count(low) if low == high else f"up to {format_count(high)}" if high else "unknown",
         ]
-        rows.append([role, plan.model, *cells, *([_cost([plan], price)] if price else [])])
+        rows.append([role, plan.model, *cells, *([_cost(plan, price)] if price else [])])
     if price and len(rows) > 1:
-        rows.append(["all", "", "", "", "", "", _cost(plans.values(), price)])
+        rows.append(["all", "", "", "", "", "", _cost(reduce(add, plans.values()), price)])
     console.print(text_table([*headings, *([f"cost {price.currency}".strip()] if price else [])], rows))
     say(console, _NOTES if price else f"{_NOTES} --price IN,OUT,CURRENCY adds the cost.")
 
 
-def _cost(plans: Collection[RequestPlan], price: Price) -> str:
+def _cost(plan: RequestPlan, price: Price) -> str:
     """Return the range of the cost; "unknown" if the tokens of a prompt are, "from" if responses have no limit."""
-    prompts, (lows, highs) = [plan.tokens_in for plan in plans], zip(*(plan.tokens_out for plan in plans), strict=True)
-    if None in prompts:
+    low, high = plan.tokens_out
+    if plan.tokens_in is None:
         return "unknown"
-    tokens_in = sum(tokens or 0 for tokens in prompts)
-    low = price.cost({"tokens_in": tokens_in, "tokens_out": sum(lows)})
-    if None in highs:
-        return f"from {low:,.2f}"
-    high = price.cost({"tokens_in": tokens_in, "tokens_out": sum(tokens or 0 for tokens in highs)})
-    return f"{low:,.2f}" if low == high else f"{low:,.2f} to {high:,.2f}"
+    lowest = price.cost({"tokens_in": plan.tokens_in, "tokens_out": low})
+    if high is None:
+        return f"from {lowest:,.2f}"
+    highest = price.cost({"tokens_in": plan.tokens_in, "tokens_out": high})
+    return f"{lowest:,.2f}" if low == high else f"{lowest:,.2f} to {highest:,.2f}"

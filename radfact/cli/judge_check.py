@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,13 +86,10 @@ def _check_comparisons(
 ) -> dict[str, object]:
     """Query the model with the packaged sentences and print its accuracy."""
     name = judge.required_judge
-    resources = MetricResources(judge=judge, cache=cache)
-    try:
+    with closing(MetricResources(judge=judge, cache=cache)) as resources:
         metric = ComparisonMentions(resources.client(ComparisonMentions.parameters, ComparisonMentions.name))
         with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, price):
             result = check_comparisons(metric)
-    finally:
-        resources.close()
     for text in result.wrong:
         say(console, f"wrong: {text}", style="yellow", wrap=False)
     say(

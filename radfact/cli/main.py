@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from radfact.cli.program import Version, add_examples, read_examples, run_command
+from radfact.cli.program import add_examples, create_program, read_examples, run_command
 
 HELP = """Score radiology reports, sentence by sentence, against reference reports (RadFact).
 
@@ -62,14 +62,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 
 def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
     """Create the app, in which only the commands of these names are imported; the others have one line of help."""
-    app = typer.Typer(
-        help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
-    )
-
-    @app.callback()
-    def _common(version: Version = False) -> None:
-        del version
-
+    app = create_program(HELP)
     for name, (place, summary) in _COMMANDS.items():
         module, _, attribute = place.partition(":")
         command: Any = None
@@ -78,7 +71,7 @@ def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
         if attribute == "app":
             app.add_typer(command or typer.Typer(help=summary), name=name)
         else:
-            app.command(name, help=None if command else summary)(command or _common)
+            app.command(name, help=None if command else summary)(command or (lambda: None))
     add_examples(app, read_examples("radfact.cli"))
     return app
 

@@ -76,15 +76,28 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 def _show_version(is_requested: bool) -> None:
     if is_requested:
-        from importlib.metadata import version
+        from radfact.machine import project_version
 
-        typer.echo(version("maira-radfact"))
+        typer.echo(project_version())
         raise typer.Exit
 
 
-Version = Annotated[
+_Version = Annotated[
     bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
 ]
+
+
+def create_program(help: str) -> typer.Typer:
+    """Create the app of a program, with the option `--version`."""
+    app = typer.Typer(
+        help=help, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    )
+
+    @app.callback()
+    def _common(version: _Version = False) -> None:
+        del version
+
+    return app
 
 
 class _PlainHelp:

@@ -15,7 +15,7 @@ from radfact.findings.records import ErrorKind, Finding, FindingError, FindingMa
 from radfact.findings.significance import Significance
 from radfact.findings.units import FindingUnit, group_findings, is_covered, merge_units, unconfirmed_changes
 from radfact.metrics.radfact.scores import OTHER, Side
-from radfact.optional import load_optimize
+from radfact.optional import load_module
 from radfact.records import PatientContext
 
 _FORBIDDEN = 1e6
@@ -136,7 +136,7 @@ class _Comparer:
                     costs[row, column] = group.cost - _PREFERENCE * (2.0 - difference.cost)
         for column, other in enumerate(references):
             costs[len(candidates) + column, column] = other.weight
-        rows, columns = load_optimize().linear_sum_assignment(costs)
+        rows, columns = load_module("scipy.optimize").linear_sum_assignment(costs)
         chosen = zip(rows.tolist(), columns.tolist(), strict=True)
         return [pairs[key] for key in chosen if key in pairs]
 

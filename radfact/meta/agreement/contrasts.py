@@ -10,7 +10,7 @@ import numpy as np
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.scores import ScoreColumns, orient
-from radfact.optional import load_stats
+from radfact.optional import load_module
 from radfact.statistics.bootstrap import round_noise
 from radfact.statistics.correlation import REPLICATES, ROUNDS, SEED, KendallDifference, compare_kendall
 from radfact.statistics.significance import adjust_holm
@@ -89,5 +89,5 @@ def find_disagreements(ratings: RatingSet, scores: ScoreColumns) -> list[Disagre
 
 def _relative_ranks(values: Sequence[float]) -> list[float]:
     """Return ranks from 0 (smallest) to 1 (largest); equal values have their mean rank."""
-    ranks = load_stats().rankdata(round_noise(values))
+    ranks = load_module("scipy.stats").rankdata(round_noise(values))
     return [float(rank - 1) / (len(values) - 1) for rank in ranks]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radfact.meta.scores import ScoreColumns
-from radfact.optional import load_stats
+from radfact.optional import load_module
 from radfact.pages.meta_page import Table
 from radfact.statistics.correlation import correlate
 
@@ -59,7 +59,7 @@ def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Seque
             t = p = None
             # Gaps that differ by rounding errors only have no variance.
             if len(gaps) >= _MIN_SAMPLES and float(np.ptp(gaps)) > 1e-12:
-                result = load_stats().ttest_rel(columns[1], columns[0])
+                result = load_module("scipy.stats").ttest_rel(columns[1], columns[0])
                 t, p = float(result.statistic), float(result.pvalue)
             tests.append(StyleTest(name, site, t, p, float(gaps.mean()) if len(gaps) else None, len(gaps)))
     return tests
