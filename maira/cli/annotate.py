@@ -72,15 +72,14 @@ def sentences(
     from maira.data.sentences import split_findings
     from radfact.api import RadFact
     from radfact.io.jsonl import write_json, write_jsonl
-    from radfact.judges import load_judge, load_splitter
+    from radfact.judges.loading import load_judge, splitter_of
     from radfact.records import Pair, Sentence
 
     studies, skipped = read_studies(manifest)
     cache = cache or out.parent / "cache"
     name = judge.required_judge
     shared = judge.model_dump(include={"base_url", "concurrency", "max_invalid"})
-    with rename_fields({"splitter": "judge", "splitter_args": "judge_args"}):
-        splitter = load_splitter(name, splitter_args=judge.judge_args, few_shots=judge.few_shots, cache=cache, **shared)
+    splitter = splitter_of(judge, cache)
     judging = None
     if compare is not None:
         # The address and the arguments are those of the model that splits, not of another one.

@@ -18,10 +18,10 @@ from radfact.io.columns import NAMES
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import Output
 from radfact.io.pairs import read_rows
-from radfact.judges.loading import load_splitter
+from radfact.judges.loading import splitter_of
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, flatten_split, locate_removed
-from radfact.options import only, rename_fields
+from radfact.options import only
 from radfact.progress import ProgressDisplay, parse_price
 from radfact.records import find_missing, is_missing
 
@@ -62,16 +62,7 @@ def split(
     read = read_rows(file, columns)
     rows = {key: row for key, (_, row, has_reference) in read.items() if has_reference}
     judge, token_price = judge.or_environment(), parse_price(price)
-    with rename_fields({"splitter": "judge", "splitter_args": "judge_args"}):
-        splitter = load_splitter(
-            judge.required_judge,
-            base_url=judge.base_url,
-            splitter_args=judge.judge_args,
-            few_shots=judge.few_shots,
-            concurrency=judge.concurrency,
-            max_invalid=judge.max_invalid,
-            cache=out.parent / "cache",
-        )
+    splitter = splitter_of(judge, out.parent / "cache")
     with ProgressDisplay(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
         new_rows, removed, failures, sentences = _split(rows, fields, splitter)
     console, removed_file = new_console(), out.with_name(f"{out.stem}.removed.jsonl")

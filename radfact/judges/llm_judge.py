@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.io.jsonl import read_text
-from radfact.judges.llm_splitter import PARAMETERS as SPLITTER_PARAMETERS
-from radfact.judges.llm_splitter import LLMSplitter, PromptedModel, load_split_examples
+from radfact.judges.llm_splitter import PromptedModel, load_llm_splitter
 from radfact.judges.offline_splitter import OfflineSplitter
 from radfact.judges.options import JudgeOptions
 from radfact.judges.prompt import (
@@ -177,19 +177,16 @@ class LLMJudge(PromptedModel):
         return counts | {name: self._counts[name] for name in ("evidence_dropped", "asked_again")}
 
 
-def load_llm_judge(name: str, options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
-    """Load the judge of the paper with the model PROVIDER:MODEL or vllm:PATH."""
+def load_llm_judge(options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
+    """Load the judge of the paper with the model PROVIDER:MODEL or vllm:PATH of options."""
     prompt = judge_prompt(options.few_shots, answer_format=options.answer_format, batch=options.batch)
     if options.system is not None:
         prompt = replace(prompt, system=_system_message(options.system), system_from=options.system.name)
     report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if options.batch == "report" else {}
     client = options.load_client({**PARAMETERS, **report_parameters}, cache)
-
-    def make_splitter() -> LLMSplitter:
-        # With a client of its own, which has another limit of tokens and a separate usage.
-        return LLMSplitter(name, options.load_client(SPLITTER_PARAMETERS, cache), load_split_examples())
-
-    return LLMJudge(name, client, prompt, make_splitter)
+    # The splitter has a client of its own, with another limit of tokens and a separate usage.
+    own_splitter = options.model_copy(update={"few_shots": None})
+    return LLMJudge(options.required_judge, client, prompt, partial(load_llm_splitter, own_splitter, cache))
 
 
 def judge_prompt(

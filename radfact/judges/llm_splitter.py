@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -18,6 +18,9 @@ from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
 from radfact.reader.segmentation import running_text
+
+if TYPE_CHECKING:
+    from radfact.judges.options import JudgeOptions
 
 # Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines.
 SYSTEM_MESSAGE = """\
@@ -224,3 +227,12 @@ class LLMSplitter(PromptedModel, ExplainingSplitter):
             for narrative in narratives
             if (text := running_text(narrative))
         }
+
+
+def load_llm_splitter(options: JudgeOptions, cache: Path | None = None) -> LLMSplitter:
+    """Load the splitter of the paper with the model and the few-shot examples of options."""
+    client = options.load_client(PARAMETERS, cache)
+    if options.few_shots is None:
+        return LLMSplitter(options.required_judge, client, load_split_examples())
+    examples = load_split_examples(options.few_shots)
+    return LLMSplitter(options.required_judge, client, examples, examples_from=options.few_shots.name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError, describe_choice
+from radfact.errors import ErrorCode, describe_choice
 from radfact.judges.callables import load_custom_judge
 from radfact.judges.options import JudgeOptions
-from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter, SplittingJudge
+from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter
 from radfact.llm.call_errors import option_error
 from radfact.options import rename_fields
 
@@ -38,13 +38,11 @@ def judge_of(options: JudgeOptions, cache: Path | None) -> Judge:
     name, judge_args = options.required_judge, options.judge_args
     kind, _, path = name.partition(":")
     if name in ("offline", "mock") or kind == "python":
-        for option in _MODEL_OPTIONS:
-            if getattr(options, option) != JudgeOptions.model_fields[option].default:
-                raise _unexpected_option(name, option)
+        _check_model_options(options)
     if name == "offline":
         from radfact.judges.offline import OfflineJudge
 
-        return OfflineJudge(_ontology_argument(judge_args, "judge_args"))
+        return OfflineJudge(_ontology_argument(judge_args))
     if name == "mock":
         from radfact.judges.callables import MockJudge
 
@@ -58,7 +56,7 @@ def judge_of(options: JudgeOptions, cache: Path | None) -> Judge:
         raise option_error(f"expected {known}, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
     from radfact.judges.llm_judge import load_llm_judge
 
-    return load_llm_judge(name, options, cache)
+    return load_llm_judge(options, cache)
 
 
 def load_splitter(
@@ -86,46 +84,49 @@ def load_splitter(
     Raises:
         InputError: an unknown name or provider, an option that does not fit the splitter, or a missing package.
     """
+    options: dict[str, Any] = {"judge": name, "judge_args": splitter_args, "base_url": base_url, "few_shots": few_shots}
+    options |= {"concurrency": concurrency, "max_invalid": max_invalid}
+    with rename_fields({"judge": "splitter", "judge_args": "splitter_args"}):
+        return splitter_of(JudgeOptions(**options), cache)
+
+
+def splitter_of(options: JudgeOptions, cache: Path | None) -> ExplainingSplitter:
+    """Load the splitter that options name as their judge, in this process."""
+    name = options.required_judge
+    provider, _, model = name.partition(":")
     if name == "offline":
         from radfact.judges.offline_splitter import OfflineSplitter
 
-        for option, value in (("base_url", base_url), ("few_shots", few_shots), ("concurrency", concurrency)):
-            if value is not None:
-                raise _unexpected_option(name, option)
-        arguments = dict(splitter_args or {})
+        _check_model_options(options)
+        arguments = dict(options.judge_args)
         keep = arguments.pop("keep_interpretations", False)
         if keep not in (True, False, "true", "false"):
             message = f"expected true or false, found {describe_choice(keep)}"
-            raise option_error(message, "splitter_args.keep_interpretations")
-        ontology = _ontology_argument(arguments, "splitter_args")
-        return OfflineSplitter(ontology, keep_interpretations=keep in (True, "true"))
-    provider, _, model_name = name.partition(":")
-    if not (provider and model_name) or provider == "python":
+            raise option_error(message, "judge_args.keep_interpretations")
+        return OfflineSplitter(_ontology_argument(arguments), keep_interpretations=keep in (True, "true"))
+    if not (provider and model) or provider == "python":
         message = f"expected offline, PROVIDER:MODEL as in openai:gpt-4o, or vllm:PATH, found '{name}'"
-        raise option_error(message, "splitter", ErrorCode.UNKNOWN_NAME)
-    from radfact.judges.llm_splitter import PARAMETERS, LLMSplitter, load_split_examples
+        raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME)
+    from radfact.judges.llm_splitter import load_llm_splitter
 
-    with rename_fields({"judge": "splitter", "judge_args": "splitter_args"}):
-        model: dict[str, Any] = {"base_url": base_url, "concurrency": concurrency, "max_invalid": max_invalid}
-        options = JudgeOptions(judge=name, judge_args=splitter_args or {}, **model)
-        client = options.load_client(PARAMETERS, cache)
-    if few_shots is None:
-        return LLMSplitter(name, client, load_split_examples())
-    return LLMSplitter(name, client, load_split_examples(few_shots), examples_from=few_shots.name)
+    return load_llm_splitter(options, cache)
 
 
 def default_splitter(judge: Judge) -> Splitter:
     """Return the splitter of the judge's own model or rules, or the offline splitter if the judge has none."""
-    return judge.make_splitter() if isinstance(judge, SplittingJudge) else load_splitter("offline")
+    make_own: Callable[[], Splitter] | None = getattr(judge, "make_splitter", None)
+    return make_own() if make_own else load_splitter("offline")
 
 
-def _unexpected_option(name: str, option: str) -> InputError:
-    message = f"expected no such option, since '{name}' is no language model; omit it or name a model"
-    return option_error(message, option, ErrorCode.CONFLICTING_OPTIONS)
+def _check_model_options(options: JudgeOptions) -> None:
+    for option in _MODEL_OPTIONS:
+        if getattr(options, option) != JudgeOptions.model_fields[option].default:
+            message = f"expected no such option, since '{options.judge}' is no language model; omit it or name a model"
+            raise option_error(message, option, ErrorCode.CONFLICTING_OPTIONS)
 
 
-def _ontology_argument(arguments: Mapping[str, Any], option: str) -> Path | str | None:
+def _ontology_argument(arguments: Mapping[str, Any]) -> Path | str | None:
     """Return the argument `ontology`, the only one of the offline judge and splitter."""
     if unknown := sorted(set(arguments) - {"ontology"}):
-        raise option_error(f"expected only 'ontology', found '{unknown[0]}'", f"{option}.{unknown[0]}")
+        raise option_error(f"expected only 'ontology', found '{unknown[0]}'", f"judge_args.{unknown[0]}")
     return arguments.get("ontology")

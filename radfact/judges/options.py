@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -154,13 +154,12 @@ class JudgeOptions(Options):
             cache: folder of the response cache of a model.
         """
         from radfact.judges import load_splitter
-        from radfact.judges.protocol import SplittingJudge
 
         if self.engine == "ray":
             from radfact.judges.ray import RaySplitter
 
             return RaySplitter(self, cache)
-        make_own = judge.make_splitter if isinstance(judge, SplittingJudge) else None
+        make_own: Callable[[], Splitter] | None = getattr(judge, "make_splitter", None)
         own_options = [option for option in ("splitter_args", "splitter_few_shots") if getattr(self, option)]
         if make_own and self.splitter in (None, self.judge) and not own_options:
             return make_own()

@@ -46,7 +46,11 @@ class Verdict:
 
 @runtime_checkable
 class Judge(Protocol):
-    """Decides whether sentences follow from reports (MAIRA-2, section RadFact)."""
+    """Decides whether sentences follow from reports (MAIRA-2, section RadFact).
+
+    A judge may also have a method `make_splitter()`, which returns a `Splitter` of the same model or rules, with a
+    usage of its own.
+    """
 
     name: str
 
@@ -82,19 +86,6 @@ class Splitter(Protocol):
 
     def usage(self) -> dict[str, int]:
         """Return the cost so far, as in `Judge.usage`."""
-        ...
-
-
-@runtime_checkable
-class SplittingJudge(Judge, Protocol):
-    """A judge with a splitter of the same model or rules."""
-
-    def make_splitter(self) -> Splitter:
-        """Return the splitter, with a usage of its own.
-
-        Raises:
-            InputError: something that the splitter needs is missing.
-        """
         ...
 
 
