@@ -21,7 +21,7 @@ Examples = Literal["turns", "prompt", "none"]
 """How the published examples are sent: as turns of the conversation, within the instructions, or not at all."""
 
 # The paper prints a space where this accepts any whitespace: a line break after a full stop also ends a line.
-_LINE_END = re.compile(r"(?<!\d)\.(?!\d|$)\s")
+_LINE_END = re.compile(r"(?<=\.\s)(?<!\d\.\s)")
 _EXAMPLE = re.compile(
     r"Generated Text: (?P<lines>.*?)\n\nGround Truth Text: (?P<reference>.*?)\n\nCorrections:\n(?P<corrections>.*?)\n"
     r"(?=\nExample|\Z)",
@@ -34,12 +34,8 @@ def split_lines(report: str) -> tuple[str, ...]:
 
     A full stop after a digit ends no line, and two become one, as in the authors' code (FineRadScore, appendix A).
     """
-    lines, start = [], 0
-    report = report.strip()
-    for match in _LINE_END.finditer(report):
-        lines.append(report[start : match.end()])
-        start = match.end()
-    return tuple(line.strip().replace("..", ".") for line in (*lines, report[start:]) if line.strip(" ."))
+    lines = _LINE_END.split(report.strip())
+    return tuple(line.strip().replace("..", ".") for line in lines if line.strip(" ."))
 
 
 @cache
@@ -82,13 +78,13 @@ class FineRadScore(LLMMetric[Corrections]):
         super().__init__(client)
         self.examples = examples
         instructions = load_prompt("fineradscore")
+        conversations: Mapping[Examples, tuple[Message, ...]] = {
+            "turns": (("system", instructions), *_example_turns()),
+            "prompt": (("system", instructions + load_prompt("fineradscore_few_shot")),),
+            "none": (),
+        }
+        self._prefix = PromptPrefix(conversations[examples])
         self._zero_shot = instructions + load_prompt("fineradscore_zero_shot") if examples == "none" else ""
-        messages: tuple[Message, ...] = ()
-        if examples == "turns":
-            messages = (("system", instructions), *_example_turns())
-        elif examples == "prompt":
-            messages = (("system", instructions + load_prompt("fineradscore_few_shot")),)
-        self._prefix = PromptPrefix(messages)
 
     def request(self, candidate: str, reference: str) -> ChatRequest[Corrections]:
         return self.request_for_lines(split_lines(candidate), reference)

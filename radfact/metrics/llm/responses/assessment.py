@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm.response_text import bodies, read_data, strip_reasoning
 from radfact.metrics.llm.responses.accuracy_score import SCORE_TITLE, parse_accuracy_score
-from radfact.metrics.llm.responses.counts import COUNT_KEYS, parse_count, states_none, strip_markup
+from radfact.metrics.llm.responses.counts import COUNT_KEYS, parse_count, read_count, states_none, strip_markup
 
 T = TypeVar("T")
 
@@ -36,10 +36,8 @@ _SECTION_NAMES: Mapping[Section, str] = {
     "score": r"(?:overall[\s_-]+)?(?:accuracy[\s_-]+)?score",
 }
 _ANY_SECTION = "|".join(f"(?P<{section}>{name})" for section, name in _SECTION_NAMES.items())
-_BRACKETED_HEADER = re.compile(rf"^\W*\[\s*(?:{_ANY_SECTION})\s*\]\s*[:：]?(?P<rest>.*)$", re.IGNORECASE)
-_BARE_HEADER = re.compile(
-    rf"^\W*(?:\d[.)]\s*)?(?:{_ANY_SECTION})\s*(?:[:：](?P<rest>.*)|(?P<count>\(\d+\).*)|)$", re.IGNORECASE
-)
+_BRACKETED_HEADER = re.compile(rf"\W*\[\s*(?:{_ANY_SECTION})\s*\]\s*[:：]?", re.IGNORECASE)
+_BARE_HEADER = re.compile(rf"\W*(?:\d[.)]\s*)?(?:{_ANY_SECTION})\s*(?:[:：]|(?=\(\d+\))|$)", re.IGNORECASE)
 _INLINE_HEADER = re.compile(rf"(?<=\S)[ \t]*(?=\[\s*(?:{'|'.join(_SECTION_NAMES.values())})\s*\]\W*:)", re.IGNORECASE)
 _JSON_TITLE = re.compile(
     r"^(?:number[\s_-]+of[\s_-]+)?(?:clinically[\s_-]+)?((?:in)?significant)(?:[\s_-]+errors?)?(?:[\s_-]+by[\s_-]+type)?$",
@@ -162,7 +160,7 @@ def parse_sections(text: str) -> Sections:
         has_headers = any(_BRACKETED_HEADER.match(strip_markup(line)) for line in body.splitlines())
         start, end = body.find("{"), body.rfind("}")
         if start >= 0 and not has_headers:
-            for section, values in json_sections(read_data(body[start : end + 1])).items():
+            for section, values in _json_sections(read_data(body[start : end + 1])).items():
                 sections.setdefault(section, []).extend(values)
     if sections:
         return sections
@@ -173,7 +171,7 @@ def parse_sections(text: str) -> Sections:
     return sections
 
 
-def json_sections(data: Any) -> dict[Section, list[Any]]:
+def _json_sections(data: Any) -> Sections:
     if not isinstance(data, dict):
         return {}
     sections: dict[Section, list[Any]] = {}
@@ -183,36 +181,38 @@ def json_sections(data: Any) -> dict[Section, list[Any]]:
             sections.setdefault(_section_of(match), []).append(value)
     if sections.keys() & {"significant", "insignificant", "matched"}:
         return sections
-    inner = [part for value in data.values() if (part := json_sections(value))]
+    inner = [part for value in data.values() if (part := _json_sections(value))]
     return inner[0] if len(inner) == 1 else {}
 
 
-def _text_sections(lines: Sequence[str]) -> dict[Section, list[Any]]:
+def _text_sections(lines: Sequence[str]) -> Sections:
     bracketed = {_section_of(match) for line in lines if (match := _BRACKETED_HEADER.match(line))}
     sections: dict[Section, list[list[str]]] = {}
     body: list[str] = []
     for line in lines:
-        match = _BRACKETED_HEADER.match(line)
-        if match is None and (match := _BARE_HEADER.match(line)):
-            section = _section_of(match)
+        header = _BRACKETED_HEADER.match(line)
+        if header is None and (header := _BARE_HEADER.match(line)):
+            section = _section_of(header)
             is_prose = section in bracketed or (section == "score" and "matched" not in sections)
             # Each error may have an explanation of its own.
             is_detail = section == "explanation" and not sections.keys().isdisjoint(("significant", "insignificant"))
-            match = None if is_prose or is_detail else match
-        if match is None:
+            header = None if is_prose or is_detail else header
+        if header is None:
             body.append(line)
-            continue
-        groups = match.groupdict()
-        body = [groups.get("rest") or groups.get("count") or ""]
-        sections.setdefault(_section_of(match), []).append(body)
-    # Leading spaces are kept: they tell the level of the first line in its list.
-    texts = {section: ["\n".join(body).rstrip() for body in occurrences] for section, occurrences in sections.items()}
-    filled = {section: [text for text in texts[section] if not _PLACEHOLDER.search(text)] for section in texts}
-    return {section: bodies for section, bodies in filled.items() if bodies}
+        else:
+            body = [line[header.end() :]]
+            sections.setdefault(_section_of(header), []).append(body)
+    filled: dict[Section, list[str]] = {}
+    for section, occurrences in sections.items():
+        # Leading spaces are kept: they tell the level of the first line in its list.
+        texts = ["\n".join(body).rstrip() for body in occurrences]
+        if texts := [text for text in texts if not _PLACEHOLDER.search(text)]:
+            filled[section] = texts
+    return filled
 
 
-def _section_of(match: re.Match[str]) -> Section:
-    return next(section for section in SECTION_TITLES if match[section] is not None)
+def _section_of(header: re.Match[str]) -> Section:
+    return cast(Section, header.lastgroup)
 
 
 def parse_errors(
@@ -292,12 +292,13 @@ def _json_entries(value: Any) -> list[tuple[str, Any]]:
         entries = _text_entries("\n".join(map(strip_markup, value)))
     else:
         entries = [(_letter_of(key), item) for key, item in map(_json_item, value)]
-    if len(entries) != len(value) or not all(_is_error(*entry) for entry in entries):
+    errors = [_error_of(*entry) for entry in entries]
+    if len(entries) != len(value) or None in errors:
         return entries
-    errors: dict[str, list[Any]] = {}
-    for letter, error in entries:
-        errors.setdefault(letter, []).append(_error_text(letter, error))
-    return list(errors.items())
+    by_letter: dict[str, list[Any]] = {}
+    for (letter, _), error in zip(entries, errors, strict=True):
+        by_letter.setdefault(letter, []).append(error)
+    return list(by_letter.items())
 
 
 def _json_item(item: Any) -> tuple[Any, Any]:
@@ -312,34 +313,20 @@ def _json_item(item: Any) -> tuple[Any, Any]:
 
 def _letter_of(key: Any) -> str:
     name = strip_markup(str(key)).strip()
-    match = (name.lower(),) if name.lower() in ERROR_CATEGORIES else _match_letter(f"{name} ") or _match_name(name)
+    if name.lower() in ERROR_CATEGORIES:
+        return name.lower()
+    match = _match_letter(f"{name} ") or _match_name(name)
     if match is None:
         raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
     return match[0]
 
 
-def _is_error(letter: str, item: Any) -> bool:
-    """Return whether an item describes one error, without a number of errors."""
+def _error_of(letter: str, item: Any) -> Any:
+    """Return the error that an item describes, without its category; None if it has a number of errors, or no error."""
     if isinstance(item, dict):
         texts = [text for key, text in item.items() if str(key).lower() not in COUNT_KEYS and isinstance(text, str)]
-        return 0 < len(texts) == len(item) and not any(_has_count(text, "errors") for text in texts)
-    return isinstance(item, str) and (not _without_category(item) or not _has_count(item, ERROR_CATEGORIES[letter]))
-
-
-def _has_count(text: str, name: str) -> bool:
-    try:
-        parse_count(text, name=name, may_be_empty=True)
-    except ValueError:
-        return False
-    return True
-
-
-def _without_category(text: str) -> str:
-    return (text.partition(":")[2] if _CATEGORY.match(text) else text).strip(" .-–—\n")
-
-
-def _error_text(letter: str, error: Any) -> Any:
-    text = error if isinstance(error, dict) else _without_category(error)
-    if not text:
-        raise ValueError(f"({letter}) has neither a number nor an error; write the number of its errors first")
-    return text
+        is_error = 0 < len(texts) == len(item) and not any(read_count(text, name="errors") for text in texts)
+        return item if is_error else None
+    if not isinstance(item, str) or read_count(item, name=ERROR_CATEGORIES[letter]):
+        return None
+    return (item.partition(":")[2] if _CATEGORY.match(item) else item).strip(" .-–—\n") or None

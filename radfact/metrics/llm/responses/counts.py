@@ -26,7 +26,6 @@ ZERO = CountedItems(0)
 
 _WIDE_CHARACTERS = str.maketrans("：．；（）０１２３４５６７８９。", ":.;()0123456789.")
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_NUMBER_BY_WORD = {word: number for number, word in enumerate(_NUMBER_WORDS)}
 _ANY_NUMBER_WORD = "|".join(_NUMBER_WORDS)
 _ANY_ORDINAL = "first|second|third|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)th"
 _NOUN = (
@@ -38,11 +37,11 @@ _NUMBER = re.compile(
     rf"(?P<word>{_ANY_NUMBER_WORD})(?=\s*[.;:,()\]]|\s+[-–—]\s|\s*$|\s*\n|\s+{_NOUN}))(?P<rest>.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_NUMBER_END = re.compile(rf"\s*(?:\)|\])?(?:\s+{_NOUN})?\s*(?:[.;:,)\]]+|\(|[-–—](?=\s)|$|\n)", re.IGNORECASE)
-_NOUN_AFTER_NUMBER = re.compile(rf"\s+{_NOUN}", re.IGNORECASE)
-_TEXT_AFTER_NUMBER = re.compile(
+_AFTER_NUMBER = re.compile(
+    rf"(?i:\s*(?:\)|\])?(?:\s+{_NOUN})?\s*(?:[.;:,)\]]+|\(|[-–—](?=\s)|$|\n)|\s+{_NOUN})|"
     r"\s*(?=[A-Z\"'“‘])|\s+(?=(?:the|a|an|candidate|reference|missing|missed|mentions|omits|no)\b)"
 )
+"""The end of a number that is a count, or the beginning of the items after it."""
 _UNIT_AFTER_NUMBER = re.compile(
     r"\s*(?:cm|mm|m|of|to|or|and|by|out|x(?=\s*[0-9])|days?|weeks?|months?|years?|views?)\b"
 )
@@ -99,18 +98,20 @@ def states_none(text: str) -> bool:
     return _NUMBERED_NAME.match(text) is None and _NONE.fullmatch(sentence) is not None
 
 
-def parse_count(value: Any, *, name: str | None = None, may_be_empty: bool = False, place: str = "") -> CountedItems:
+def parse_count(value: Any, *, name: str = "", may_be_empty: bool = False, place: str = "") -> CountedItems:
     """Parse how many errors or findings a response states; errors begin with the place of the value."""
-    required = not may_be_empty
-    if not isinstance(value, str):
-        counted = _parse_json(value)
-    else:
-        text = "\n".join(line for line in value.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
-        counted = _parse_text(text, required) if name is None else _parse_named_text(text, name, required)
+    counted = read_count(value, name=name, may_be_empty=may_be_empty)
     if counted is None:
-        example = "1. ..." if name is None else f"{name}: 1. ..."
-        raise ValueError(f"{place} has no number; write it first, as in '{example}'".lstrip())
+        raise ValueError(f"{place} has no number; write it first, as in '{name and f'{name}: '}1. ...'".lstrip())
     return counted
+
+
+def read_count(value: Any, *, name: str = "", may_be_empty: bool = True) -> CountedItems | None:
+    """Read a count and the items after it; None if there is none."""
+    if not isinstance(value, str):
+        return _parse_json(value)
+    text = "\n".join(line for line in value.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
+    return _parse_named_text(text, name, not may_be_empty) if name else _parse_text(text, not may_be_empty)
 
 
 def _parse_json(value: Any) -> CountedItems | None:
@@ -189,9 +190,9 @@ def _parse_number(text: str) -> CountedItems | None:
     match = _NUMBER.match(text)
     if match is None:
         return None
-    count = int(match["digits"]) if match["digits"] else _NUMBER_BY_WORD[match["word"].lower()]
+    count = int(match["digits"]) if match["digits"] else _NUMBER_WORDS.index(match["word"].lower())
     rest = match["rest"]
-    if end := _NUMBER_END.match(rest) or _NOUN_AFTER_NUMBER.match(rest) or _TEXT_AFTER_NUMBER.match(rest):
+    if end := _AFTER_NUMBER.match(rest):
         text = rest[end.end() :]
         return CountedItems(count, _split_items(text.removesuffix(")") if end[0].endswith("(") else text))
     # "1 pleural effusion" may be a count and an error, "2 nodules described as large" is not.
@@ -227,10 +228,10 @@ def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: b
         return None
     if any(_COUNT_FIELD.match(item) for item in items):
         return _parse_fields(items, [text for _, text in bullets])
-    if any("count".startswith(item.lower()) for item in items):  # A response may end within "Count: 0".
-        return None
     field = _KNOWN_FIELD if may_have_names else _ANY_FIELD
-    return None if any(field.match(item) for item in items) else _count_items(items)
+    # A response may end within "Count: 0".
+    is_one_item = any(field.match(item) or "count".startswith(item.lower()) for item in items)
+    return None if is_one_item else _count_items(items)
 
 
 def _parse_fields(items: Sequence[str], lines: Sequence[str]) -> CountedItems | None:

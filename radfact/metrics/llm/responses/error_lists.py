@@ -8,9 +8,8 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.responses.counts import strip_markup
 
-_KINDS = ("significant", "insignificant")
 _HEADER = re.compile(
-    r"number\s+of\s+clinically\s+(?P<kind>significant|insignificant)\s+errors\s+by\s+type[\"']?\s*:", re.IGNORECASE
+    r"number\s+of\s+clinically\s+(significant|insignificant)\s+errors\s+by\s+type[\"']?\s*:", re.IGNORECASE
 )
 _FENCE = re.compile(r"^[ \t]*```[\w-]*[ \t]*$", re.MULTILINE)
 _QUOTE = r"[\"'“”‘’]?"
@@ -32,15 +31,13 @@ def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
     """
     response = _FENCE.sub("", strip_reasoning(text))
     response = "\n".join(strip_markup(line) for line in response.splitlines())
-    headers = list(_HEADER.finditer(response))
-    starts = [*(header.start() for header in headers), len(response)]
+    _, *parts = _HEADER.split(response)
     lists: dict[str, dict[str, int]] = {}
-    for header, end in zip(headers, starts[1:], strict=True):
-        kind = header["kind"].lower()
-        counts = _parse_list(response[header.end() : end], kind)
+    for kind, body in zip(map(str.lower, parts[::2]), parts[1::2], strict=True):
+        counts = _parse_list(body, kind)
         if lists.setdefault(kind, counts) != counts:
             raise ValueError(f"it has two lists of clinically {kind} errors that differ; give one")
-    for kind in _KINDS:
+    for kind in ("significant", "insignificant"):
         if kind not in lists:
             raise ValueError(f"it has no line 'Number of clinically {kind} errors by type: [(A, n_A), ...]'")
     return lists
