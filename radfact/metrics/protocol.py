@@ -206,7 +206,7 @@ class Metric(ABC):
         """
         if cls.requirements.judge == "model":
             return cls(resources.client(cls.parameters, cls.name), **arguments)  # type: ignore[call-arg]
-        return cls(*resources.weights.find_all(cls.requirements), **arguments)
+        return cls(*resources.find_weights(cls.requirements), **arguments)
 
     def plan(self, pairs: Sequence[Any]) -> dict[str, RequestPlan]:
         """Count the requests to models that `score` would send, by role, without sending any.

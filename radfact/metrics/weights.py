@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,3 +48,11 @@ def catalog() -> Mapping[str, WeightsEntry]:
         files = tuple(WeightsFile(**file) for file in fields.pop("files"))
         entries[name] = WeightsEntry(name=name, files=files, **fields)
     return entries
+
+
+def find_lack(folder: Path, files: Sequence[str]) -> str | None:
+    """Return which file a folder of weights lacks, if any; names separated by `|` are alternatives."""
+    for names in files:
+        if not any((folder / name).exists() for name in names.split("|")):
+            return f"{folder} has no {names.replace('|', ' or ')}"
+    return None

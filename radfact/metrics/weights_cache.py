@@ -19,9 +19,8 @@ from radfact.errors import ErrorCode, InputError, RunError, suggest_name
 from radfact.io.download import OnProgress, download, file_sha256
 from radfact.io.jsonl import read_json, write_json
 from radfact.io.outputs import Output, lock_output, replace_folder
-from radfact.metrics.protocol import Requirements
-from radfact.metrics.registry import MissingRequirementError, Weights, entries
-from radfact.metrics.weights import WeightsEntry, WeightsFile, catalog
+from radfact.metrics.registry import entries
+from radfact.metrics.weights import WeightsEntry, WeightsFile, catalog, find_lack
 
 RECORD = ".weights.json"
 DOWNLOADS = "downloads"
@@ -174,11 +173,8 @@ def _install(entry: WeightsEntry, downloads: Path, folder: Path, digests: Mappin
     sources = {file.url: digests[file.path] for file in entry.files}
     write_json(folder / RECORD, {"sources": sources, "files": recorded})
     for metric in metrics_with(entry.name):
-        required = entries()[metric].declared.requirements.weights[entry.name]
-        try:
-            Weights({entry.name: folder}).find_all(Requirements(weights={entry.name: required}))
-        except MissingRequirementError as error:
-            raise RunError(f"{entry.name}: the source has other files than expected: {error.remedy}") from None
+        if lack := find_lack(folder, entries()[metric].declared.requirements.weights[entry.name]):
+            raise RunError(f"{entry.name}: the source has other files than expected: {lack}")
 
 
 def _unpack(archive: Path, inner: str, folder: Path) -> None:
@@ -206,12 +202,11 @@ def _read_record(folder: Path) -> dict[str, dict[str, str]]:
     if not path.exists():
         return {"sources": {}, "files": {}}
     record = read_json(path)
-    if not isinstance(record, dict):
-        raise InputError("expected an object", code=ErrorCode.INVALID_FORMAT, file=path)
     for name in ("sources", "files"):
-        if not isinstance(record.get(name), dict) or not all(isinstance(item, str) for item in record[name].values()):
+        checksums = record.get(name) if isinstance(record, dict) else None
+        if not isinstance(checksums, dict) or not all(isinstance(item, str) for item in checksums.values()):
             raise InputError("expected checksums by name", code=ErrorCode.INVALID_FORMAT, file=path, field=name)
-    return record
+    return record  # type: ignore[no-any-return]
 
 
 def _is_complete(entry: WeightsEntry, folder: Path) -> bool:

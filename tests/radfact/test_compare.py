@@ -322,7 +322,7 @@ def test_scores_of_different_variants_are_not_compared(tmp_path: Path) -> None:
 def test_refused_variants(metrics: Any, compat: list[str], error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [fixed_metric("part", [1.0])] * 3
     monkeypatch.setattr(InverseRadCliQ, "create", classmethod(lambda cls, _: cls(*parts)))
-    monkeypatch.setattr("radfact.metrics.registry.Weights.find_all", lambda *_: [])
+    monkeypatch.setattr("radfact.metrics.resources.MetricResources.find_weights", lambda *_: [])
     with raises(error):
         evaluate(REPORTS, metrics, compat=compat)
 

@@ -116,7 +116,7 @@ class RadGraph(Metric):
     @classmethod
     def create(cls, resources: MetricResources) -> Self:  # type: ignore[override]
         """Create the metric with the model in the folder of weights."""
-        return cls(load_radgraph(*resources.weights.find_all(cls.requirements)))
+        return cls(load_radgraph(*resources.find_weights(cls.requirements)))
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs from 0 to 1, with both graphs as details."""
