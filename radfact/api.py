@@ -207,7 +207,7 @@ class MetricSet:
                     for number in range(1, repeat if has_model else 1):
                         with use_repeat(number):
                             results.append(score_pairs(metric, pairs))
-                    result = results[0] if len(results) == 1 else combine_repeats(metric, results)
+                    result = results[0] if len(results) == 1 else combine_repeats(metric, results, len(pairs))
                     if is_strict:
                         result = _check_values(result, selection, len(pairs))
                     summaries = metric.aggregate(

@@ -122,6 +122,14 @@ class MetricResult:
     repeats: Repeats | None = None
 
 
+def group_by_counts(pooled: Mapping[str, PooledScore]) -> list[tuple[list[str], Counts]]:
+    """Return the names of scores that have the same counts, and these counts, which are resampled at once."""
+    groups: dict[int, list[str]] = {}
+    for name, score in pooled.items():
+        groups.setdefault(id(score.counts), []).append(name)
+    return [(names, pooled[names[0]].counts) for names in groups.values()]
+
+
 def _expand(result: MetricResult, places: Sequence[int], skipped: Mapping[int, str]) -> MetricResult:
     """Return the result of the pairs at `places` as that of all pairs, of which others were skipped for a reason."""
     count = len(places) + len(skipped)
@@ -253,14 +261,8 @@ class Metric(ABC):
         draws: dict[str, Any] = {"replicates": replicates, "seed": seed, "clusters": clusters}
         means = {name: result.values[name] for name in names if name not in result.pooled}
         summaries = summarize(means, **draws) if means else {}
-        by_counts: dict[int, dict[str, PooledScore]] = {}
-        for name in names:
-            if name in result.pooled:
-                by_counts.setdefault(id(result.pooled[name].counts), {})[name] = result.pooled[name]
-        for group in by_counts.values():
-            counts = next(iter(group.values())).counts
-            functions = {name: pooled.value for name, pooled in group.items()}
-            summaries |= summarize_counts(counts, functions, **draws)
+        for group, counts in group_by_counts({name: result.pooled[name] for name in names if name in result.pooled}):
+            summaries |= summarize_counts(counts, {name: result.pooled[name].value for name in group}, **draws)
         return summaries
 
     def describe(self) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import getattr_static
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError, suggest_name
@@ -147,7 +148,7 @@ class MetricEntry:
         """Signature of the class or function that creates the metric; None if there is none."""
         loaded = self.load()
         # A class that overrides `create` takes the arguments of that method.
-        if _is_metric_class(loaded) and loaded.create.__func__ is not Metric.create.__func__:
+        if _is_metric_class(loaded) and getattr_static(loaded, "create") is not getattr_static(Metric, "create"):
             loaded = loaded.create
         with suppress(TypeError, ValueError):  # A metric, or a callable of an extension module without signature
             return inspect.signature(loaded)

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats, group_by_counts
 
 
-def combine_repeats(metric: Metric, results: Sequence[MetricResult]) -> MetricResult:
-    """Average the results of repeats: each sample over the repeats that scored it."""
+def combine_repeats(metric: Metric, results: Sequence[MetricResult], count: int) -> MetricResult:
+    """Average the results of repeats on `count` samples: each sample over the repeats that scored it."""
     first = results[0]
     stacked = {name: np.array([result.values[name] for result in results], dtype=np.float64) for name in first.values}
     pooled: dict[str, PooledScore] = {}
-    tables: dict[int, NDArray[np.float64]] = {}
-    for name, score in first.pooled.items():
-        # Scores of the same counts stay together, so that they are resampled at once.
-        counts = tables.setdefault(
-            id(score.counts), _mean(np.stack([result.pooled[name].counts for result in results]))
-        )
-        pooled[name] = PooledScore(counts, score.value)
-    columns = [np.asarray(column) for column in first.values.values()] or [
-        score.counts for score in first.pooled.values()
-    ]
-    failed = np.zeros(len(columns[0]), dtype=np.int64)
-    for result in results:
-        failed[list(result.failures)] += 1
+    for group, _ in group_by_counts(first.pooled):
+        counts = _mean(np.stack([result.pooled[group[0]].counts for result in results]))
+        pooled |= {name: PooledScore(counts, first.pooled[name].value) for name in group}
+    failed = Counter(place for result in results for place in result.failures)
     names = list(metric.scores)
     points = [metric.aggregate(result, names, replicates=0, seed=0) for result in results]
     return MetricResult(
         {name: _mean(values).tolist() for name, values in stacked.items()},
         pooled=pooled,
-        details=[_details(results, stacked, index) for index in range(len(failed))],
+        details=[_details(results, stacked, index) for index in range(count)],
         failures={index: reason for index, reason in first.failures.items() if failed[index] == len(results)},
         usage=_sum([result.usage for result in results]),
         usage_by_role={
@@ -46,15 +38,14 @@ def combine_repeats(metric: Metric, results: Sequence[MetricResult]) -> MetricRe
         repeats=Repeats(
             len(results),
             {name: _deviation([summaries[name].point for summaries in points]) for name in names},
-            int(((failed > 0) & (failed < len(results))).sum()),
+            sum(number < len(results) for number in failed.values()),
         ),
     )
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = ~np.isnan(values)
-    sums, counts = np.where(known, values, 0.0).sum(axis=0), known.sum(axis=0)
-    means: NDArray[np.float64] = np.divide(sums, counts, out=np.full(sums.shape, math.nan), where=counts > 0)
+    with np.errstate(invalid="ignore"):  # No repeat has a value.
+        means: NDArray[np.float64] = np.nansum(values, axis=0) / (~np.isnan(values)).sum(axis=0)
     return means
 
 

@@ -81,7 +81,8 @@ class MetricResources:
         self.radfact = dict(radfact or {})
         self.repeat = RepeatOptions(repeat=repeat).repeat
         self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
-        self._weights, self._weight_roots = (weights, ()) if isinstance(weights, Mapping) else ({}, weights)
+        self._weights = weights if isinstance(weights, Mapping) else {}
+        self._weight_roots = () if isinstance(weights, Mapping) else weights
         _check_names(self._weights)
         self.needs_splitter = True
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
@@ -95,11 +96,8 @@ class MetricResources:
 
     def metric(self, entry: MetricEntry) -> Metric:
         """Return the metric of an entry, the same object on every call."""
-        if entry not in self._metrics:
-            self._metrics[entry] = self._create(entry)
-        return self._metrics[entry]
-
-    def _create(self, entry: MetricEntry) -> Metric:
+        if entry in self._metrics:
+            return self._metrics[entry]
         factory, arguments = entry.load(), self.metric_args.get(entry.name, {})
         is_class, requirements = isinstance(factory, type) and issubclass(factory, Metric), entry.declared.requirements
         _check_packages(requirements)
@@ -117,7 +115,8 @@ class MetricResources:
         if requirements.weights and requirements.judge is None:
             # Other metrics may combine this one.
             metric.score = _remember_last(metric.score)
-        return metric
+        self._metrics[entry] = metric
+        return self._metrics[entry]
 
     def find_fault(self, entry: MetricEntry) -> InputError | None:
         """Return what prevents the creation of a metric, if anything; no weights are loaded to find out."""

@@ -11,7 +11,7 @@ from typing import Any
 from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
-from radfact.metrics.protocol import Metric, MetricResult, directions_of
+from radfact.metrics.protocol import Metric, MetricResult, directions_of, group_by_counts
 from radfact.records import Pair
 from radfact.results.evaluation import EvaluationResult, MetricRun, json_number
 from radfact.results.schema import METRICS_FOLDER, RADFACT, VERSION, MetricFile, MetricRecord, ScoreRecord, ScoresFile
@@ -82,10 +82,7 @@ def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> No
 
 def _write_metric(path: Path, metric: Metric, result: MetricResult, pairs: Sequence[Pair]) -> None:
     """Write the result of a metric to files with the suffixes `.jsonl` and `.json`."""
-    groups: dict[int, list[str]] = {}
-    for name, pooled in result.pooled.items():
-        groups.setdefault(id(pooled.counts), []).append(name)
-    tables = [result.pooled[names[0]].counts for names in groups.values()]
+    groups = group_by_counts(result.pooled)
 
     def rows() -> Iterator[dict[str, Any]]:
         for index, pair in enumerate(pairs):
@@ -95,7 +92,7 @@ def _write_metric(path: Path, metric: Metric, result: MetricResult, pairs: Seque
             yield {
                 "sample_id": pair.sample_id,
                 "scores": {name: json_number(column[index]) for name, column in result.values.items()},
-                "counts": [list(map(json_number, table[index])) for table in tables],
+                "counts": [list(map(json_number, counts[index])) for _, counts in groups],
                 "failure": result.failures.get(index),
                 "details": details,
             }
@@ -103,7 +100,7 @@ def _write_metric(path: Path, metric: Metric, result: MetricResult, pairs: Seque
     write_jsonl(path.with_name(f"{path.name}.jsonl"), rows())
     file = MetricFile(
         scores=directions_of(metric),
-        pooled=list(groups.values()),
+        pooled=[names for names, _ in groups],
         usage=dict(result.usage),
         usage_by_role={role: dict(usage) for role, usage in result.usage_by_role.items()},
         counts=dict(result.counts),

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from radfact.errors import ErrorCode, InputError
 from radfact.languages import Language
 from radfact.metrics.classical.encoder import Encoder
-from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements
 from radfact.records import TextPair
-from radfact.statistics.bootstrap import CountsFunction
+from radfact.statistics.bootstrap import CountsFunction, Direction
 
 CLASSES = (
     *("Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation"),
@@ -44,17 +44,21 @@ def confusion_counts(
 
 def macro_f1(counts: Counts, classes: Sequence[int]) -> float:
     """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn."""
-    tp, fp, fn, _ = _select(counts, classes)
-    total = 2 * tp + fp + fn
-    return float(np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0).mean())
+    return float(_f1_by_class(counts, classes).mean())
 
 
 def weighted_f1(counts: Counts, classes: Sequence[int]) -> float:
     """Compute the mean F1 of classes, weighted by the references that have the finding; NaN without any."""
+    tp, _, fn, _ = _select(counts, classes)
+    support = tp + fn
+    return _ratio(float((_f1_by_class(counts, classes) * support).sum()), float(support.sum()))
+
+
+def _f1_by_class(counts: Counts, classes: Sequence[int]) -> Counts:
     tp, fp, fn, _ = _select(counts, classes)
-    total, support = 2 * tp + fp + fn, tp + fn
-    f1 = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
-    return _ratio(float((f1 * support).sum()), float(support.sum()))
+    total = 2 * tp + fp + fn
+    f1: Counts = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
+    return f1
 
 
 def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
@@ -121,11 +125,7 @@ class CheXbert(Metric):
 
     name = "chexbert"
     measures = "agreement on 14 findings, and similarity of their embeddings"
-    scores: Mapping[str, Score] = {
-        **{name: Score("higher", "agreement on findings") for name in _POOLED if name not in _PLUS},
-        **{name: Score("higher", "agreement on findings, uncertain as positive") for name in _PLUS},
-        "chexbert_similarity": Score("higher", "cosine similarity of the embeddings"),
-    }
+    scores: Mapping[str, Direction] = dict.fromkeys((*_POOLED, "chexbert_similarity"), "higher")
     main_scores = ("chexbert_similarity",)
     requirements = Requirements(packages=("torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of BERT"
@@ -161,7 +161,7 @@ class RrgCheXbert(CheXbert):
     variant = "rrg"
     difference = "uncertain counts as positive; adds means weighted by the number of references with the finding"
     source = "F1CheXbert 0.0.2, RadEval 2.2"
-    scores: Mapping[str, Score] = {name: Score("higher", "agreement on findings") for name in _RRG}
+    scores: Mapping[str, Direction] = dict.fromkeys(_RRG, "higher")
     main_scores = ("chexbert_micro_f1_5.rrg",)
     pooled = _RRG
     dataset_scores = frozenset(_RRG)

@@ -19,17 +19,17 @@ class Encoder:
         self._batch_size, self._max_tokens = batch_size, max_tokens
 
     @classmethod
-    def load(cls, factory: Any, folder: Path, *, batch_size: int, max_tokens: int) -> Encoder:
-        """Load a model in 32 bits and its tokenizer from a folder alone."""
+    def load(cls, kind: str, folder: Path, *, batch_size: int, max_tokens: int) -> Encoder:
+        """Load a model in 32 bits, by a class of transformers, and its tokenizer from a folder alone."""
         import torch
+        import transformers
         from safetensors import SafetensorError
-        from transformers import AutoTokenizer
 
         try:
-            model, loaded = factory.from_pretrained(
+            model, loaded = getattr(transformers, kind).from_pretrained(
                 str(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"cannot be loaded: {reason:.200}", code=ErrorCode.INVALID_FORMAT, file=folder) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from radfact.statistics.bootstrap import harmonic_mean
 
 TYPES = ("ABNORMALITY", "ANATOMY", "DISEASE", "NON-ABNORMALITY", "NON-DISEASE")
 """Types of entities; NON- marks a finding that the report denies."""
+_IS_FINDING = np.array([name != "ANATOMY" for name in TYPES])
+_IS_DENIED = np.array([name.startswith("NON-") for name in TYPES])
 
 AFFINITY = np.array(
     [
@@ -57,9 +59,6 @@ class Entities:
     types: NDArray[np.int_]
     embeddings: NDArray[np.float64]
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
 
 @dataclass(frozen=True, slots=True)
 class Matches:
@@ -77,10 +76,7 @@ def match_entities(entities: Entities, others: Entities, *, penalty: float = PEN
     cosines = (entities.embeddings @ others.embeddings.T).round(9)  # (entities, others)
     indices = cosines.argmax(axis=1)
     types, other_types = entities.types, others.types[indices]
-    is_finding, is_denied = (
-        np.array([test(name) for name in TYPES]) for test in (lambda name: name != "ANATOMY", lambda name: "-" in name)
-    )
-    is_opposite = is_finding[types] & is_finding[other_types] & (is_denied[types] != is_denied[other_types])
+    is_opposite = _IS_FINDING[types] & _IS_FINDING[other_types] & (_IS_DENIED[types] != _IS_DENIED[other_types])
     similarities = cosines.max(axis=1) * np.where(is_opposite, penalty, 1.0)
     weights = AFFINITY[types, other_types]
     total = float(weights.sum())
@@ -125,25 +121,27 @@ class RaTEScore(Metric):
             raise InputError(message, code=ErrorCode.INVALID_OPTION, field="penalty")
         self._penalty = float(penalty)
         self._recognizer = EntityRecognizer(folder / "ner")
-        self._encoder = EntityEncoder(folder / "encoder")
+        self._encoder = Encoder.load(
+            "AutoModel", folder / "encoder", batch_size=ENTITY_BATCH_SIZE, max_tokens=ENTITY_MAX_TOKENS
+        )
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         entities = self.read([text for pair in pairs for text in (pair.candidate, pair.reference)])
-        reports = list(zip(entities[0::2], entities[1::2], strict=True))
         values: list[float] = []
         details: list[dict[str, list[str]]] = []
-        for candidate, reference in reports:
+        without = 0
+        for candidate, reference in zip(entities[0::2], entities[1::2], strict=True):
             sides = {"candidate": (candidate, reference), "reference": (reference, candidate)}
-            if len(candidate) and len(reference):
+            if candidate.texts and reference.texts:
                 matches = {side: match_entities(*pair, penalty=self._penalty) for side, pair in sides.items()}
                 values.append(harmonic_mean(*(match.score for match in matches.values())))
                 details.append({side: _describe(*pair, matches[side]) for side, pair in sides.items()})
                 continue
-            default = 0.0 if len(candidate) or len(reference) else float("nan")
+            without += 1
+            default = 0.0 if candidate.texts or reference.texts else float("nan")
             values.append(default if self._without_entities is None else self._without_entities)
             details.append({side: _names(entities) for side, (entities, _) in sides.items()})
         (name,) = self.scores
-        without = sum(not (len(candidate) and len(reference)) for candidate, reference in reports)
         return MetricResult(
             {name: values},
             details=details,
@@ -153,7 +151,7 @@ class RaTEScore(Metric):
 
     def read(self, texts: Sequence[str]) -> list[Entities]:
         entities_by_text = self._recognizer.recognize(texts)
-        embeddings = self._encoder.encode([text for entities in entities_by_text for text, _ in entities])
+        embeddings = _embed(self._encoder, [text for entities in entities_by_text for text, _ in entities])
         return [
             Entities(
                 tuple(text for text, _ in entities),
@@ -193,10 +191,8 @@ class EntityRecognizer:
     """The published token classifier of medical entities."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoModelForTokenClassification
-
         self._encoder = Encoder.load(
-            AutoModelForTokenClassification, folder, batch_size=NER_BATCH_SIZE, max_tokens=NER_MAX_TOKENS
+            "AutoModelForTokenClassification", folder, batch_size=NER_BATCH_SIZE, max_tokens=NER_MAX_TOKENS
         )
         labels = self._encoder.model.config.id2label
         self._labels = [str(labels[index]) for index in range(len(labels))]
@@ -208,40 +204,26 @@ class EntityRecognizer:
     def recognize(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
         """Return the entities of each text with their types, in order."""
         sentences = [[f"{sentence}." for sentence in segment_sentences(text)] for text in texts]
-        entities = dict(self._read_sentences([item for items in sentences for item in items]))
-        return [[entity for item in items for entity in entities[item]] for items in sentences]
-
-    def _read_sentences(self, sentences: Sequence[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        tokenizer = self._encoder.tokenizer
-        for batch, encoded, output in self._encoder.read(sentences, return_special_tokens_mask=True):
+        tokenizer, entities = self._encoder.tokenizer, dict[str, list[tuple[str, str]]]()
+        batches = self._encoder.read([item for items in sentences for item in items], return_special_tokens_mask=True)
+        for batch, encoded, output in batches:
             is_word = encoded["special_tokens_mask"].cpu() == 0  # (sentences, tokens); padding is special
-            best = output.logits.argmax(dim=2).cpu()
-            ids = encoded["input_ids"].cpu()
+            best, ids = output.logits.argmax(dim=2).cpu(), encoded["input_ids"].cpu()
             for index, sentence in enumerate(batch):
                 labels = [self._labels[label] for label in best[index][is_word[index]].tolist()]
                 tokens = tokenizer.convert_ids_to_tokens(ids[index][is_word[index]].tolist())
-                yield (
-                    sentence,
-                    [
-                        (tokenizer.convert_tokens_to_string(tokens[first:stop]).strip(), kind)
-                        for first, stop, kind in decode_spans(labels)
-                    ],
-                )
+                entities[sentence] = [
+                    (tokenizer.convert_tokens_to_string(tokens[first:stop]).strip(), kind)
+                    for first, stop, kind in decode_spans(labels)
+                ]
+        return [[entity for item in items for entity in entities[item]] for items in sentences]
 
 
-class EntityEncoder:
-    """The published encoder of names of biomedical concepts: the hidden state of the first token, as in the package."""
-
-    def __init__(self, folder: Path) -> None:
-        from transformers import AutoModel
-
-        self._encoder = Encoder.load(AutoModel, folder, batch_size=ENTITY_BATCH_SIZE, max_tokens=ENTITY_MAX_TOKENS)
-
-    def encode(self, texts: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """Return embeddings (width,) of length 1 by text."""
-        embeddings: dict[str, NDArray[np.float64]] = {}
-        for batch, _, output in self._encoder.read(texts):
-            vectors = output.last_hidden_state[:, 0].double().cpu().numpy()  # (texts, width)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            embeddings |= dict(zip(batch, vectors, strict=True))
-        return embeddings
+def _embed(encoder: Encoder, texts: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return embeddings (width,) of length 1 by text: the hidden state of the first token, as in the package."""
+    embeddings: dict[str, NDArray[np.float64]] = {}
+    for batch, _, output in encoder.read(texts):
+        vectors = output.last_hidden_state[:, 0].double().cpu().numpy()  # (texts, width)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        embeddings |= zip(batch, vectors, strict=True)
+    return embeddings

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from radfact.io.coco import decode_mask
 from radfact.metrics.radfact.options import Compat
-from radfact.records import Box, Sentence
+from radfact.records import Sentence
 
 PAPER_GRID = 224
 """Side length in pixels of the mask on which the published implementation compares boxes."""
@@ -45,35 +45,28 @@ def has_area(sentence: Sentence) -> bool:
 def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper") -> float:
     """Return the share in [0, 1] of a sentence's region that lies in the union of the regions of its evidence.
 
-    Boxes are compared as pixels of a 224 x 224 grid in `paper` mode and as rectangles in `exact` mode. With a mask on
-    either side, `paper` brings masks to this grid; `exact` compares on the finest grid of the masks.
+    `paper` mode compares boxes and masks as pixels of a 224 x 224 grid; `exact` mode compares boxes as rectangles, and
+    with a mask on either side all regions on the finest grid of the masks.
     """
-    masks = [mask for item in (sentence, *evidence) for mask in item.masks or ()]
-    if not masks:
-        evidence_boxes = [box for item in evidence for box in item.boxes or ()]
-        return _rectangle_share(_rectangles(sentence.boxes, compat), _rectangles(evidence_boxes, compat))
-    if compat == "paper":
-        size = (PAPER_GRID, PAPER_GRID)
-    else:
-        size = (max(mask.size[0] for mask in masks), max(mask.size[1] for mask in masks))
+    sizes = [mask.size for item in (sentence, *evidence) for mask in item.masks or ()]
+    if compat == "exact" and not sizes:
+        return _rectangle_share(_rectangles([sentence]), _rectangles(evidence))
+    size = (PAPER_GRID, PAPER_GRID)
+    if compat == "exact":
+        size = max(height for height, _ in sizes), max(width for _, width in sizes)
     own = _draw([sentence], size, compat)
-    area = int(own.sum())
-    return int((own & _draw(evidence, size, compat)).sum()) / area if area else math.nan
+    area = int(np.count_nonzero(own))
+    return int(np.count_nonzero(own & _draw(evidence, size, compat))) / area if area else math.nan
 
 
-def _rectangles(boxes: Iterable[Box] | None, compat: Compat) -> list[_Rectangle]:
-    """Return the boxes with an area, in pixels of the paper's grid or as they are."""
-    corners: Iterable[_Rectangle] = (box.as_tuple() for box in boxes or ())
-    if compat == "paper":
-        corners = (
-            (int(x0 * PAPER_GRID), int(y0 * PAPER_GRID), int(x1 * PAPER_GRID), int(y1 * PAPER_GRID))
-            for x0, y0, x1, y1 in corners
-        )
-    return [corner for corner in corners if corner[0] < corner[2] and corner[1] < corner[3]]
+def _rectangles(sentences: Iterable[Sentence]) -> list[_Rectangle]:
+    """Return the boxes with an area."""
+    corners = (box.as_tuple() for sentence in sentences for box in sentence.boxes or ())
+    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in corners if x0 < x1 and y0 < y1]
 
 
 def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float:
-    """Return the share of the union of `own` inside the union of `evidence`, in pixels or other units."""
+    """Return the share of the union of `own` inside the union of `evidence`."""
     if not own:
         return math.nan
     if len(own) == len(evidence) == 1:
