@@ -143,29 +143,28 @@ class GroupCommit:
     def __init__(self, cache: ResponseCache) -> None:
         self.cache = cache
         self._rows: list[tuple[str, CachedResponse]] = []
-        self._running: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
+        self._commits = asyncio.Lock()
         # A separate thread, so that a slow disk delays no call.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="radfact-answers")
 
     async def put(self, key: str, response: CachedResponse) -> None:
         """Store a response; it is on disk when this returns, even if the caller is canceled."""
         self._rows.append((key, response))
-        if self._next is None:
-            self._next = asyncio.create_task(self._commit(self._running))
+        self._next = self._next or asyncio.create_task(self._commit())
         await asyncio.shield(self._next)
 
-    async def _commit(self, previous: asyncio.Task[None] | None) -> None:
-        if previous is not None:
-            await asyncio.wait([previous])
-        rows, self._rows = self._rows, []
-        self._running, self._next = self._next, None
-        await asyncio.get_running_loop().run_in_executor(self._thread, self.cache.put, rows)
+    async def _commit(self) -> None:
+        async with self._commits:
+            rows, self._rows, self._next = self._rows, [], None
+            await asyncio.get_running_loop().run_in_executor(self._thread, self.cache.put, rows)
 
     async def settle(self) -> None:
         """Wait until all writes have finished or failed."""
-        if tasks := [task for task in (self._running, self._next) if task is not None]:
-            await asyncio.wait(tasks)
+        if self._next is not None:
+            await asyncio.wait([self._next])
+        async with self._commits:
+            pass
 
     async def close(self) -> None:
         """Wait for the last commit and close the cache."""

@@ -30,6 +30,7 @@ from radfact.llm.call_errors import (
     without_quotes,
 )
 from radfact.llm.protocol import (
+    NO_PREFIX,
     CachedResponse,
     ChatBackend,
     ChatRequest,
@@ -144,7 +145,9 @@ class ChatClient:
         self._key_identity = canonical_json({**self.identity, "base_url": own_server})
         self._disk = None if cache is None else GroupCommit(cache)
         self._responses: dict[str, asyncio.Future[CachedResponse | Failure]] = {}
-        self._slots = asyncio.Semaphore(concurrency)
+        # While all responses are invalid, at most `max_invalid` requests are in flight.
+        self._held_back = max(concurrency - max_invalid, 0) if max_invalid > 0 else 0
+        self._slots = asyncio.Semaphore(concurrency - self._held_back)
         self._reached = self._responded = self._schema_refused = self._has_valid = False
         self._invalid, self._first_problem = 0, ""
         self._failed: dict[CallErrorKind, tuple[int, str]] = {}
@@ -194,25 +197,24 @@ class ChatClient:
         self.usage_counter.planned += len(requests)
         results: dict[int, T | Failure] = {}
         pending = iter(range(len(requests)))
-        # While all responses are invalid, at most `max_invalid` calls are in flight.
-        may_all_start = asyncio.Event()
-        initial_concurrency = self.max_invalid if self.max_invalid > 0 and not self._has_valid else self.concurrency
 
-        async def work(number: int) -> None:
-            if number >= initial_concurrency:
-                await may_all_start.wait()
-            while not self._stop_reason() and (index := next(pending, None)) is not None:
-                results[index] = await self._complete(requests[index])
-                self.usage_counter.done += 1
+        async def work() -> None:
+            while True:
+                async with self._slots:
+                    if self._stop_reason() or (index := next(pending, None)) is None:
+                        return
+                    results[index] = await self._complete(requests[index])
+                    self.usage_counter.done += 1
                 if self._has_valid or self._failed:
-                    may_all_start.set()
-            may_all_start.set()
+                    for _ in range(self._held_back):
+                        self._slots.release()
+                    self._held_back = 0
 
         try:
             while len(results) < len(requests):
                 async with asyncio.TaskGroup() as group:
                     number = min(self.concurrency, len(requests) - len(results))
-                    tasks = [group.create_task(work(place)) for place in range(number)]
+                    tasks = [group.create_task(work()) for _ in range(number)]
                 # The group ignores a task that something in the backend has canceled.
                 for task in tasks:
                     task.result()
@@ -231,14 +233,12 @@ class ChatClient:
     async def _complete(self, request: ChatRequest[T]) -> T | Failure:
         """Send a request until its response is valid or its repairs are used up."""
         messages = request.messages
+        without_schema = request if request.schema_required else replace(request, schema=None)
         text = problem = ""
         for turn in range(request.repairs + 1):
-            if not request.schema_required and self._schema_refused:
-                request = replace(request, schema=None)
-            response = await self._respond(request, messages)
+            response = await self._respond(without_schema if self._schema_refused else request, messages)
             if response is _SCHEMA_REFUSED:
-                request = replace(request, schema=None)
-                response = await self._respond(request, messages)
+                response = await self._respond(without_schema, messages)
                 self._schema_refused = self._schema_refused or isinstance(response, CachedResponse)
             if isinstance(response, Failure):
                 return self._fail(response.reason)
@@ -281,11 +281,10 @@ class ChatClient:
         future = self._responses[key] = asyncio.get_running_loop().create_future()
         response = _CANCELED
         try:
-            async with self._slots:
-                response = await self._call(request, messages)
-                if isinstance(response, CachedResponse) and self._disk is not None:
-                    await self._disk.put(key, response)
+            response = await self._call(request, messages)
             if isinstance(response, CachedResponse):
+                if self._disk is not None:
+                    await self._disk.put(key, response)
                 self.usage_counter.calls += 1
                 self.usage_counter.tokens_in += response.tokens_in
                 self.usage_counter.tokens_out += response.tokens_out
@@ -299,7 +298,7 @@ class ChatClient:
         """Call the model, with retries."""
         prefix, merged = request.prefix, messages
         if self.identity.get("parameters", {}).get("merge_system"):
-            prefix, merged = merge_system(prefix, messages)
+            prefix, merged = NO_PREFIX, merge_system((*prefix.messages, *messages))
         errors: Counter[CallErrorKind] = Counter()
         started, waited = time.monotonic(), 0.0
         while True:

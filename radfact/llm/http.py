@@ -20,7 +20,7 @@ from radfact.llm.call_errors import (
     page_error,
     status_error,
 )
-from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json
+from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json, response_format
 from radfact.llm.response_text import message_text
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class HttpBackend:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError):
                 raise option_error(f"expected a JSON value, found '{value}'", f"judge_args.{name}") from None
-        tail = json.dumps({"model": model, "stream": False, **fields})
-        self._head, self._tail = b'{"messages":[', b"]," + tail[1:].encode()
+        self._fields = {"model": model, "stream": False, **fields}
         # A body that is not compressed cannot be larger than what is received.
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key := os.environ.get("OPENAI_API_KEY", "").strip():
@@ -74,7 +73,11 @@ class HttpBackend:
                 timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        body = b"".join((self._head, prefix.json, messages_json(messages), self._tail_with(schema)))
+        fields = self._fields if schema is None else {**self._fields, **response_format(schema)}
+        # The messages of a prefix are serialized once.
+        body = b"".join(
+            (b'{"messages":[', prefix.json, messages_json(messages), b"],", json.dumps(fields)[1:].encode())
+        )
         try:
             async with self._session.post(
                 self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
@@ -91,12 +94,6 @@ class HttpBackend:
         except (aiohttp.ClientError, OSError):
             raise CallError("broken", "the connection broke off") from None
         return _read_response(raw)
-
-    def _tail_with(self, schema: Mapping[str, Any] | None) -> bytes:
-        if schema is None:
-            return self._tail
-        form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
-        return self._tail[:-1] + b',"response_format":' + json.dumps(form).encode() + b"}"
 
     async def close(self) -> None:
         """Close the connections."""

@@ -23,12 +23,12 @@ from radfact.llm.call_errors import (
     redact,
     status_error,
 )
-from radfact.llm.protocol import CachedResponse, Message, PromptPrefix
+from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, response_format
 from radfact.llm.response_text import message_text
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.messages import AIMessage
 
 PARTNERS: dict[str, Sequence[str]] = PROVIDERS["packages"]
 """Module and class by provider; the extra that installs them is the provider's name with dashes."""
@@ -89,7 +89,6 @@ class LangChainBackend:
 
     def __init__(self, model: BaseChatModel, *, timeout: float = 600.0) -> None:
         self._model, self._timeout = model, timeout
-        self._prefixes: dict[str, list[BaseMessage]] = {}
 
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
@@ -97,9 +96,7 @@ class LangChainBackend:
         """See `ChatBackend`."""
         from langchain_core.messages import convert_to_messages
 
-        if prefix.sha256 not in self._prefixes:
-            self._prefixes[prefix.sha256] = convert_to_messages(list(prefix.messages))
-        conversation = [*self._prefixes[prefix.sha256], *convert_to_messages(list(messages))]
+        conversation = convert_to_messages([*prefix.messages, *messages])
         model = self._model if schema is None else self._with_schema(schema)
         try:
             async with asyncio.timeout(self._timeout):
@@ -114,12 +111,9 @@ class LangChainBackend:
     def _with_schema(self, schema: Mapping[str, Any]) -> Any:
         """Bind a JSON schema: as a response format of the OpenAI protocol, otherwise through LangChain."""
         if type(self._model).__module__.startswith("langchain_openai"):
-            form = {"name": "answer", "strict": True, "schema": dict(schema)}
             # As a further field of the body: OpenAI's client raises for what it parses itself if the response is cut.
             more: dict[str, Any] = getattr(self._model, "extra_body", None) or {}
-            return self._model.bind(
-                extra_body={**more, "response_format": {"type": "json_schema", "json_schema": form}}
-            )
+            return self._model.bind(extra_body={**more, **response_format(schema)})
         try:
             # Many providers implement it by tool calls, which need a name.
             return self._model.with_structured_output({"title": "answer", **schema}, include_raw=True)

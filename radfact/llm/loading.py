@@ -172,12 +172,11 @@ def structured_request(
 
     def parse(text: str) -> T:
         for body in bodies(text):
-            if body.startswith("{"):
-                try:
-                    response = model.model_validate_json(body)
-                except ValueError:
-                    continue
-                return convert(response)
+            try:
+                response = model.model_validate_json(body)
+            except ValueError:
+                continue
+            return convert(response)
         return parse_text(text)
 
     schema = model.model_json_schema()

@@ -57,27 +57,26 @@ def plan_requests(client: ChatClient, requests: Sequence[ChatRequest[T]]) -> tup
     Tokens are estimated from cached responses, or else by `CHARACTERS_PER_TOKEN` and the limit of a response.
     """
     values: list[T | None] = []
-    missing: dict[tuple[str, tuple[Message, ...]], int] = {}
-    cached: dict[tuple[str, tuple[Message, ...]], tuple[int, CachedResponse]] = {}
+    characters: dict[tuple[str, tuple[Message, ...]], int] = {}
+    cached: dict[tuple[str, tuple[Message, ...]], CachedResponse] = {}
     for request in requests:
         response, value = client.cached_response(request), None
         if response is not None and not response.cut:
             with suppress(ValueError):
                 value = request.parse(response.text)
         values.append(value)
-        characters = sum(len(content) for _, content in (*request.prefix.messages, *request.messages))
         conversation = request.prefix.sha256, request.messages
-        if response is None:
-            missing[conversation] = characters
-        else:
-            cached[conversation] = characters, response
-    tokens_in = sum(response.tokens_in for _, response in cached.values())
-    tokens_out = sum(response.tokens_out for _, response in cached.values())
-    ratio = sum(characters for characters, _ in cached.values()) / tokens_in if tokens_in else CHARACTERS_PER_TOKEN
+        characters[conversation] = sum(len(content) for _, content in (*request.prefix.messages, *request.messages))
+        if response is not None:
+            cached[conversation] = response
+    missing = [count for conversation, count in characters.items() if conversation not in cached]
+    tokens_in = sum(response.tokens_in for response in cached.values())
+    tokens_out = sum(response.tokens_out for response in cached.values())
+    ratio = (sum(characters.values()) - sum(missing)) / tokens_in if tokens_in else CHARACTERS_PER_TOKEN
     parameters = client.identity.get("parameters", {})
     limit = next((parameters[name] for name in _LIMITS if parameters.get(name)), None)
     low, high = 0, limit and len(missing) * limit
     if tokens_out or not missing:
         low = high = round(len(missing) * tokens_out / max(len(cached), 1))
     model = str(client.identity.get("model", "the model"))
-    return RequestPlan(model, len(missing), len(cached), round(sum(missing.values()) / ratio), (low, high)), values
+    return RequestPlan(model, len(missing), len(cached), round(sum(missing) / ratio), (low, high)), values

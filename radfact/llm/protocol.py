@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -85,23 +84,22 @@ class ChatRequest(Generic[T_co]):
     reports: tuple[str, ...] | None = None
 
 
-def merge_system(prefix: PromptPrefix, messages: tuple[Message, ...]) -> tuple[PromptPrefix, tuple[Message, ...]]:
+def merge_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return a conversation whose first message of the user begins with the text of the system message."""
-    if len(prefix.messages) > 1:
-        return _merged_prefix(prefix), messages
-    return NO_PREFIX, _merged((*prefix.messages, *messages))
-
-
-@lru_cache(maxsize=8)
-def _merged_prefix(prefix: PromptPrefix) -> PromptPrefix:
-    return PromptPrefix(_merged(prefix.messages))
-
-
-def _merged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if messages[0][0] != "system" or len(messages) == 1:
         return messages
     (_, system), (role, text), *others = messages
     return ((role, f"{system.rstrip()}\n\n{text}"), *others)
+
+
+def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field of the OpenAI protocol that asks for a response in a JSON schema."""
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)},
+        }
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import os
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
@@ -25,13 +25,13 @@ CHUNKS_PER_WORKER = 4
 """Chunks per worker, so that all workers finish at about the same time."""
 MAX_ATTEMPTS = 3  # at one chunk
 
-_OWN_CLUSTER = {
-    # A cluster of this process listens only on the loopback address: Ray has no authentication.
+# A cluster of this process listens only on the loopback address: Ray has no authentication.
+_ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
-_OBJECT_STORE_BYTES = 512 * 1024**2
+_OWN_CLUSTER = {"include_dashboard": False, "object_store_memory": 512 * 1024**2, "_node_ip_address": "127.0.0.1"}
 
 
 @dataclass
@@ -233,37 +233,27 @@ def split_chunks(items: Sequence[Any], group_key: Callable[[Any], Any] | None, s
 @contextmanager
 def connect_cluster(workers: int | None = None) -> Iterator[Mapping[str, float]]:
     """Yield the resources of the connected cluster, of that at RAY_ADDRESS, or of one here with `workers` CPUs."""
+    local: dict[str, Any] = {}
+    if not os.environ.get("RAY_ADDRESS"):
+        local = {"address": "local", "num_cpus": workers, **_OWN_CLUSTER}
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
     try:
-        # Ray reads them on import.
-        if not os.environ.get("RAY_ADDRESS"):
-            for name, value in _OWN_CLUSTER.items():
-                os.environ.setdefault(name, value)
+        # Ray reads the environment on import.
         import ray
     except ImportError:
         message = '--engine ray needs Ray: pip install "maira-radfact[ray]"'
         raise option_error(message, "engine", ErrorCode.MISSING_REQUIREMENT) from None
-    is_own = not ray.is_initialized()
-    local: dict[str, Any] = {
-        "address": "local",
-        "num_cpus": workers,
-        "include_dashboard": False,
-        "object_store_memory": _OBJECT_STORE_BYTES,
-        "_node_ip_address": "127.0.0.1",
-    }
-    arguments = {} if os.environ.get("RAY_ADDRESS") else local
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, **local}
     try:
-        if is_own:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
+        context = nullcontext() if ray.is_initialized() else ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         message = f"cannot connect to a Ray cluster: {' '.join(str(error).split())}"
         raise RunError(message, code=ErrorCode.SERVER_UNAVAILABLE) from None
     # Ray has no types for this function.
     resources: Callable[[], dict[str, float]] = ray.cluster_resources
-    try:
+    with context:
         yield resources()
-    finally:
-        if is_own:
-            ray.shutdown()
 
 
 def gpus_per_engine(arguments: Mapping[str, Any]) -> int:
