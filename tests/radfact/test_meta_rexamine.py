@@ -76,7 +76,7 @@ def test_rankings_by_site_and_style_are_positive_where_they_agree() -> None:
 def test_counts_of_experts_are_read(tmp_path: Path) -> None:
     path = tmp_path / "counts.csv"
     path.write_text("id,errors\na,nan\nb,1\nc,2\n")
-    assert read_counts(path) == {"b": 1, "c": 2}
+    assert read_counts(path) == ({"b": 1, "c": 2}, [])
     for rows in ("b,1\nc,2\nb,3\n", "b,1\nc,2\nb,\n", "b,1\nc,2\n b ,1\n"):
         path.write_text(f"id,errors\n{rows}")
         with raises_code(ErrorCode.DUPLICATE, file=path, line=4, field="id", match="line 2; a column 'rater'"):
@@ -87,7 +87,7 @@ def test_counts_of_experts_are_read(tmp_path: Path) -> None:
 def test_counts_of_several_experts_have_their_raters(column: str, tmp_path: Path) -> None:
     rows = [["a", "x", 1], ["b", "x", 2], ["a", "y", 4], ["b", "y", ""], ["c", "y", 0]]
     path = write_table(tmp_path / "counts.csv", ["id", column, "errors"], rows)
-    assert read_counts(path) == {"a": 2.5, "b": 2, "c": 0}
+    assert read_counts(path)[0] == {"a": 2.5, "b": 2, "c": 0}
     write_table(path, ["id", column, "errors"], [*rows, ["a", "x", 1]])
     with raises_code(ErrorCode.DUPLICATE, file=path, line=7, field="id", match="'a' of rater 'x', first at line 2"):
         read_counts(path)
@@ -197,7 +197,7 @@ def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tm
     first, second, *_ = [report.sample_id for report in REPORTS]
     rows = [[report.sample_id, i % 3] for i, report in enumerate(REPORTS)]
     table = write_table(tmp_path / "c.csv", ["id", "errors"], [[first, " "], ["typo", 2], *rows[2:]])
-    result = run(counts=read_counts(table))
+    result = run(counts=read_counts(table)[0])
     uncounted, unknown = result.notes[-2:]
     assert (result.experts, f"2 of {len(REPORTS)} (" in uncounted, "1 (typo)" in unknown) == ("experts", True, True)
     page = (tmp_path / "rexamine.html").read_text()

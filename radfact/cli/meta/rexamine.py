@@ -16,7 +16,7 @@ from radfact.cli.options import INPUT, SCORES, ColumnOptions
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
-from radfact.meta.datasets.reports import agreement_notes, read_counts, read_reports
+from radfact.meta.datasets.reports import read_counts, read_reports
 from radfact.meta.injection.llm_editor import ModelEditor
 from radfact.meta.injection.rules import RuleInjector
 from radfact.meta.options import RULES
@@ -59,7 +59,7 @@ def rexamine(
     check_files(counts)
     judge, cache = judge.or_environment(), cache or out / "cache"
     site_reports, excluded = read_reports(reports, columns=names.columns)
-    expert_counts = None if counts is None else read_counts(counts)
+    expert_counts, agreement = (None, []) if counts is None else read_counts(counts)
     scoring = Scoring(metrics, judge, cache)
     if not scoring.names:
         raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
@@ -83,7 +83,7 @@ def rexamine(
             counts=expert_counts,
             per_site=per_site or None,
             seed=seed,
-            notes=[*excluded, *(note or ()), *([] if counts is None else agreement_notes(counts))],
+            notes=[*excluded, *(note or ()), *agreement],
         )
     console = new_console()
     show_table(console, table_2(result.tests))

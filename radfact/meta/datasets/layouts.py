@@ -17,7 +17,6 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, list_columns, suggest_name
 from radfact.io.columns import Columns
 from radfact.llm.response_text import read_data
-from radfact.meta.datasets.csv_rows import CsvRow, read_report_table, read_rows
 from radfact.meta.datasets.ratings import (
     COUNTS,
     SEVERITY_MAX,
@@ -28,6 +27,7 @@ from radfact.meta.datasets.ratings import (
     count_directions,
     count_quantities,
 )
+from radfact.meta.datasets.rows import InputRow, read_report_table, read_rows
 from radfact.metrics.llm.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
 from radfact.records import NO_CLUSTERS, Pair, PatientContext
 
@@ -123,7 +123,7 @@ def _read_plain(
     return RatingSet(samples, directions, target, group, table.notes, cluster_by=table.by)
 
 
-def _groups(row: CsvRow, kinds: Mapping[str, str]) -> dict[str, str]:
+def _groups(row: InputRow, kinds: Mapping[str, str]) -> dict[str, str]:
     return {kind: text for column, kind in kinds.items() if (text := row.text(column))}
 
 
@@ -233,7 +233,7 @@ _V1 = _Refisco(
 
 def _read_refisco(path: Path, columns: _Refisco) -> RatingSet:
     key_columns = (*columns.candidate, columns.annotator)
-    reports: dict[tuple[str, ...], list[CsvRow]] = {}
+    reports: dict[tuple[str, ...], list[InputRow]] = {}
     for row in read_rows(path, (*key_columns, columns.original, columns.edited, columns.severity))[1]:
         reports.setdefault(tuple(row.id(name) for name in key_columns), []).append(row)
     samples = [_report(key, lines, columns) for key, lines in reports.items()]
@@ -241,7 +241,7 @@ def _read_refisco(path: Path, columns: _Refisco) -> RatingSet:
     return RatingSet(samples, better, "severity_sum", "source", cluster_by="study_id")
 
 
-def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Refisco) -> RatedReport:
+def _report(key: Sequence[str], rows: Sequence[InputRow], columns: _Refisco) -> RatedReport:
     lines: list[str] = []
     corrected: list[str] = []
     items: list[Correction] = []
@@ -279,7 +279,7 @@ def _report(key: Sequence[str], rows: Sequence[CsvRow], columns: _Refisco) -> Ra
     )
 
 
-def _severity(row: CsvRow, column: str, is_unedited: bool) -> int:
+def _severity(row: InputRow, column: str, is_unedited: bool) -> int:
     """Read 0 to 4, as a number or in words; an unedited line without one has no error."""
     words = " ".join(row.text(column).lower().replace("-", " ").split())
     if words in SEVERITIES:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.columns import Columns
-from radfact.meta.datasets.csv_rows import read_report_table
+from radfact.meta.datasets.rows import read_report_table
 from radfact.records import Pair
 from radfact.statistics.clusters import Clusters, clusters_of
 from radfact.statistics.rater_agreement import Mean, Preference, describe_agreement

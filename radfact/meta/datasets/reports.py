@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, InputError, check_unique_id, describe, list_columns
+from radfact.errors import ErrorCode, InputError, check_unique_id, list_columns
 from radfact.io.columns import NAMES, Columns, check_columns, find_columns
 from radfact.io.jsonl import read_jsonl, read_text
-from radfact.meta.datasets.csv_rows import group_rows, missing_reports, read_rows
+from radfact.meta.datasets.rows import InputRow, group_rows, missing_reports, read_rows
 from radfact.records import is_missing, narrative, parse_sentences
 from radfact.statistics.rater_agreement import describe_agreement
 
@@ -49,53 +49,49 @@ def read_reports(
     are excluded, which the notes say. `columns` are own names by field, with `reference` for the report.
     """
     path, columns = Path(path), check_columns(columns or {})
-    names = (columns["reference"],) if "reference" in columns else _REPORTS
-    rows: Iterable[tuple[int, Mapping[str, Any]]]
+    accepted = ("reference",) if "reference" in columns else _REPORTS
+    rows: Iterable[InputRow]
     if path.suffix.lower() == ".jsonl":
-        rows = read_jsonl(path)
+        rows = _read_objects(path, columns)
     else:
         required = ("id", *(() if default_site is not None else ("site",)))
-        headings, csv_rows = read_rows(path, required, columns)
-        if not {*names}.intersection(headings):
+        headings, rows = read_rows(path, required, columns)
+        if "reference" not in columns and not {*accepted}.intersection(headings):
             message = f"expected this column, found {list_columns(headings)}"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=names[0])
-        rows = ((row.line, row.cells) for row in csv_rows)
+            raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1, field=accepted[0])
     reports, seen, without = [], dict[str, int](), list[int]()
-    for line, row in rows:
-        place = {"file": path, "line": line}
-        id_field = find_columns(row, {"id": NAMES["id"]}, columns, place)["id"]
-        sample_id = _text(row, id_field, place)
-        if not (text := _report_text(row, names, place)):
-            without.append(line)
+    for row in rows:
+        sample_id = row.id("id")
+        if not (text := _report_text(row, accepted)):
+            without.append(row.line)
             continue
-        site = _text(row, columns.get("site", "site"), place, default_site)
-        check_unique_id(seen, sample_id, line, file=path, field=id_field)
-        by_name = {name.strip().lower().replace(" ", "_"): value for name, value in row.items()}
-        fields = [next(filter(by_name.__contains__, accepted), accepted[0]) for accepted in _EXAMINATION]
-        known = [_text(by_name, name, place, default) for name, default in zip(fields, examination, strict=True)]
-        reports.append(SiteReport(sample_id, site, text, *known))
+        site = row.text("site") or default_site
+        if site is None:
+            raise row.error("expected a site, found none", "site", ErrorCode.MISSING_FIELD)
+        check_unique_id(seen, sample_id, row.line, file=path, field=row.column("id"))
+        columns_by_name = {name.strip().lower().replace(" ", "_"): name for name in row.cells}
+        fields = [next(filter(columns_by_name.get, names), names[0]) for names in _EXAMINATION]
+        known = [row.text(columns_by_name.get(name, name)) for name in fields]
+        reports.append(SiteReport(sample_id, site, text, known[0] or examination[0], known[1] or examination[1]))
     if not reports:
         raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
     return reports, missing_reports(without, len(reports) + len(without))
 
 
-def _report_text(row: Mapping[str, Any], names: Sequence[str], place: dict[str, Any]) -> str:
-    names = [name for name in names if name in row] or names[:1]
-    name = next((name for name in names if row.get(name) and not is_missing(row[name])), names[0])
-    if isinstance(row.get(name), list):
-        return narrative(parse_sentences(row[name], field=name, **place))
-    return _text(row, name, place, "" if name in row else None)
+def _read_objects(path: Path, columns: Columns) -> Iterator[InputRow]:
+    for line, row in read_jsonl(path):
+        names = find_columns(row, {"id": NAMES["id"]}, columns, {"file": path, "line": line})
+        yield InputRow(path, line, row, {**columns, **names})
 
 
-def _text(row: Mapping[str, Any], name: str, place: dict[str, Any], default: str | None = None) -> str:
-    """Return a field without spaces around it; missing and empty fields have the default."""
-    value = row.get(name)
-    if not isinstance(value, str | None):
-        raise InputError(f"expected text, found {describe(value)}", field=name, **place)
-    text = default if is_missing(value) else str(value).strip() or default
-    if text is None:
-        raise InputError("expected text, found nothing", code=ErrorCode.MISSING_FIELD, field=name, **place)
-    return text
+def _report_text(row: InputRow, accepted: Sequence[str]) -> str:
+    present = {name: row.cells[row.column(name)] for name in accepted if row.column(name) in row.cells}
+    if not present:
+        raise row.error("expected a report, found none", accepted[0], ErrorCode.MISSING_FIELD)
+    name = next((name for name, value in present.items() if value and not is_missing(value)), next(iter(present)))
+    if isinstance(present[name], list):
+        return narrative(parse_sentences(present[name], file=row.file, line=row.line, field=row.column(name)))
+    return row.text(name)
 
 
 def read_ids(path: Path | str) -> frozenset[str]:
@@ -105,24 +101,16 @@ def read_ids(path: Path | str) -> frozenset[str]:
     return ids
 
 
-def read_rater_counts(path: Path | str) -> dict[str, dict[str, float]]:
-    """Read experts' numbers of errors by id and rater; a CSV with `id`, `errors` and `rater` if there are several."""
+def read_counts(path: Path | str) -> tuple[dict[str, float], list[str]]:
+    """Read experts' numbers of errors, a CSV with `id`, `errors` and `rater` if there are several.
+
+    Returns their mean by id, and a sentence about the agreement of several raters.
+    """
     columns, rows = read_rows(Path(path), ("id", "errors"))
-    counts: dict[str, dict[str, float]] = {}
+    counts: dict[str, list[float]] = {}
     for sample_id, by_rater in group_rows(rows, columns, rated=["errors"]).items():
-        for rater, row in by_rater.items():
-            count = row.number("errors", "a number from 0", lambda value: not value < 0)
-            if not math.isnan(count):
-                counts.setdefault(sample_id, {})[rater] = count
-    return counts
-
-
-def agreement_notes(path: Path | str) -> list[str]:
-    """Return a sentence about the agreement of the raters of `read_rater_counts`, if there are several."""
-    rated = [[*values.values()] for values in read_rater_counts(path).values()]
-    return [describe_agreement(rated, "interval", "errors")] if any(len(values) > 1 for values in rated) else []
-
-
-def read_counts(path: Path | str) -> dict[str, float]:
-    """Read the mean of the numbers of `read_rater_counts` by id."""
-    return {key: math.fsum(counts.values()) / len(counts) for key, counts in read_rater_counts(path).items()}
+        numbers = [row.number("errors", "a number from 0", lambda value: not value < 0) for row in by_rater.values()]
+        counts[sample_id] = [number for number in numbers if not math.isnan(number)]
+    has_several = any(len(numbers) > 1 for numbers in counts.values())
+    notes = [describe_agreement([*filter(None, counts.values())], "interval", "errors")] if has_several else []
+    return {key: math.fsum(numbers) / len(numbers) for key, numbers in counts.items() if numbers}, notes

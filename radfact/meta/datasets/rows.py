@@ -1,4 +1,4 @@
-"""Typed access to the cells of CSV rows; errors name file, line and column."""
+"""Typed access to the fields of rows of CSV and JSON Lines files; errors name file, line and field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from radfact.errors import ErrorCode, InputError, describe_choice, list_some
+from radfact.errors import ErrorCode, InputError, describe, describe_choice, list_some
 from radfact.io.columns import NAMES, Columns, check_columns, find_columns, with_own_names
 from radfact.io.csv_tables import read_csv
 from radfact.io.pairs import read_clusters
@@ -19,28 +19,37 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class CsvRow:
-    """One row of a CSV file: file, line from 1, and cells by column; `names` are the columns of required fields."""
+class InputRow:
+    """One row of a file: file, line from 1, and cells by column; `names` are the columns of fields with other names."""
 
     file: Path
     line: int
     cells: Mapping[str, Any]
     names: Mapping[str, str]
 
+    def column(self, field: str) -> str:
+        return self.names.get(field, field)
+
     def text(self, column: str) -> str:
         """Return a cell without spaces around it; a missing value is empty."""
-        text: str = self.cells[self.names.get(column, column)].strip()
-        return "" if is_missing(text) else text
+        value = self.cells.get(self.column(column))
+        if not isinstance(value, str | None):
+            raise self.error(f"expected text, found {describe(value)}", column)
+        return "" if value is None or is_missing(value) else value.strip()
+
+    def lacks(self, column: str) -> bool:
+        """Return whether a report is missing, unlike an empty one."""
+        return is_missing(self.cells.get(self.column(column)))
 
     def report(self, column: str) -> str:
-        if is_missing(self.cells[self.names.get(column, column)]):
+        if self.lacks(column):
             raise self.error("expected a report, found none; an empty report is an empty cell", column)
         return self.text(column)
 
     def id(self, column: str) -> str:
         key = self.text(column)
         if not key:
-            raise self.error("expected an id, found an empty cell", column, ErrorCode.MISSING_FIELD)
+            raise self.error("expected an id, found none", column, ErrorCode.MISSING_FIELD)
         return key
 
     def number(self, column: str, expected: str = "a number", accepts: Callable[[float], bool] | None = None) -> float:
@@ -67,18 +76,18 @@ class CsvRow:
         return values[text.lower()]
 
     def error(self, message: str, column: str | None = None, code: ErrorCode = ErrorCode.INVALID_VALUE) -> InputError:
-        field = None if column is None else self.names.get(column, column)
+        field = None if column is None else self.column(column)
         return InputError(message, code=code, file=self.file, line=self.line, field=field)
 
 
 def read_rows(
     path: Path, required: Sequence[str], columns: Columns | None = None
-) -> tuple[list[str], Iterator[CsvRow]]:
+) -> tuple[list[str], Iterator[InputRow]]:
     headings, rows = read_csv(path)
     columns = check_columns(columns or {})
     layout = {name: NAMES.get(name, (name,)) for name in (*required, *columns)}
     names = find_columns(headings, layout, columns, {"file": path, "line": 1})
-    return headings, (CsvRow(path, line, with_own_names(cells, columns), names) for line, cells in rows)
+    return headings, (InputRow(path, line, with_own_names(cells, columns), names) for line, cells in rows)
 
 
 _RATER = re.compile(
@@ -87,16 +96,16 @@ _RATER = re.compile(
 )
 """Columns with the name of the rater of a row."""
 
-RowsByRater = Mapping[str, Mapping[str, CsvRow]]
+RowsByRater = Mapping[str, Mapping[str, InputRow]]
 """The rows of each id, by rater; the rater is "" in a file without a column for it."""
 
 
 def group_rows(
-    rows: Iterable[CsvRow], columns: Sequence[str], *, rated: Sequence[str], same: Sequence[str] = ()
+    rows: Iterable[InputRow], columns: Sequence[str], *, rated: Sequence[str], same: Sequence[str] = ()
 ) -> RowsByRater:
     """Group rows by id and rater; rows of an id have the `same` texts, and none of the `rated` columns has raters."""
     raters = next((name for name in columns if _RATER.fullmatch(name.strip()) and name not in rated), None)
-    by_id: dict[str, dict[str, CsvRow]] = {}
+    by_id: dict[str, dict[str, InputRow]] = {}
     for row in rows:
         key, rater = row.id("id"), "" if raters is None else row.id(raters)
         of_id = by_id.setdefault(key, {})
@@ -140,10 +149,10 @@ def read_report_table(
     rated = [name for name in headings if name.startswith("expert") or ":" in name]
     names_raters = len(rated) > 1 or any(":" in name for name in rated)
     rows = group_rows(read, () if names_raters else headings, rated=[*rated, *experts], same=reports)
-    kept, without = dict[str, Mapping[str, CsvRow]](), list[int]()
+    kept, without = dict[str, Mapping[str, InputRow]](), list[int]()
     for key, of_id in rows.items():
         row, *_ = of_id.values()
-        if any(is_missing(row.cells[row.names[name]]) for name in reports):
+        if any(map(row.lacks, reports)):
             without += [row.line for row in of_id.values()]
         else:
             kept[key] = of_id
