@@ -17,8 +17,8 @@ from radfact.io.outputs import replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import corrections as report
 from radfact.meta.agreement.corrections import (
+    CorrectedReport,
     CorrectionResult,
-    CorrectionRun,
     Setting,
     correct_reports,
     evaluate_corrections,
@@ -81,22 +81,22 @@ def corrections(
     selected = metrics if metrics.metrics else metrics.model_copy(update={"metrics": _TEXT_METRICS})
     scoring = Scoring(selected, judge, cache)
     select_metrics(scoring.names)  # refuses unknown names before the model is queried
-    run = _correct(ratings, judge, cache, setting, examples, paraphrase_by, seed)
+    reports, excluded = _correct(ratings, judge, cache, setting, examples, paraphrase_by, seed)
     with scoring.scorer(main_only=True) as score:
-        result = evaluate_corrections(run, ratings, score, out)
+        result = evaluate_corrections(reports, ratings, score, out)
     record = {"table": str(table), "layout": rating.layout, "judge": name, "examples": examples, "seed": seed}
     shots = "without the published examples" if examples == "none" else "with the published examples"
-    about = f"{len(run.reports)} of {len(ratings.samples)} reports, {setting}, corrected by {name} {shots}."
+    about = f"{len(reports)} of {len(ratings.samples)} reports, {setting}, corrected by {name} {shots}."
     notes = [about, *ratings.notes, *(note or ())]
     with replace_files(out) as new:
-        missing = write_corrections(result, run, new, record, setting=setting, notes=notes)
+        missing = write_corrections(result, reports, excluded, new, record, setting=setting, notes=notes)
     console = new_console()
     _show(result)
     say_notes(console, [*ratings.notes, *missing])
-    if run.excluded:
-        say(console, f"{len(run.excluded)} reports excluded, listed on the page", style="red")
+    if excluded:
+        say(console, f"{len(excluded)} reports excluded, listed on the page", style="red")
     say(console, f"Read the result in {out / 'corrections.html'}", wrap=False)
-    scoring.is_incomplete = bool(run.excluded)
+    scoring.is_incomplete = bool(excluded)
     scoring.finish(console, named=bool(metrics.metrics))
 
 
@@ -108,7 +108,7 @@ def _correct(
     examples: Examples,
     paraphrase_by: str | None,
     seed: int,
-) -> CorrectionRun:
+) -> tuple[list[CorrectedReport], dict[str, str]]:
     with ExitStack() as stack:
         client = stack.enter_context(
             client_of(judge.required_judge, judge, cache, option="--judge", parameters=FineRadScore.parameters)

@@ -83,8 +83,7 @@ def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: in
     """Compare raters in pairs and with the mean of all; not their counts by category (GREEN, figure 5)."""
     results, clusters = [], ratings.candidate_clusters
     for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_category_count(name)))):
-        raters = ratings.raters(quantity)
-        columns = {rater: np.array(ratings.values_by_candidate(quantity, rater)) for rater in raters}
+        columns = {rater: np.array(values) for rater, values in ratings.values_by_rater(quantity).items()}
         if len(columns) > 2:
             means = [Mean.of(row).value for row in zip(*columns.values(), strict=True)]
             columns = {MEAN_RATER: np.array(means, dtype=np.float64), **columns}
@@ -112,9 +111,10 @@ def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
         if quantity is None:
             continue
         experts = {MEAN_RATER: ratings.means(quantity)}
-        raters = ratings.raters(quantity)
-        if len(raters) > 1 and not is_category_count(quantity):
-            experts |= {rater: ratings.values_by_sample(quantity, rater) for rater in raters}
+        # In sets with counts, every sample has its own candidate.
+        by_rater = ratings.values_by_rater(quantity)
+        if len(by_rater) > 1 and not is_category_count(quantity):
+            experts |= by_rater
         for rater, expert in experts.items():
             gaps = np.abs(np.array(values, dtype=np.float64) - np.array(expert))
             gaps = np.sort(gaps[~np.isnan(gaps)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -53,14 +53,6 @@ class CorrectedReport:
     expert: Corrections | None
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionRun:
-    """Reports that a model has corrected, and the reason for each report that it has not."""
-
-    reports: Sequence[CorrectedReport]
-    excluded: Mapping[str, str]
-
-
 def correct_reports(
     ratings: RatingSet,
     metric: FineRadScore,
@@ -68,8 +60,11 @@ def correct_reports(
     setting: Setting = "original",
     paraphraser: ChatClient | None = None,
     seed: int = SEED,
-) -> CorrectionRun:
-    """Correct rated reports with a model, by the lines of the radiologists; by default, it also paraphrases."""
+) -> tuple[list[CorrectedReport], dict[str, str]]:
+    """Correct rated reports with a model, by the lines of the radiologists; by default, it also paraphrases.
+
+    Returns the corrected reports, and the reason for each report that the model has not corrected.
+    """
     lines_by_id = {
         sample.pair.sample_id: sample.corrections.lines
         if sample.corrections
@@ -96,7 +91,7 @@ def correct_reports(
             reports.append(CorrectedReport(sample, pair, response, expert))
     if not reports:
         raise RunError(next(iter(excluded.values()), "no report to correct"), code=ErrorCode.JUDGE_FAILED)
-    return CorrectionRun(reports, excluded)
+    return reports, excluded
 
 
 def _paraphrase_lines(
@@ -121,17 +116,9 @@ def _paraphrase_lines(
 class Gain:
     """The mean of a score before and after correction, over the reports with both."""
 
-    base: float | None
-    corrected: float | None
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
-class CategoryShares:
-    """Detection of a category per report."""
-
-    precision: Mean
-    recall: Mean
+    base: float | None = None
+    corrected: float | None = None
+    n: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +133,16 @@ class CorrectionResult:
     """Score -> similarity to the reference before and after correction (tables 3, 6 and 9)."""
     severities: dict[str, SeverityErrors] = field(default_factory=dict)
     """Differences of the greatest severity of a report, of the model and of other raters (section 6.4)."""
-    categories: dict[str, CategoryShares] = field(default_factory=dict)
-    """Precision and recall by letter (appendix D)."""
+    categories: dict[str, dict[str, Mean]] = field(default_factory=dict)
+    """Precision and recall of each category of errors by report (appendix D)."""
 
 
 def evaluate_corrections(
-    run: CorrectionRun, ratings: RatingSet, score: ScoreFunction, folder: Path
+    corrected: Sequence[CorrectedReport], ratings: RatingSet, score: ScoreFunction, folder: Path
 ) -> CorrectionResult:
     """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
-    result = CorrectionResult(categories=_categories(run.reports, ratings))
-    reports = [report for report in run.reports if report.expert is not None]
+    result = CorrectionResult(categories=_categories(corrected, ratings))
+    reports = [report for report in corrected if report.expert is not None]
     if not reports:
         return result
     groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
@@ -172,8 +159,8 @@ def evaluate_corrections(
         scores = score(texts, folder / "text_similarity").values
         result.text_similarity.update({name: Mean.of(values) for name, values in scores.items()})
     before = score([report.pair for report in reports], folder / "uncorrected").values
-    corrected = [replace(report.pair, candidate=report.model.corrected_report()) for report in reports]
-    after = score(corrected, folder / "corrected").values
+    pairs = [replace(report.pair, candidate=report.model.corrected_report()) for report in reports]
+    after = score(pairs, folder / "corrected").values
     for name in filter(after.__contains__, before):
         known = [row for row in zip(before[name], after[name], strict=True) if not math.isnan(sum(row))]
         first, second = (Mean.of(row[i] for row in known).value for i in (0, 1))
@@ -188,19 +175,16 @@ def _max_severity(rated: RatedReport) -> int:
 
 def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
     """Compare radiologists who corrected the same candidate; None without such a candidate."""
-    by_candidate: dict[str, list[int]] = {}
-    for sample in sorted(ratings.samples, key=lambda sample: id_order(sample.pair.sample_id)):
-        if sample.corrections is not None:
-            key = sample.candidate_id or sample.pair.sample_id
-            by_candidate.setdefault(key, []).append(_max_severity(sample))
-    return rater_severity_errors(by_candidate.values())
+    ordered = sorted(ratings.samples, key=lambda sample: id_order(sample.pair.sample_id))
+    corrected = replace(ratings, samples=[sample for sample in ordered if sample.corrections is not None])
+    return rater_severity_errors([list(map(_max_severity, samples)) for samples in corrected.candidates()])
 
 
 def has_categories(ratings: RatingSet) -> bool:
     return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
 
 
-def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[str, CategoryShares]:
+def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[str, dict[str, Mean]]:
     """Return whether a report has any error of a category, compared with the mean count of experts, rounded half up."""
     if not has_categories(ratings):
         return {}
@@ -211,28 +195,30 @@ def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[
         for report in known:
             count = round_half_up(sum(report.rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:]))
             cases.append((count > 0, any(letter in item.categories for item in report.model.items)))
-        precision = Mean.of(is_true for is_true, is_found in cases if is_found)
-        shares[letter] = CategoryShares(precision, Mean.of(is_found for is_true, is_found in cases if is_true))
+        shares[letter] = {
+            "precision": Mean.of(is_true for is_true, is_found in cases if is_found),
+            "recall": Mean.of(is_found for is_true, is_found in cases if is_true),
+        }
     return shares
 
 
 def change_table(result: CorrectionResult) -> Table:
     """Return how often the model makes the radiologist's change, one row per group."""
     headings = ["reports", *(f"{change.replace('_', ' ')}{part}" for change in CHANGES for part in ("", ", n"))]
-    rows = [
-        [group, *(value for change in CHANGES for value in (shares[change].value, shares[change].n))]
-        for group, shares in result.changes.items()
-    ]
+    rows = [[group, *_values_and_numbers(shares)] for group, shares in result.changes.items()]
     return Table(headings, rows)
+
+
+def _values_and_numbers(means: Mapping[Any, Mean]) -> list[float | None]:
+    return [value for mean in means.values() for value in (mean.value, mean.n)]
 
 
 def text_table(result: CorrectionResult) -> Table:
     """Return the similarity of corrected text, and of reports before and after correction, one row per score."""
     rows = []
     for name in dict.fromkeys((*result.text_similarity, *result.gains)):
-        text = result.text_similarity.get(name, Mean(None, 0))
-        gain = result.gains.get(name, Gain(None, None, 0))
-        rows.append([name, text.value, text.n, gain.base, gain.corrected, gain.n])
+        text, gain = result.text_similarity.get(name, Mean(None, 0)), result.gains.get(name, Gain())
+        rows.append([name, *astuple(text), *astuple(gain)])
     return Table(["score", "corrected text", "texts", "base", "corrected", "reports"], rows)
 
 
@@ -248,16 +234,14 @@ def severity_table(result: CorrectionResult) -> Table:
 
 
 def category_shares_table(result: CorrectionResult) -> Table:
-    rows = [
-        [f"({letter})", shares.precision.value, shares.precision.n, shares.recall.value, shares.recall.n]
-        for letter, shares in result.categories.items()
-    ]
+    rows = [[f"({letter})", *_values_and_numbers(shares)] for letter, shares in result.categories.items()]
     return Table(["category", "precision", "reports of the model", "recall", "reports of the experts"], rows)
 
 
 def write_corrections(
     result: CorrectionResult,
-    run: CorrectionRun,
+    reports: Sequence[CorrectedReport],
+    excluded: Mapping[str, str],
     folder: Path,
     record: Mapping[str, Any],
     *,
@@ -303,10 +287,10 @@ def write_corrections(
         f"significant or not, is at least 0.5. {CATEGORY_LEGEND}",
         file="categories",
     )
-    report.add("Excluded", Table(["report", "reason"], list(run.excluded.items())))
-    lines = ({"sample_id": row.pair.sample_id, **row.model.as_record()} for row in run.reports)
+    report.add("Excluded", Table(["report", "reason"], list(excluded.items())))
+    lines = ({"sample_id": row.pair.sample_id, **row.model.as_record()} for row in reports)
     write_jsonl(folder / "corrections.jsonl", lines)
-    about = {"setting": setting, "reports": len(run.reports), "excluded": dict(run.excluded)}
+    about = {"setting": setting, "reports": len(reports), "excluded": dict(excluded)}
     details = {**record, **about, **asdict(result)}
     return report.write("corrections", "FineRadScore compared with radiologists", details, notes)
 

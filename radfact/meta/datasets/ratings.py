@@ -47,11 +47,6 @@ class RatedReport:
     corrections: Corrections | None = None
     candidate_id: str | None = None
 
-    @property
-    def content(self) -> str:
-        """Everything but the id."""
-        return f"{digest(self.pair.candidate, self.pair.reference)} {self.ratings}"
-
     def mean(self, quantity: str) -> float:
         """Return the mean over raters; NaN without a rating."""
         value = Mean.of(self.ratings.get(quantity, {}).values()).value
@@ -82,15 +77,18 @@ class RatingSet:
 
     @property
     def candidate_clusters(self) -> Clusters:
-        """Clusters of the candidates, in the order of `values_by_candidate`."""
-        return self._clusters([samples[-1] for samples in self._candidates()])
+        """Clusters of the candidates, in the order of `values_by_rater`."""
+        return self._clusters([samples[-1] for samples in self.candidates()])
 
     def _clusters(self, samples: Sequence[RatedReport]) -> Clusters:
         labels = [None if self.cluster_by is None else sample.pair.cluster for sample in samples]
-        ids = [sample.content if self.numbered else sample.pair.sample_id for sample in samples]
+        ids = [sample.pair.sample_id for sample in samples]
+        if self.numbered:
+            ids = [f"{digest(sample.pair.candidate, sample.pair.reference)} {sample.ratings}" for sample in samples]
         return clusters_of(self.cluster_by, labels, ids)
 
-    def _candidates(self) -> Collection[list[RatedReport]]:
+    def candidates(self) -> Collection[list[RatedReport]]:
+        """Return the samples of each candidate."""
         candidates: dict[str, list[RatedReport]] = {}
         for sample in self.samples:
             candidates.setdefault(sample.candidate_id or sample.pair.sample_id, []).append(sample)
@@ -114,24 +112,19 @@ class RatingSet:
     def means(self, quantity: str) -> list[float]:
         return [sample.mean(quantity) for sample in self.samples]
 
-    def raters(self, quantity: str) -> list[str]:
-        return sorted({rater for sample in self.samples for rater in sample.ratings.get(quantity, {})})
-
-    def values_by_sample(self, quantity: str, rater: str) -> list[float]:
-        """Return one rater's value of every sample; NaN without a rating."""
-        return [sample.ratings.get(quantity, {}).get(rater, math.nan) for sample in self.samples]
-
-    def values_by_candidate(self, quantity: str, rater: str) -> list[float]:
-        """Return one rater's value of every candidate, in the order of the samples; NaN without a rating."""
-        ratings = [[sample.ratings.get(quantity, {}) for sample in samples] for samples in self._candidates()]
-        return [next((of[rater] for of in reversed(parts) if rater in of), math.nan) for parts in ratings]
+    def values_by_rater(self, quantity: str) -> dict[str, list[float]]:
+        """Return each rater's value of every candidate, in the order of the samples; NaN without a rating."""
+        ratings = [
+            {rater: value for sample in samples for rater, value in sample.ratings.get(quantity, {}).items()}
+            for samples in self.candidates()
+        ]
+        return {rater: [of.get(rater, math.nan) for of in ratings] for rater in sorted(set[str]().union(*ratings))}
 
     def agreement_notes(self) -> list[str]:
         """Return a sentence about the agreement of the raters of each candidate on the target, if there are several."""
-        raters = self.raters(self.target)
-        columns = zip(*(self.values_by_candidate(self.target, rater) for rater in raters), strict=True)
-        known = [[value for value in row if not math.isnan(value)] for row in columns]
-        return [describe_agreement(known, "interval", f"'{self.target}'")] if len(raters) > 1 else []
+        columns = self.values_by_rater(self.target)
+        known = [[value for value in row if not math.isnan(value)] for row in zip(*columns.values(), strict=True)]
+        return [describe_agreement(known, "interval", f"'{self.target}'")] if len(columns) > 1 else []
 
     def missing_notes(self) -> list[str]:
         """Return a sentence for each quantity with missing ratings, except counts of single categories."""
