@@ -20,7 +20,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json, write_json
 from radfact.meta.agreement.report import short_table
 from radfact.meta.datasets.ratings import RatingSet
-from radfact.meta.scores import ScoreColumns
+from radfact.meta.scores import ScoreColumns, select_scores
 from radfact.metrics.protocol import Metric, MetricResult
 from radfact.pages.meta_page import Table
 from radfact.records import Pair, Pairs, Record, validate_model
@@ -147,17 +147,15 @@ def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None)
     common = [key for key in next(iter(rows_by_judge), {}) if all(key in rows for rows in rows_by_judge)]
     if not common:
         raise InputError("expected runs with common samples, found none", code=ErrorCode.MISMATCH, field="runs")
-    columns: dict[str, list[float]] = {}
+    columns: dict[str, Sequence[float]] = {}
     directions: dict[str, Direction] = {}
     for judge, table in tables.items():
-        all_scores = {name: [table.rows[key].get(name, math.nan) for key in common] for name in table.directions}
-        available = {name: values for name, values in all_scores.items() if not all(map(math.isnan, values))}
-        for name in available if scores is None else scores:
-            if name not in available:
-                message = f"unknown score; scores are {', '.join(available)}"
+        available = select_scores(table, common)
+        for name in available.values if scores is None else scores:
+            if name not in available.values:
+                message = f"unknown score; scores are {', '.join(available.values)}"
                 raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=runs[judge], field=name)
-            columns[f"{judge}/{name}"] = available[name]
-            directions[f"{judge}/{name}"] = table.directions[name]
+            columns[f"{judge}/{name}"], directions[f"{judge}/{name}"] = available.values[name], table.directions[name]
     return common, ScoreColumns(columns, directions)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.meta.options import RULES
 from radfact.records import Pair, digest
-from radfact.results.reader import read_digests, read_sample_scores, read_scores
+from radfact.results.reader import SampleScores, read_digests, read_sample_scores, read_scores
 from radfact.results.schema import describe_models, rule_based_metrics
 from radfact.statistics.bootstrap import Direction
 
@@ -104,57 +104,46 @@ def pair_digests(pairs: Iterable[Pair]) -> dict[str, str | None]:
 
 def load_scores(folders: Sequence[Path], pairs: Sequence[Pair]) -> ScoreColumns:
     """Read scores of samples from results folders; those of the same name are named FOLDER/SCORE."""
-    sample_ids, digests = [pair.sample_id for pair in pairs], pair_digests(pairs)
-    tables = {folder: _load_folder(folder, sample_ids) for folder in dict.fromkeys(folders)}
+    digests = pair_digests(pairs)
+    tables = {folder: _load_folder(folder, list(digests)) for folder in dict.fromkeys(folders)}
     names = [name for scores in tables.values() for name in scores.values]
     values: dict[str, Sequence[float]] = {}
     directions: dict[str, Direction] = {}
+    models: dict[str, str] = {}
+    rule_based: list[str] = []
     for folder, scores in tables.items():
+        prefix = f"{folder.name}/"
         for name, column in scores.values.items():
-            label = name if names.count(name) == 1 else f"{folder.name}/{name}"
+            label = name if names.count(name) == 1 else prefix + name
             values[label], directions[label] = column, scores.directions[name]
-    models, rule_based = _judges_of(list(tables))
+        prefix = prefix if len(tables) > 1 else ""
+        models |= {prefix + metric: model for metric, model in scores.models.items()}
+        rule_based += [prefix + metric for metric in scores.rule_based]
     matches = [match_samples(folder, digests) for folder in tables]
     return ScoreColumns(values, directions, matches=matches, models=models, rule_based=rule_based)
 
 
-def _judges_of(folders: Sequence[Path]) -> tuple[dict[str, str], list[str]]:
-    """Return the judges and models of results folders, and their metrics that use the ontology, by label."""
-    models: dict[str, str] = {}
-    rule_based: list[str] = []
-    for folder in folders:
-        scores = read_scores(folder)
-        prefix = f"{folder.name}/" if len(folders) > 1 else ""
-        models |= {f"{prefix}{metric}": model for metric, model in describe_models(scores).items()}
-        rule_based += [f"{prefix}{metric}" for metric in rule_based_metrics(scores)]
-    return models, rule_based
-
-
 def _load_folder(folder: Path, sample_ids: Sequence[str]) -> ScoreColumns:
-    table = read_sample_scores(folder)
+    table, file = read_sample_scores(folder), read_scores(folder)
     if not any(key in table.rows for key in sample_ids):
-        message, file = "expected samples of the set, found none of them", folder / "samples.jsonl"
-        raise InputError(message, code=ErrorCode.MISMATCH, file=file, field="sample_id")
+        message = "expected samples of the set, found none of them"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl", field="sample_id")
+    columns = select_scores(table, sample_ids)
+    return replace(columns, models=describe_models(file), rule_based=rule_based_metrics(file))
+
+
+def select_scores(table: SampleScores, sample_ids: Sequence[str]) -> ScoreColumns:
+    """Return the scores of some samples, without those that have no value: they must not count as tests."""
     values = {name: [table.rows.get(key, {}).get(name, math.nan) for key in sample_ids] for name in table.directions}
-    return _without_empty(values, table.directions)
-
-
-def _without_empty(values: Mapping[str, Sequence[float]], directions: Mapping[str, Direction]) -> ScoreColumns:
-    """Drop scores without any value, such as those of boxes in reports without boxes: they must not count as tests."""
     present = {name: column for name, column in values.items() if not all(map(math.isnan, column))}
-    return ScoreColumns(present, {name: directions[name] for name in present})
+    return ScoreColumns(present, {name: table.directions[name] for name in present})
 
 
 def compute_scores(pairs: Sequence[Pair], metrics: MetricSet, folder: Path, *, main_only: bool = False) -> ScoreColumns:
     from radfact.api import evaluate
 
     evaluation = evaluate(pairs, metrics, bootstrap=0, seed=0, out=folder)
-    directions = {
-        name: run.directions[name]
-        for run in evaluation.runs.values()
-        for name in (run.selection.main_scores(run.metric) if main_only else run.directions)
-    }
-    values = {name: column for name, column in evaluation.values.items() if name in directions}
-    models, rule_based = _judges_of([folder])
-    columns = _without_empty(values, directions)
-    return replace(columns, unavailable=dict(evaluation.unavailable), models=models, rule_based=rule_based)
+    columns = _load_folder(folder, [pair.sample_id for pair in pairs])
+    main = {name for run in evaluation.runs.values() for name in run.selection.main_scores(run.metric)}
+    values = {name: evaluation.values[name] for name in columns.values if not main_only or name in main}
+    return replace(columns, values=values, unavailable=dict(evaluation.unavailable))

@@ -25,6 +25,10 @@ class MetricAgreement:
     group: str
     coefficients: Mapping[str, Estimate]
 
+    @property
+    def n(self) -> int:
+        return self.coefficients["kendall"].n
+
 
 @dataclass(frozen=True, slots=True)
 class RaterAgreement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -262,27 +262,22 @@ def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
 def agreement_table(agreements: Sequence[MetricAgreement]) -> Table:
     """Return all coefficients with their intervals, one row per score and group."""
     headings = [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high")]
-    return _table(agreements, headings, lambda e: [e.value, e.low, e.high])
+    rows = []
+    for row in agreements:
+        bounds = [bound for e in row.coefficients.values() for bound in (e.value, e.low, e.high)]
+        rows.append([row.score, row.group, row.n, *bounds])
+    return Table(["score", "group", "n", *headings], rows)
 
 
 def overview(agreements: Sequence[MetricAgreement]) -> Table:
     """Return the coefficients, each with its interval in one cell, for a page."""
-
-    def cells(e: Estimate) -> list[Any]:
-        has_interval = e.low is not None and e.high is not None
-        return [f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})" if has_interval else e.value]
-
-    return _table(agreements, COEFFICIENTS, cells)
+    rows = [[row.score, row.group, row.n, *map(_with_interval, row.coefficients.values())] for row in agreements]
+    return Table(["score", "group", "n", *COEFFICIENTS], rows)
 
 
-def _table(
-    agreements: Sequence[MetricAgreement], headings: Sequence[str], cells: Callable[[Estimate], list[Any]]
-) -> Table:
-    rows = []
-    for row in agreements:
-        estimates = [row.coefficients[name] for name in COEFFICIENTS]
-        rows.append([row.score, row.group, estimates[0].n, *(cell for e in estimates for cell in cells(e))])
-    return Table(["score", "group", "n", *headings], rows)
+def _with_interval(e: Estimate) -> float | str | None:
+    has_interval = e.low is not None and e.high is not None
+    return f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})" if has_interval else e.value
 
 
 def short_table(heading: str, estimates: Mapping[str, Mapping[str, Estimate]]) -> Table:
