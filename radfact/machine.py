@@ -31,10 +31,6 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def name_and_version(requirement: Requirement) -> str:
-    return f"{requirement.name} {installed_version(requirement.name)}"
-
-
 def requirements() -> dict[str, list[Requirement]]:
     """Return the packages that this project requires by extra, those of every command under ""."""
     from packaging.requirements import Requirement

@@ -19,7 +19,6 @@ from radfact.errors import ErrorCode, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.live import Live
 
 UsageCounts = Mapping[str, int]
 """Counts as in `radfact.judges.Judge.usage`."""
@@ -36,7 +35,6 @@ POLL_INTERVAL = 1.0
 
 SILENT_SECONDS = 5.0
 """Seconds without any response, after which the display says what a run waits for."""
-_RATE_LIMITED = "HTTP 429"
 
 
 class ServerActivity:
@@ -69,7 +67,7 @@ class ServerActivity:
 
     def wait(self, problem: str, seconds: float) -> None:
         """Record that a failed call is repeated."""
-        self._problem = "rate limited" if problem == _RATE_LIMITED else problem
+        self._problem = "rate limited" if problem == "HTTP 429" else problem
         self._next_attempt = self._clock() + seconds
 
     def fail(self, reason: str) -> None:
@@ -229,11 +227,13 @@ class ProgressDisplay:
         self._print(new)
 
     def _watch(self) -> None:
+        from rich.live import Live
+
         meters = {name: Meter(name, self.price, self.window) for name in self.usage_by_role}
         is_drawn = self.console.is_interactive and not self.console.no_color
         interval = TERMINAL_INTERVAL if is_drawn else min(LINE_INTERVAL, POLL_INTERVAL)
         next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
-        with self._live() if is_drawn else nullcontext() as live:
+        with Live(console=self.console, transient=True, auto_refresh=False) if is_drawn else nullcontext() as live:
             while True:
                 self._show_failures()
                 statuses = ServerActivity.statuses()
@@ -245,11 +245,6 @@ class ProgressDisplay:
                 was_silent = bool(statuses)
                 if self._stopped.wait(interval):
                     return
-
-    def _live(self) -> Live:
-        from rich.live import Live
-
-        return Live(console=self.console, transient=True, auto_refresh=False)
 
     def _read(self, meters: Mapping[str, Meter]) -> list[Meter]:
         """Update all meters and return those in progress."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import StrEnum
@@ -47,12 +47,20 @@ def with_options(command: Callable[..., None], **subsets: Subset) -> Callable[..
         defaults = subset.defaults or {}
         models[parameter.name] = model, names, defaults
         parameters += [_typer_parameter(model, name, defaults) for name in names]
-    parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=_config_option(parameters)))
+    config_option = typer.Option(
+        metavar="FILE",
+        help="YAML file with options of this command by name; flags take precedence.",
+        is_eager=True,
+        callback=read_config,
+        rich_help_panel=_panel(parameters),
+    )
+    kind = Annotated[Path | None, config_option]
+    parameters.append(Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     outputs = {parameter.name: output for parameter in own if (output := _metadata(parameter.annotation, Output))}
     if any(not output.resumes and output.kind != "new folder" for output in outputs.values()):
-        panels = (info.rich_help_panel for item in parameters if item.name in outputs and (info := _option_info(item)))
+        panel = _panel(item for item in parameters if item.name in outputs)
         help = "Write to an existing file or a folder with other files, and replace files of the same name."
-        option = typer.Option("--overwrite", help=help, rich_help_panel=next(panels))
+        option = typer.Option("--overwrite", help=help, rich_help_panel=panel)
         parameters.append(
             Parameter("overwrite", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         )
@@ -99,8 +107,10 @@ def _annotated_type(annotation: Any) -> Any:
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
-def _option_info(parameter: Parameter) -> OptionInfo | None:
-    return _metadata(parameter.annotation, OptionInfo)
+def _panel(parameters: Iterable[Parameter]) -> str | None:
+    """Return the heading in the help of the first option."""
+    infos = (_metadata(parameter.annotation, OptionInfo) for parameter in parameters)
+    return next((info.rich_help_panel for info in infos if info is not None), None)
 
 
 def _paths(value: Any, key: str = "") -> Iterator[Path]:
@@ -118,19 +128,6 @@ def _paths(value: Any, key: str = "") -> Iterator[Path]:
         # Path.is_file raises for text that is too long for a path.
         if os.path.isfile(text) or (equals and os.path.isdir(text)):  # noqa: PTH112, PTH113
             yield Path(text)
-
-
-def _config_option(parameters: list[Parameter]) -> Any:
-    """Return `--config`, in the same panel as the first option."""
-    panel = next((info.rich_help_panel for item in parameters if (info := _option_info(item))), None)
-    option = typer.Option(
-        metavar="FILE",
-        help="YAML file with options of this command by name; flags take precedence.",
-        is_eager=True,
-        callback=read_config,
-        rich_help_panel=panel,
-    )
-    return Annotated[Path | None, option]
 
 
 def _typer_parameter(model: type[Options], name: str, defaults: Mapping[str, Any]) -> Parameter:
@@ -168,10 +165,10 @@ def _typer_type(field: FieldInfo) -> tuple[Any, dict[str, Any]]:
     if origin in (dict, Mapping):
         kind = list[str]
     elif origin is tuple and Ellipsis in get_args(kind):
-        element: Any = get_args(kind)[0]
-        if get_origin(element) is Literal:  # of which Typer reads no list
-            element = StrEnum("Choice", [(value, value) for value in get_args(element)])  # type: ignore[misc]
-        kind = list[element]
+        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+        if get_origin(get_args(kind)[0]) is Literal:  # of which Typer reads no list
+            choices: Any = [(value, value) for value in get_args(get_args(kind)[0])]
+            kind = list[StrEnum("Choice", choices)]  # type: ignore[misc]
     return kind, bounds
 
 

@@ -92,7 +92,7 @@ def check_commands(
 def _check_packages() -> Iterator[CheckResult]:
     for extra, required in machine.requirements().items():
         problems = "; ".join(machine.unmet(required))
-        message = problems or ", ".join(map(machine.name_and_version, required))
+        message = problems or ", ".join(f"{item.name} {machine.installed_version(item.name)}" for item in required)
         fix = machine.install_line(extra) if problems else None
         yield CheckResult(extra or "basic", "missing" if problems else "ok", message, fix)
 

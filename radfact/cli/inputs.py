@@ -99,9 +99,10 @@ def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options
                 return f"of the {role} {before.get('name')}" if before else f"without a {role}"
             if before != now:
                 return f"of the same {role} with other settings"
-    differing = []
-    for name, value in options.items():
-        before = earlier.options.get(name)
-        if before != value:
-            differing.append(f"{name} {'default' if before is None else before}")
+    settings = {name: earlier.options.get(name) for name in options}
+    differing = [
+        f"{name} {'default' if before is None else before}"
+        for name, before in settings.items()
+        if before != options[name]
+    ]
     return f"with {', '.join(differing)}" if differing else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
-from radfact.records import Pairs, Report, Sentence, digest, narrative, narratives
+from radfact.records import Pairs, Report, Sentence, digest, narratives
 from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, compares_findings
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of
@@ -254,7 +254,7 @@ class EvaluationResult:
             "samples": len(self.pairs) + missing,
             "scored": len(self.pairs) - excluded,
             "excluded": excluded + missing,
-            "empty_candidates": sum(not narrative(pair.candidate).strip() for pair in self.pairs),
+            "empty_candidates": len(self.pairs.empty_candidates),
         }
         if self.drawn_from is not None:
             counts["drawn_from"] = self.drawn_from
@@ -327,10 +327,7 @@ class EvaluationResult:
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            raise ImportError("a DataFrame needs pandas: pip install pandas") from None
+        pandas = importlib.import_module("pandas")
         if rows == "sentences":
             return pandas.DataFrame([dict(row) for row in self.sentences], columns=list(SentenceRow.model_fields))
         if rows == "findings":
