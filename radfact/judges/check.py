@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -98,7 +98,7 @@ def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
     judged_entailed = sum(row.get("entailment", 0) for row in confusion.values())
     precision, recall, f1 = _scores(of_entailed.get("entailment", 0), judged_entailed, sum(of_entailed.values()))
     topics = dict.fromkeys(example.topic for example in labeled if example.topic is not None)
-    sets = {name: [row for row in rows if row[0].development is used] for name, used in _SETS.items()}
+    sets = {name: _confusion([row for row in rows if row[0].development is used]) for name, used in _SETS.items()}
     return JudgeCheck(
         judge=judge.name,
         n=len(labeled),
@@ -111,7 +111,7 @@ def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
         confusion=confusion,
         relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], _relation),
         by_topic={topic: _confusion([row for row in rows if row[0].topic == topic]) for topic in topics},
-        by_set={name: _confusion(members) for name, members in sets.items() if members},
+        by_set={name: counts for name, counts in sets.items() if counts},
         seconds=seconds,
         **{name: after.get(name, 0) - before.get(name, 0) for name in ("calls", "tokens_in", "tokens_out")},
         agreement=_agreement(judge, rows),
@@ -152,8 +152,7 @@ def _evidence_f1(rows: _Rows) -> float | None:
     evidence = [
         (set(verdict.evidence), _evidence(example))
         for example, verdict in rows
-        if example.status == "entailment" and example.evidence and _outcome(verdict) == "entailment"
-        if isinstance(verdict, Verdict)
+        if isinstance(verdict, Verdict) and example.status == verdict.status == "entailment" and example.evidence
     ]
     common = sum(len(named & labeled) for named, labeled in evidence)
     return _scores(common, sum(len(named) for named, _ in evidence), sum(len(labeled) for _, labeled in evidence))[2]
@@ -171,8 +170,9 @@ def _agreement(judge: Judge, rows: _Rows) -> Agreement | None:
 
     if not isinstance(judge, LLMJudge) or judge.prompt.batch != "report":
         return None
-    labeled = [example for example, _ in rows]
-    single = query_judge(judge.with_sentence_batches(), [example.query for example in labeled])
-    same = sum(_outcome(a) == _outcome(b) != FAILED for (_, a), b in zip(rows, single, strict=True))
-    confusions = _confusion(rows), _confusion(list(zip(labeled, single, strict=True)))
-    return Agreement(len(rows), same / len(rows), *(confusion_accuracy(item) or 0.0 for item in confusions))
+    by_sentence = LLMJudge(judge.name, judge.client, replace(judge.prompt, batch="sentence"))
+    verdicts = query_judge(by_sentence, [example.query for example, _ in rows])
+    single = [(example, verdict) for (example, _), verdict in zip(rows, verdicts, strict=True)]
+    same = sum(_outcome(a) == _outcome(b) != FAILED for (_, a), (_, b) in zip(rows, single, strict=True))
+    accuracies = (confusion_accuracy(_confusion(both)) or 0.0 for both in (rows, single))
+    return Agreement(len(rows), same / len(rows), *accuracies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,9 @@ class _Call:
         return self.verdicts
 
     def parse_sentence(self, text: str) -> _Verdicts:
-        """Return the verdict of a response about a single hypothesis."""
-        return {0: parse_response(text, self.premises)}
+        """Add the verdict of a response about a single hypothesis."""
+        self.verdicts[0] = parse_response(text, self.premises)
+        return self.verdicts
 
 
 class LLMJudge(PromptedModel):
@@ -144,31 +145,26 @@ class LLMJudge(PromptedModel):
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
         outcomes = self.client.complete_all([self._request(call) for call in calls])
         for call, outcome in zip(calls, outcomes, strict=True):
-            valid = call.verdicts if isinstance(outcome, Failure) else outcome
-            failure = outcome if isinstance(outcome, Failure) else Failure("not answered")
             for index, hypothesis in enumerate(call.hypotheses):
-                verdict, dropped = valid.get(index, (failure, 0))
-                verdicts[EntailmentQuery(call.premises, hypothesis)] = verdict
-                self._counts["evidence_dropped"] += dropped
+                query = EntailmentQuery(call.premises, hypothesis)
+                if isinstance(outcome, Failure) and index not in call.verdicts:
+                    verdicts[query] = outcome
+                else:
+                    verdicts[query], dropped = call.verdicts[index]
+                    self._counts["evidence_dropped"] += dropped
         return verdicts
 
     def _request(self, call: _Call) -> ChatRequest[_Verdicts]:
         """Build the request of a call, whose errors show no word of the reports."""
-        has_schema = self.prompt.answer_format == "schema"
-        reports = (*call.premises, *call.hypotheses)
         if self.prompt.batch == "sentence":
             query = call.premises, call.hypotheses[0]
-            schema = verdict_schema(*query) if has_schema else None
-            return ChatRequest(
-                (("user", query_message(*query)),), call.parse_sentence, self._prefix, schema, reports=reports
-            )
-        schema = report_schema(call.premises, call.hypotheses) if has_schema else None
-        message = report_message(call.premises, call.hypotheses)
-        return ChatRequest((("user", message),), call.parse_report, self._prefix, schema, reports=reports)
-
-    def with_sentence_batches(self) -> LLMJudge:
-        """Return the same judge with one hypothesis per call, to measure the effect of `batch="report"`."""
-        return LLMJudge(self.name, self.client, replace(self.prompt, batch="sentence"), self.make_splitter)
+            message, schema, parse = query_message(*query), verdict_schema(*query), call.parse_sentence
+        else:
+            report = call.premises, call.hypotheses
+            message, schema, parse = report_message(*report), report_schema(*report), call.parse_report
+        sent_schema = schema if self.prompt.answer_format == "schema" else None
+        reports = (*call.premises, *call.hypotheses)
+        return ChatRequest((("user", message),), parse, self._prefix, sent_schema, reports=reports)
 
     def usage(self) -> dict[str, int]:
         """Return the usage, without reports that were asked again, and `evidence_dropped` and `asked_again`."""
@@ -179,9 +175,8 @@ class LLMJudge(PromptedModel):
 
 def load_llm_judge(options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
     """Load the judge of the paper with the model PROVIDER:MODEL or vllm:PATH of options."""
-    prompt = judge_prompt(options.few_shots, answer_format=options.answer_format, batch=options.batch)
-    if options.system is not None:
-        prompt = replace(prompt, system=_system_message(options.system), system_from=options.system.name)
+    form: dict[str, Any] = {"answer_format": options.answer_format, "batch": options.batch}
+    prompt = judge_prompt(options.few_shots, options.system, **form)
     report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if options.batch == "report" else {}
     client = options.load_client({**PARAMETERS, **report_parameters}, cache)
     # The splitter has a client of its own, with another limit of tokens and a separate usage.
@@ -190,18 +185,20 @@ def load_llm_judge(options: JudgeOptions, cache: Path | None = None) -> LLMJudge
 
 
 def judge_prompt(
-    few_shots: Path | None = None, *, answer_format: AnswerFormat = "yaml", batch: Batch = "sentence"
+    few_shots: Path | None = None,
+    system: Path | None = None,
+    *,
+    answer_format: AnswerFormat = "yaml",
+    batch: Batch = "sentence",
 ) -> JudgePrompt:
     """Load the constant part of the prompt, with worked examples in the published layout, `none`, or our own."""
-    if few_shots is None:
-        return JudgePrompt(load_few_shots(DEFAULT_FEW_SHOTS), answer_format=answer_format, batch=batch)
-    examples = () if str(few_shots) == NO_SHOTS else load_few_shots(few_shots)
-    return JudgePrompt(examples, answer_format=answer_format, batch=batch, examples_from=Path(few_shots).name)
-
-
-def _system_message(path: Path) -> str:
-    """Read the file unchanged, with its final line end, as the published implementation does."""
-    text = read_text(path)
-    if not text.strip():
-        raise InputError("expected a system message, found an empty file", code=ErrorCode.EMPTY_INPUT, file=path)
-    return text
+    files: dict[str, str] = {}
+    if few_shots is not None:
+        files["examples_from"] = Path(few_shots).name
+    if system is not None:
+        # Unchanged, with its final line end, as in the published implementation.
+        files |= {"system": read_text(system), "system_from": system.name}
+        if not files["system"].strip():
+            raise InputError("expected a system message, found an empty file", code=ErrorCode.EMPTY_INPUT, file=system)
+    examples = () if str(few_shots) == NO_SHOTS else load_few_shots(few_shots or DEFAULT_FEW_SHOTS)
+    return JudgePrompt(examples, answer_format=answer_format, batch=batch, **files)

@@ -14,33 +14,17 @@ from pydantic import BaseModel, Field
 from radfact.errors import Failure
 from radfact.judges.prompt import Sentence, read_examples
 from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
+from radfact.judges.response import fields_by_line, has_texts, texts_of
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
-from radfact.llm.response_text import EMPTY_WORDS, bodies, dump_yaml, read_data, read_list, unquoted
+from radfact.llm.response_text import bodies, dump_yaml, read_data, read_list, unquoted
 from radfact.reader.segmentation import running_text
 
 if TYPE_CHECKING:
     from radfact.judges.options import JudgeOptions
 
-# Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines.
-SYSTEM_MESSAGE = """\
-You are an AI radiology assistant. You are helping process reports from chest X-rays.
-
-Please extract phrases from the radiology report which refer to objects, findings, or anatomies visible in a chest \
-X-ray, or the absence of such.
-
-Rules:
-- If a sentence describes multiple findings, split them up into separate sentences.
-- Exclude clinical speculation or interpretation (e.g. "... highly suggestive of pneumonia").
-- Exclude recommendations (e.g. "Recommend a CT").
-- Exclude comments on the technical quality of the X-ray (e.g. "there are low lung volumes").
-- Include mentions of change (e.g. "Pleural effusion has increased") because change is visible when we compare two \
-X-rays.
-- If consecutive sentences are closely linked such that one sentence can't be understood without the other one, \
-process them together.
-
-The objective is to extract phrases which refer to things which can be located on a chest X-ray, or confirmed not to \
-be present."""
+SYSTEM_MESSAGE = Path(__file__).with_name("splitter_system.txt").read_text("utf-8").rstrip()
+"""Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines."""
 DEFAULT_FEW_SHOTS = Path(__file__).with_name("splitter_few_shots.json")
 PARAMETERS: Mapping[str, Any] = {"temperature": 0, "top_p": 1, "max_tokens": 2048}
 ORIG_COVER = 0.6
@@ -101,14 +85,12 @@ def parse_split(text: str, narrative: str) -> list[SplitSentence]:
     for sentence in _SENTENCE_END.split(narrative):
         # A model may quote a heading with the next sentence, or not at all.
         is_heading = sentence.rstrip().endswith(":")
-        if is_heading or _contains(" ".join(origs), sentence):
-            continue
-        if any(_contains(orig, sentence, SENTENCE_COVER) for orig in origs):
-            continue
-        raise ValueError(
-            f"the sentence '{sentence:.80}' is missing; give every sentence of the report as orig, with an empty "
-            "new where nothing of it is kept"
-        )
+        is_covered = is_heading or _contains(" ".join(origs), sentence)
+        if not is_covered and not any(_contains(orig, sentence, SENTENCE_COVER) for orig in origs):
+            raise ValueError(
+                f"the sentence '{sentence:.80}' is missing; give every sentence of the report as orig, with an empty "
+                "new where nothing of it is kept"
+            )
     return items
 
 
@@ -135,33 +117,17 @@ def _read_items(body: str) -> list[SplitSentence]:
 def _read_item(data: Any) -> SplitSentence | None:
     if not isinstance(data, dict) or not isinstance(data.get("orig"), str) or "new" not in data:
         return None
-    texts = data["new"] if isinstance(data["new"], list) else [data["new"]]
-    if not all(isinstance(text, str | None) for text in texts):
-        return None
-    return SplitSentence(data["orig"], _nonempty([text for text in texts if text is not None]))
+    return SplitSentence(data["orig"], tuple(texts_of(data["new"]))) if has_texts(data["new"]) else None
 
 
 def _read_items_by_line(body: str) -> list[SplitSentence]:
     """Read `orig:` and `new:` line by line if the whole is no YAML, as with a colon inside a sentence."""
-    origs: list[list[str]] = []
-    news: list[list[str]] = []
-    lines: list[str] = []
-    for line in body.splitlines():
-        if match := _KEY.match(line):
-            lines = [match[2]]
-            (origs if match[1].lower() == "orig" else news).append(lines)
-        else:
-            lines.append(line)
+    fields = fields_by_line(body, _KEY)
+    origs, news = ([lines for name, lines in fields if name == key] for key in ("orig", "new"))
     if len(origs) != len(news):
         return []
-    return [
-        SplitSentence(unquoted(" ".join(part.strip() for part in orig).strip(" ,")), _nonempty(read_list(new)))
-        for orig, new in zip(origs, news, strict=True)
-    ]
-
-
-def _nonempty(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(stripped for text in texts if (stripped := text.strip()).lower() not in EMPTY_WORDS)
+    texts = [unquoted(" ".join(line.strip() for line in lines).strip(" ,")) for lines in origs]
+    return [SplitSentence(orig, tuple(texts_of(read_list(new)))) for orig, new in zip(texts, news, strict=True)]
 
 
 class PromptedModel:
@@ -231,8 +197,6 @@ class LLMSplitter(PromptedModel, ExplainingSplitter):
 
 def load_llm_splitter(options: JudgeOptions, cache: Path | None = None) -> LLMSplitter:
     """Load the splitter of the paper with the model and the few-shot examples of options."""
-    client = options.load_client(PARAMETERS, cache)
-    if options.few_shots is None:
-        return LLMSplitter(options.required_judge, client, load_split_examples())
-    examples = load_split_examples(options.few_shots)
-    return LLMSplitter(options.required_judge, client, examples, examples_from=options.few_shots.name)
+    client, few_shots = options.load_client(PARAMETERS, cache), options.few_shots
+    source = {} if few_shots is None else {"examples_from": few_shots.name}
+    return LLMSplitter(options.required_judge, client, load_split_examples(few_shots or DEFAULT_FEW_SHOTS), **source)

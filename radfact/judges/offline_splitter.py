@@ -135,12 +135,10 @@ def _split_sentence(
     splits = [_split_sentence(part.strip(" .;,"), ontology, keep_interpretations) for part in parts]
     parts_removed = tuple(part for _, removed_here in splits for part in removed_here)
     denied = {fact.concept for fact in reader.facts_in(sentence) if not fact.present}
-    for part in parts_removed:
-        doubted = reader.named_findings(part.text)
-        if any(reader.ontology.is_denied_by(concept, finding) for concept in denied for finding in doubted):
-            return (
-                _as_sentence(sentence),
-            ), removed  # "No consolidation, but pneumonia is possible" denies no pneumonia
+    doubted = {finding for part in parts_removed for finding in reader.named_findings(part.text)}
+    if any(ontology.is_denied_by(concept, finding) for concept in denied for finding in doubted):
+        # "No consolidation, but pneumonia is possible" denies no pneumonia.
+        return (_as_sentence(sentence),), removed
     return tuple(single for singles, _ in splits for single in singles), parts_removed + removed
 
 

@@ -26,13 +26,8 @@ Batch = Literal["sentence", "report"]
 """sentence: one hypothesis per call, as in the paper; report: all hypotheses with the same premises in one call."""
 Label = Literal["entailment", "neutral", "contradiction", "not_entailment"]
 
-# Source: MAIRA-2, listing 3, verbatim.
-SYSTEM_MESSAGE = (
-    "You are an AI radiology assistant. Your task is to assess whether a statement about a chest X-ray "
-    '(the "hypothesis") is true or not, given a reference report about the chest X-ray. '
-    "This task is known as entailment verification. "
-    'If the statement is true ("entailed") according to the reference, provide the evidence to support it.'
-)
+SYSTEM_MESSAGE = Path(__file__).with_name("system.txt").read_text("utf-8").rstrip()
+"""Source: MAIRA-2, listing 3, verbatim."""
 REPORT_NOTE = (
     "You are given several hypotheses at once, each with its number. Assess every one of them on its own, against the "
     "reference alone, and answer all of them in their order."
@@ -140,21 +135,16 @@ def few_shot_messages(
     # YAML examples would contradict a schema, the constraint to JSON.
     dump = dump_yaml if answer_format == "yaml" else partial(json.dumps, ensure_ascii=False)
     if batch == "sentence":
-        messages: list[Message] = [("system", system)]
-        for example in examples:
-            messages += [
-                ("user", query_message(example.reference, example.phrase)),
-                ("assistant", dump(worked_response(example))),
-            ]
-        return tuple(messages)
-    messages = [("system", f"{system.rstrip()}\n\n{REPORT_NOTE}")]
-    for reference, group in groupby(examples, key=lambda example: example.reference):
-        report = list(group)
-        answers = [{"number": number, **worked_response(example)} for number, example in enumerate(report, start=1)]
-        messages += [
-            ("user", report_message(reference, [example.phrase for example in report])),
-            ("assistant", dump({"answers": answers})),
-        ]
+        turns = [(query_message(example.reference, example.phrase), worked_response(example)) for example in examples]
+    else:
+        system, turns = f"{system.rstrip()}\n\n{REPORT_NOTE}", []
+        for reference, group in groupby(examples, key=lambda example: example.reference):
+            report = list(group)
+            answers = [{"number": number, **worked_response(item)} for number, item in enumerate(report, start=1)]
+            turns.append((report_message(reference, [item.phrase for item in report]), {"answers": answers}))
+    messages: list[Message] = [("system", system)]
+    for query, response in turns:
+        messages += [("user", query), ("assistant", dump(response))]
     return tuple(messages)
 
 

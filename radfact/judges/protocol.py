@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from numbers import Integral
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -207,16 +206,13 @@ def locate_removed(narrative: str, split: Sequence[SplitSentence]) -> list[Remov
     for sentence in split:
         # A removed sentence may stand between linked ones, of which only the first has removed parts.
         origs = (sentence.orig, sentence.orig.partition(". ")[0])
-        places = (span for orig in origs for span in islice(_find(words, orig, (read, len(words))), 1))
+        places = [span for orig in origs for span in _find(words, orig, (read, len(words)))]
         place = min(places, key=lambda span: (span[0], -span[1]), default=None)
         if place is not None:
             read = place[1]
         for removed in sentence.all_removed:
-            free = [
-                (first, last)
-                for first, last in _find(words, removed.text, place or (0, len(words)))
-                if all(last <= begin or end <= first for begin, end in taken)
-            ]
+            spans = _find(words, removed.text, place or (0, len(words)))
+            free = [span for span in spans if all(span[1] <= begin or end <= span[0] for begin, end in taken)]
             if not free or (place is None and len(free) > 1):
                 located.append(removed)
                 continue
@@ -228,11 +224,8 @@ def locate_removed(narrative: str, split: Sequence[SplitSentence]) -> list[Remov
     return located
 
 
-def _find(words: Sequence[str], text: str, span: _Span) -> Iterator[_Span]:
-    """Yield where the words of a text occur consecutively among the words of a span."""
+def _find(words: Sequence[str], text: str, span: _Span) -> list[_Span]:
+    """Return where the words of a text occur consecutively among the words of a span."""
     wanted = [word.lower() for word in _WORD.findall(text)]
-    if not wanted:
-        return
-    for first in range(span[0], span[1] - len(wanted) + 1):
-        if words[first] == wanted[0] and words[first : first + len(wanted)] == wanted:
-            yield first, first + len(wanted)
+    starts = range(span[0], span[1] - len(wanted) + 1) if wanted else ()
+    return [(first, first + len(wanted)) for first in starts if words[first : first + len(wanted)] == wanted]

@@ -110,7 +110,7 @@ def _to_verdict(fields: Fields, premises: Sequence[str]) -> tuple[Verdict, int]:
         found = f"found '{words:.40}'" if words else "found none"
         raise ValueError(f"status must be {' or '.join(get_args(Status))}, {found}")
     status, relation = _STATUSES[words]
-    matches = [match_evidence(quoted, premises) for quoted in _quotations(fields.get("evidence"))]
+    matches = [match_evidence(quoted, premises) for quoted in texts_of(fields.get("evidence"))]
     evidence = tuple(sorted({match for match in matches if match is not None}))
     if status == "entailment" and not evidence:
         raise ValueError("entailment needs evidence: quote at least one sentence of the reference word for word")
@@ -123,10 +123,16 @@ def _normalize_status(status: Any) -> str:
     return " ".join(re.split(r"[\s_-]+", text.strip(" .*\"'`").lower()))
 
 
-def _quotations(evidence: Any) -> list[str]:
-    texts = evidence if isinstance(evidence, list) else [evidence]
+def texts_of(value: Any) -> list[str]:
+    """Return the texts of a list, or a text as the only one, without those that models write for an empty value."""
+    texts = value if isinstance(value, list) else [value]
     stripped = [text.strip() for text in texts if isinstance(text, str)]
     return [text for text in stripped if text.lower() not in EMPTY_WORDS]
+
+
+def has_texts(value: Any) -> bool:
+    """Return whether a value is a text, null, or a list of these."""
+    return all(isinstance(text, str | None) for text in (value if isinstance(value, list) else [value]))
 
 
 def _read_items(text: str) -> tuple[list[Fields], bool]:
@@ -154,31 +160,31 @@ def _verdict_fields(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         return {}
     fields = {str(key).strip().lower(): value for key, value in data.items() if isinstance(key, str | int)}
-    evidence = fields.get("evidence")
-    texts = evidence if isinstance(evidence, list) else [evidence]
-    readable = all(isinstance(text, str | None) for text in texts)
-    return fields if "status" in fields and readable else {}
+    return fields if "status" in fields and has_texts(fields.get("evidence")) else {}
 
 
 def _blocks(body: str) -> list[dict[str, Any]]:
     """Read verdicts line by line if the whole is no YAML; a number or a repeated key begins the next verdict."""
-    blocks: list[dict[str, list[str]]] = []
-    key = ""
+    blocks: list[dict[str, Any]] = []
+    for key, lines in fields_by_line(body, _KEY):
+        if not blocks or key in blocks[-1] or key == "number":
+            blocks.append({})
+        blocks[-1][key] = read_list(lines) if key == "evidence" else unquoted(lines[0].strip(" \t,}"))
+    return blocks
+
+
+def fields_by_line(body: str, key: re.Pattern[str]) -> list[tuple[str, list[str]]]:
+    """Return the fields of a response that is no YAML: each key with the text after it, and the lines up to the next.
+
+    The groups of the pattern are the key and the text after it.
+    """
+    fields: list[tuple[str, list[str]]] = []
     for line in body.splitlines():
-        if match := _KEY.match(line):
-            key = match[1].lower()
-            if not blocks or key in blocks[-1] or (key == "number" and blocks[-1]):
-                blocks.append({})
-            blocks[-1][key] = [match[2]]
-        elif key == "evidence":
-            blocks[-1][key].append(line)
-    return [
-        {
-            key: read_list(lines) if key == "evidence" else unquoted(lines[0].strip(" \t,}"))
-            for key, lines in block.items()
-        }
-        for block in blocks
-    ]
+        if match := key.match(line):
+            fields.append((match[1].lower(), [match[2]]))
+        elif fields:
+            fields[-1][1].append(line)
+    return fields
 
 
 def _hypothesis_index(item: Fields, hypotheses: Sequence[str]) -> int:
