@@ -36,11 +36,9 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     table = [[guard(cell) for cell in row] for row in (columns, *rows)]
     # Some spreadsheets also split at semicolons, and a carriage return alone would end a row.
     is_plain = not any(isinstance(cell, str) and re.search("[;\r]", cell) for row in table for cell in row)
+    quoting = csv.QUOTE_MINIMAL if is_plain else csv.QUOTE_NONNUMERIC
     with open_atomic(path) as handle:
-        if is_plain:
-            csv.writer(handle, lineterminator="\n").writerows(table)
-        else:
-            csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(table)
+        csv.writer(handle, lineterminator="\n", quoting=quoting).writerows(table)
 
 
 def guard(cell: Any) -> Any:

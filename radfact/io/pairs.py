@@ -196,18 +196,16 @@ def as_pairs(
             if None in (record.candidate, record.reference):
                 raise InputError(_NO_REPORT, **inside(record.place, record.missing[0]))
         return _pair_up(records, records, None)
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     pairs = []
-    for item in items:
+    for index, item in enumerate(items):
         if not isinstance(item, Pair):
             hint = "only RadFact.score takes a list of candidates and the list of their references"
             raise InputError(f"expected pairs or objects {{id, candidate, reference}}; {hint}; found {describe(item)}")
         if isinstance(item.sample_id, bool) or not isinstance(item.sample_id, str | Integral):
             raise InputError(f"expected an id, found {describe(item.sample_id)}", field="sample_id")
         item = replace(item, sample_id=str(item.sample_id))
-        if item.sample_id in seen:
-            raise InputError(f"duplicate id '{item.sample_id}'", code=ErrorCode.DUPLICATE, field="sample_id")
-        seen.add(item.sample_id)
+        check_unique_id(seen, item.sample_id, f"[{index}]", file=None)
         candidate, reference = _checked_report(item, "candidate"), _checked_report(item, "reference")
         pairs.append(replace(item, candidate=candidate, reference=reference))
     numbered = references is not None

@@ -75,26 +75,12 @@ def format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-_DISPLAY_NAMES = {
-    "f1": "F1",
-    "rouge": "ROUGE",
-    "rouge l": "ROUGE-L",
-    "bleu": "BLEU",
-    "meteor": "METEOR",
-    "bertscore": "BERTScore",
-    "chexbert": "CheXbert",
-    "chexprompt": "CheXprompt",
-    "crimson": "CRIMSON",
-    "json": "JSON",
-    "radgraph": "RadGraph",
-    "radcliq": "RadCliQ",
-    "rg": "RG",
-    "er": "ER",
-    "green": "GREEN",
-    "vert": "VERT",
-    "fineradscore": "FineRadScore",
-}
-_KNOWN = re.compile(rf"\b({'|'.join(sorted(_DISPLAY_NAMES, key=len, reverse=True))})\b")
+_DISPLAY_NAMES = (
+    *("F1", "ROUGE", "ROUGE-L", "BLEU", "METEOR", "BERTScore", "CheXbert", "CheXprompt", "CRIMSON", "JSON", "RadGraph"),
+    *("RadCliQ", "RG", "ER", "GREEN", "VERT", "FineRadScore"),
+)
+_BY_WORDS = {name.lower().replace("-", " "): name for name in _DISPLAY_NAMES}
+_KNOWN = re.compile(rf"\b({'|'.join(sorted(_BY_WORDS, key=len, reverse=True))})\b")
 
 
 def words(name: str) -> str:
@@ -105,6 +91,6 @@ def words(name: str) -> str:
     folder, slash, score = name.rpartition("/")
     if slash or not re.fullmatch(r"\w+", name):
         return f"{folder}/{words(score)}" if slash and re.fullmatch(r"\w+", score) else name
-    spaced = _KNOWN.sub(lambda match: _DISPLAY_NAMES[match[0]], name.replace("_", " "))
+    spaced = _KNOWN.sub(lambda match: _BY_WORDS[match[0]], name.replace("_", " "))
     spaced = re.sub(r"^BLEU (\d)$", r"BLEU-\1", spaced)
     return spaced[:1].upper() + spaced[1:]
