@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -17,7 +17,7 @@ from radfact.metrics.llm.responses.counts import COUNT_KEYS, parse_count, read_c
 T = TypeVar("T")
 
 Section = Literal["explanation", "significant", "insignificant", "matched", "score"]
-Sections = Mapping[Section, Sequence[Any]]
+Sections = dict[Section, list[Any]]
 """Contents of the sections: text, or values if the response is JSON. A section may occur more than once."""
 
 SECTION_TITLES: Mapping[Section, str] = {
@@ -155,18 +155,15 @@ def parse_sections(text: str) -> Sections:
     response = strip_reasoning(text)
     if text.strip() and not response.strip():
         raise ValueError("it ends before the answer begins; think less")
-    sections: dict[Section, list[Any]] = {}
+    sections: Sections = {}
     for body in bodies(text):
         has_headers = any(_BRACKETED_HEADER.match(strip_markup(line)) for line in body.splitlines())
         start, end = body.find("{"), body.rfind("}")
         if start >= 0 and not has_headers:
             for section, values in _json_sections(read_data(body[start : end + 1])).items():
                 sections.setdefault(section, []).extend(values)
-    if sections:
-        return sections
-    lines = _INLINE_HEADER.sub("\n", response).splitlines()
-    sections = _text_sections([strip_markup(line) for line in lines if not line.lstrip().startswith("```")])
-    if not sections:
+    sections = sections or _text_sections(response)
+    if not any(sections.values()):
         raise ValueError(f"it has none of the headers {', '.join(list(SECTION_TITLES.values())[1:4])}")
     return sections
 
@@ -174,7 +171,7 @@ def parse_sections(text: str) -> Sections:
 def _json_sections(data: Any) -> Sections:
     if not isinstance(data, dict):
         return {}
-    sections: dict[Section, list[Any]] = {}
+    sections: Sections = {}
     for key, value in data.items():
         title = _JSON_TITLE.sub(r"\1 errors", str(key))
         if match := _BRACKETED_HEADER.match(title) or _BARE_HEADER.match(title):
@@ -185,7 +182,9 @@ def _json_sections(data: Any) -> Sections:
     return inner[0] if len(inner) == 1 else {}
 
 
-def _text_sections(lines: Sequence[str]) -> Sections:
+def _text_sections(text: str) -> Sections:
+    lines = _INLINE_HEADER.sub("\n", text).splitlines()
+    lines = [strip_markup(line) for line in lines if not line.lstrip().startswith("```")]
     bracketed = {_section_of(match) for line in lines if (match := _BRACKETED_HEADER.match(line))}
     sections: dict[Section, list[list[str]]] = {}
     body: list[str] = []
@@ -202,13 +201,9 @@ def _text_sections(lines: Sequence[str]) -> Sections:
         else:
             body = [line[header.end() :]]
             sections.setdefault(_section_of(header), []).append(body)
-    filled: dict[Section, list[str]] = {}
-    for section, occurrences in sections.items():
-        # Leading spaces are kept: they tell the level of the first line in its list.
-        texts = ["\n".join(body).rstrip() for body in occurrences]
-        if texts := [text for text in texts if not _PLACEHOLDER.search(text)]:
-            filled[section] = texts
-    return filled
+    # Leading spaces are kept: they tell the level of the first line in its list.
+    texts = {section: ["\n".join(body).rstrip() for body in occurrences] for section, occurrences in sections.items()}
+    return {section: [text for text in texts[section] if not _PLACEHOLDER.search(text)] for section in texts}
 
 
 def _section_of(header: re.Match[str]) -> Section:
@@ -255,26 +250,24 @@ def _contains_category(text: str, letters: set[str]) -> bool:
 def _text_entries(body: str) -> list[tuple[str, Any]]:
     """Return the letter of each category of a section and the text that follows it."""
     lines = _INLINE_CATEGORY.sub("\n", body).splitlines()
-    match_category = _match_letter if any(map(_LETTER.match, lines)) else _match_name
+    by_name = not any(map(_LETTER.match, lines))
     entries: list[tuple[str, list[str]]] = []
     for line in lines:
-        if match := match_category(line):
+        if match := _match_category(line, by_name=by_name):
             entries.append((match[0], [match[1]]))
         elif entries:
             entries[-1][1].append(line)
     return [(letter, "\n".join(entry)) for letter, entry in entries]
 
 
-def _match_letter(line: str) -> tuple[str, str] | None:
-    match = _LETTER.match(line)
-    return None if match is None else ((match[1] or match[2]).lower(), line[match.end() :])
-
-
-def _match_name(line: str) -> tuple[str, str] | None:
-    text = _LIST_NUMBER.sub("", line)
+def _match_category(line: str, *, by_name: bool) -> tuple[str, str] | None:
+    """Return the letter of the category that a line begins with, and the text that follows it."""
+    if match := _LETTER.match(line):
+        return (match[1] or match[2]).lower(), line[match.end() :]
+    text = _LIST_NUMBER.sub("", line) if by_name else ""
     if match := _CATEGORY.match(text):
         return str(match.lastgroup), text
-    if match := _DIGIT.match(line):
+    if by_name and (match := _DIGIT.match(line)):
         return "abcdef"[int(match[1]) - 1], line[match.end() :]
     return None
 
@@ -315,7 +308,7 @@ def _letter_of(key: Any) -> str:
     name = strip_markup(str(key)).strip()
     if name.lower() in ERROR_CATEGORIES:
         return name.lower()
-    match = _match_letter(f"{name} ") or _match_name(name)
+    match = _match_category(f"{name} ", by_name=True)
     if match is None:
         raise ValueError(f"'{name:.80}' is none of the categories (a) to (f)")
     return match[0]

@@ -45,7 +45,6 @@ _LABEL = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json
 """What may surround an empty object; in a sentence, "{}" states nothing about the report."""
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _GRADE = re.compile(r"([0-4])(?:\.0+)?")
-_NO_LETTERS = re.compile(r"[^a-z]")
 _NOUN = re.compile(r"(?<!^no)(?:error|finding)s?$")
 _CATEGORY = re.compile(
     r"(?P<a>falseprediction)|(?P<b>omissionof(?:a)?finding)|(?P<c>incorrect(?:location|position))|"
@@ -54,13 +53,13 @@ _CATEGORY = re.compile(
 
 
 def _letters(text: str) -> str:
-    return _NO_LETTERS.sub("", text.lower())
+    return re.sub(r"[^a-z]", "", text.lower())
 
 
-_SHORT_SEVERITIES = {"none": 0, "nonactionable": 1, "nonurgent": 2}
 _SEVERITY_BY_LETTERS = {
-    _NOUN.sub("", _letters(name)): severity for name, severity in SEVERITIES.items()
-} | _SHORT_SEVERITIES
+    **{_NOUN.sub("", _letters(name)): severity for name, severity in SEVERITIES.items()},
+    **{"none": 0, "nonactionable": 1, "nonurgent": 2},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +231,10 @@ def _merge(objects: Sequence[_Entries]) -> _Entries:
     # Two equal objects with insertions alone may mean one insertion or two.
     if all(entries == objects[0] for entries in objects) and (len(objects) == 1 or line_ids[0]):
         return objects[0]
-    merged = [entry for entries in objects for entry in entries]
     has_duplicates = any(objects.count(entries) > 1 for entries in objects)
-    has_common_lines = len(set[str]().union(*line_ids)) < sum(map(len, line_ids))
-    if has_duplicates or has_common_lines or not all(_is_id(key) for key, _ in merged):
+    if has_duplicates or len(set[str]().union(*line_ids)) < sum(map(len, line_ids)):
         raise ValueError("has several objects that differ; give one")
-    return merged
+    return [entry for entries in objects for entry in entries]
 
 
 def _is_id(key: str) -> bool:
@@ -282,8 +279,6 @@ def _parse_correction(key: str, value: Any, line: int | None, original: str | No
 
 def _parse_severity(value: Any) -> int | None:
     """Return a severity from 0 to 4, given by name or as a number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
     if match := _GRADE.fullmatch(str(value).strip()):
         return int(match[1])
     return _SEVERITY_BY_LETTERS.get(_NOUN.sub("", _letters(value))) if isinstance(value, str) else None

@@ -46,7 +46,7 @@ _UNIT_AFTER_NUMBER = re.compile(
     r"\s*(?:cm|mm|m|of|to|or|and|by|out|x(?=\s*[0-9])|days?|weeks?|months?|years?|views?)\b"
 )
 _NUMBER_ALONE = re.compile(rf"(?:[0-9]+|{_ANY_NUMBER_WORD})(?:\s+{_NOUN})?\W*", re.IGNORECASE)
-_PUBLISHED_COUNT = re.compile(r"(?<=: )([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
+_PUBLISHED_COUNT = re.compile(r"[^\n]*?: ([0-9]{1,2})\.(?=\s|$)(.*)", re.DOTALL)
 """A count as GREEN's published parser finds it, anywhere after a colon."""
 _NO_ERRORS = (
     r"(?:errors?|issues?|discrepanc(?:y|ies)|differences?|match(?:ed|ing) findings?|missing findings?|"
@@ -66,8 +66,6 @@ _NUMBERED_NAME = re.compile(
 """A name such as "No. 2 rib" or "No. fourth rib", in which "No." means number."""
 _BULLET = re.compile(r"^\s*(?:[-•–—]\s+|\(?[0-9]{1,2}[.)]\s+)")
 _LIST_ITEM = re.compile(r"(?P<indent>[ \t]*)[-•]\s+(?P<text>\S.*)")
-_STEP_AFTER_STOP = r"(?:^|[.;]\s+|\n[-•\s]*)"
-_STEP_ANYWHERE = r"(?:^|\s)"
 _COUNT_FIELD = re.compile(
     rf"^(?:the\s+)?(?:{_NOUN}\s+)?(?:(?:total|overall|number|count|num|no\.|#)(?:\s+of)?\s*)+(?:{_NOUN})?"
     r"(?:\s*[:=]|\s+(?:is|are)\b)\s*",
@@ -121,10 +119,8 @@ def _parse_json(value: Any) -> CountedItems | None:
         fields = {str(key).lower(): item for key, item in value.items()}
         lists = [item for item in fields.values() if isinstance(item, list)]
         listed = _parse_json_list(lists[0]) if len(lists) == 1 else None
-        if fields.keys().isdisjoint(COUNT_KEYS):
-            return listed
-        count = next(fields[key] for key in COUNT_KEYS if key in fields)
-        counted = _parse_text(count, required=True) if isinstance(count, str) else _parse_json(count)
+        keys = [key for key in COUNT_KEYS if key in fields]
+        counted = read_count(fields[keys[0]], may_be_empty=False) if keys else listed
         return counted and CountedItems(counted.count, listed.items if listed else counted.items)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
         return CountedItems(value)
@@ -149,20 +145,15 @@ def _first_text(item: Mapping[str, Any]) -> str:
 
 def _parse_named_text(text: str, name: str, required: bool) -> CountedItems | None:
     """Parse "NAME: COUNT. ITEMS" where the name may be missing, and the count too if it is not required."""
-    text = text.strip()
-    first_word = name.split()[0].lower()
-    first_line, newline, rest = text.partition("\n")
-    bullet = _LIST_ITEM.match(first_line)
-    if text[:1].isdigit() or (bullet and not bullet["text"].lower().startswith(first_word)):
+    text, first_word = text.strip(), name.split()[0]
+    bullet = _LIST_ITEM.match(text)
+    if text[:1].isdigit() or (bullet and not bullet["text"].lower().startswith(first_word.lower())):
         return _parse_text(text, required)
-    before, colon, after = first_line.partition(":")
-    if not colon:
-        # The name alone, or the name and the count with nothing between them.
-        has_name = before.lower().startswith(first_word)
-        after = re.sub(r"^[^0-9:]*?(?=$|[\s(\[]*[0-9])", "", before) if has_name else before
-    counted = _parse_text(after + newline + rest, required)
-    if counted is None and (match := _PUBLISHED_COUNT.search(first_line)):
-        return CountedItems(int(match[1]), _split_items(match[2] + newline + rest))
+    # The name ends with a colon, or before the count or the end of the line.
+    end_of_name = rf".*?:|(?i:{first_word})[^0-9:]*?(?=$|[\s(\[]*[0-9])"
+    counted = _parse_text(re.sub(rf"\A(?:{end_of_name})", "", text, flags=re.MULTILINE), required)
+    if counted is None and (match := _PUBLISHED_COUNT.match(text)):
+        return CountedItems(int(match[1]), _split_items(match[2]))
     return counted
 
 
@@ -202,17 +193,17 @@ def _parse_number(text: str) -> CountedItems | None:
 
 def _numbered_items(text: str) -> list[str]:
     """Return the items of a list numbered 1, 2, 3, ...; none if the first number may be a count of the others."""
-    for step, min_items in ((_STEP_AFTER_STOP, 2), (_STEP_ANYWHERE, 3)):
-        spans: list[tuple[int, int]] = []
-        position = 0
-        while match := re.compile(rf"{step}\(?{len(spans) + 1}[.)]\s+(?=\S)").search(text, position):
-            if not spans and match.start():
-                break
-            spans.append(match.span())
-            position = match.end() - 1
-        if len(spans) >= min_items:
-            ends = [start for start, _ in spans[1:]] + [len(text)]
-            return [text[start:end].strip().rstrip(";") for (_, start), end in zip(spans, ends, strict=True)]
+    first = re.match(r"\(?1[.)]\s+(?=\S)", text)
+    if first is None:
+        return []
+    for step, min_items in ((r"(?:[.;]\s+|\n[-•\s]*)", 2), (r"\s", 3)):
+        items, rest = list[str](), text[first.end() - 1 :]
+        while match := re.search(rf"{step}\(?{len(items) + 2}[.)]\s+(?=\S)", rest):
+            items.append(rest[: match.start()])
+            rest = rest[match.end() - 1 :]
+        items.append(rest)
+        if len(items) >= min_items:
+            return [item.strip().rstrip(";") for item in items]
     return []
 
 
@@ -236,10 +227,9 @@ def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: b
 
 def _parse_fields(items: Sequence[str], lines: Sequence[str]) -> CountedItems | None:
     """Parse fields such as "Count: 2" and "Errors: ..."; None if their counts differ."""
-    values = [item[match.end() :] for item in items if (match := _COUNT_FIELD.match(item))]
-    counts = {
-        0 if states_none(value) else number.count if (number := _parse_number(value)) else None for value in values
-    }
+    # A field of a count is a text that begins with the count.
+    counted = [_parse_text(item, required=True) for item in items if _COUNT_FIELD.match(item)]
+    counts = {field.count if field else None for field in counted}
     count = counts.pop() if len(counts) == 1 else None
     if count is None:
         return None
