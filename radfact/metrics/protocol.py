@@ -130,6 +130,12 @@ def group_by_counts(pooled: Mapping[str, PooledScore]) -> list[tuple[list[str], 
     return [(names, pooled[names[0]].counts) for names in groups.values()]
 
 
+def add_up_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sums of counts by name."""
+    names = dict.fromkeys(name for mapping in counts for name in mapping)
+    return {name: sum(mapping.get(name, 0) for mapping in counts) for name in names}
+
+
 def _expand(result: MetricResult, places: Sequence[int], skipped: Mapping[int, str]) -> MetricResult:
     """Return the result of the pairs at `places` as that of all pairs, of which others were skipped for a reason."""
     count = len(places) + len(skipped)

@@ -191,13 +191,6 @@ class MetricSelection:
     is_named: bool = True
     metric: Metric | None = None
 
-    @classmethod
-    def of(cls, metric: Metric) -> MetricSelection:
-        """Select a metric object."""
-        check_metric(metric, type(metric).__name__)
-        home = f"{type(metric).__module__}:{type(metric).__qualname__}"
-        return cls(MetricEntry(metric.name, home), metric=metric)
-
     def select(self, metric: Metric) -> dict[str, Direction]:
         """Return the selected scores of a metric and their directions, in its order."""
         directions, suffix = directions_of(metric), f".{metric.variant}"
@@ -246,7 +239,11 @@ def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] 
             )
     _check_variants([*selected.values()], compat)
     chosen = [replace(selection, entry=choose_variant(selection.entry, compat)) for selection in selected.values()]
-    return [*chosen, *(MetricSelection.of(item) for item in items if not isinstance(item, str))]
+    for metric in (item for item in items if not isinstance(item, str)):
+        check_metric(metric, type(metric).__name__)
+        home = f"{type(metric).__module__}:{type(metric).__qualname__}"
+        chosen.append(MetricSelection(MetricEntry(metric.name, home), metric=metric))
+    return chosen
 
 
 def _default_entries() -> Iterator[MetricEntry]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats, group_by_counts
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Repeats, add_up_counts, group_by_counts
 
 
 def combine_repeats(metric: Metric, results: Sequence[MetricResult], count: int) -> MetricResult:
@@ -30,11 +30,12 @@ def combine_repeats(metric: Metric, results: Sequence[MetricResult], count: int)
         pooled=pooled,
         details=[_details(results, stacked, index) for index in range(count)],
         failures={index: reason for index, reason in first.failures.items() if failed[index] == len(results)},
-        usage=_sum([result.usage for result in results]),
+        usage=add_up_counts([result.usage for result in results]),
         usage_by_role={
-            role: _sum([result.usage_by_role.get(role, {}) for result in results]) for role in first.usage_by_role
+            role: add_up_counts([result.usage_by_role.get(role, {}) for result in results])
+            for role in first.usage_by_role
         },
-        counts=_sum([result.counts for result in results]),
+        counts=add_up_counts([result.counts for result in results]),
         repeats=Repeats(
             len(results),
             {name: _deviation([summaries[name].point for summaries in points]) for name in names},
@@ -63,8 +64,3 @@ def _details(results: Sequence[MetricResult], stacked: Mapping[str, NDArray[np.f
         "repeat_sd": {name: value for name, value in deviations.items() if value is not None},
         "failed_repeats": sum(index in result.failures for result in results),
     }
-
-
-def _sum(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    names = dict.fromkeys(name for mapping in counts for name in mapping)
-    return {name: sum(mapping.get(name, 0) for mapping in counts) for name in names}

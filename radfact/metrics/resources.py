@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +113,7 @@ class MetricResources:
             with rename_fields(fields), report_errors(entry.home, InputError):
                 metric = factory.create(self, **arguments) if is_class else factory(**arguments)
         check_metric(metric, entry.home)
-        if requirements.weights and requirements.judge is None:
-            # Other metrics may combine this one.
+        if requirements.weights and requirements.judge is None and metric.reads == "text":
             metric.score = _remember_last(metric.score)
         self._metrics[entry] = metric
         return self._metrics[entry]
@@ -191,17 +191,9 @@ class MetricResources:
 
 
 def _remember_last(score: Callable[[Sequence[Any]], MetricResult]) -> Callable[[Sequence[Any]], MetricResult]:
-    """Return a function that does not score the same pairs twice in a row."""
-    last: tuple[list[Any], MetricResult] | None = None
-
-    def remembered(pairs: Sequence[Any]) -> MetricResult:
-        nonlocal last
-        latest = last  # Another thread may replace it.
-        if latest is None or latest[0] != list(pairs):
-            last = latest = list(pairs), score(pairs)
-        return latest[1]
-
-    return remembered
+    """Return a function that does not score the same texts twice in a row; other metrics may combine this one."""
+    remembered = lru_cache(maxsize=1)(lambda pairs: score(list(pairs)))
+    return lambda pairs: remembered(tuple(pairs))
 
 
 def _is_model(name: str) -> bool:

@@ -200,11 +200,9 @@ class Labeler:
         try:
             model = BertModel(_config(bert))
             model.load_state_dict(bert, strict=True)
-        except KeyError as error:
-            raise _invalid_checkpoint(f"expected the tensor {error} of BERT", path) from None
-        except (RuntimeError, ValueError) as error:
+        except (KeyError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise _invalid_checkpoint(f"expected BERT: {reason:.200}", path) from None
+            raise _invalid_checkpoint(f"expected the tensors of BERT: {reason:.200}", path) from None
         tokenizer = BertTokenizer.from_pretrained(str(folder))
         self._encoder = Encoder(model, tokenizer, batch_size=BATCH_SIZE, max_tokens=MAX_TOKENS)
         self._heads = list(zip(heads[0::2], heads[1::2], strict=True))

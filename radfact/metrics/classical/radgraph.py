@@ -7,6 +7,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, Self
@@ -24,29 +25,6 @@ Graph = Mapping[str, Any]
 """Annotations of a report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""
 
 Annotate = Callable[[Sequence[str]], Sequence[Graph]]
-
-
-def combined_f1(candidate: Graph, reference: Graph) -> float:
-    """Compute RadGraph-F1: the mean of the F1 of entities and the F1 of relations; an empty set gives 0.
-
-    Source: code of RadCliQ; MAIRA-2, appendix D.1.
-    """
-    return (_f1(_entities, candidate, reference) + _f1(_relations, candidate, reference)) / 2
-
-
-def entity_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute RG_E, the reward "simple": F1 of the entities with their labels."""
-    return _f1(_entities, candidate, reference)
-
-
-def partial_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
-    return _f1(_entities_with_link, candidate, reference)
-
-
-def complete_reward(candidate: Graph, reference: Graph) -> float:
-    """Compute the reward "complete": F1 of the entities with kind and target of their relations."""
-    return _f1(_entities_with_relations, candidate, reference)
 
 
 def _names(graph: Graph) -> dict[str, tuple[str, str]]:
@@ -86,6 +64,21 @@ def _f1(parts: Callable[[Graph], set[Hashable]], candidate: Graph, reference: Gr
     shared = len(ours & theirs)
     return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0
 
+
+def combined_f1(candidate: Graph, reference: Graph) -> float:
+    """Compute RadGraph-F1: the mean of the F1 of entities and the F1 of relations; an empty set gives 0.
+
+    Source: code of RadCliQ; MAIRA-2, appendix D.1.
+    """
+    return (_f1(_entities, candidate, reference) + _f1(_relations, candidate, reference)) / 2
+
+
+entity_reward = partial(_f1, _entities)
+"""RG_E, the reward "simple": F1 of the entities with their labels."""
+partial_reward = partial(_f1, _entities_with_link)
+"""RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
+complete_reward = partial(_f1, _entities_with_relations)
+"""The reward "complete": F1 of the entities with kind and target of their relations."""
 
 _SCORES: Mapping[str, Callable[[Graph, Graph], float]] = {
     "radgraph_f1": combined_f1,

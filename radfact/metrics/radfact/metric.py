@@ -22,7 +22,7 @@ from radfact.judges.protocol import (
     query_judge,
 )
 from radfact.llm.plan import RequestPlan
-from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
+from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score, add_up_counts
 from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, MEASURES, PARTS, SCORES, PairScores, Side, SplitPair
 from radfact.reader.segmentation import lacks_sentence_marks
@@ -72,7 +72,8 @@ class RadFactMetric(Metric):
     @classmethod
     def create(cls, resources: MetricResources, **options: Any) -> Self:
         """Create the metric with the judge and the splitter of a run, and further scoring options."""
-        return cls(*resources.entailment(), **{**resources.radfact, **options})
+        variant = {"compat": cls.variant} if cls.variant else {}
+        return cls(*resources.entailment(), **{**resources.radfact, **options, **variant})
 
     def describe(self) -> dict[str, Any]:
         """Return everything that changes a score."""
@@ -86,23 +87,20 @@ class RadFactMetric(Metric):
 
         plans: dict[str, RequestPlan] = {}
         unsplit, offline = narratives(pairs), load_splitter("offline")
-        splits: list[list[str] | Failure | None] = [None] * len(unsplit)
-        if unsplit:
-            splitter = self.splitter or default_splitter(self.judge)
-            if splitter.name == offline.name:
-                splits = [*offline.split(unsplit)]
-            elif isinstance(splitter, LLMSplitter):
-                plans["splitting"], splits = splitter.plan(unsplit)
-            else:
-                plans["splitting"] = RequestPlan(splitter.name, len(unsplit))
-        reports = {report: split for report, split in zip(unsplit, splits, strict=True) if split is not None}
-        unknown = [report for report in unsplit if report not in reports]
-        reports |= zip(unknown, offline.split(unknown), strict=True)
-        queries = _collect_queries([_split_pair(pair, reports) for pair in pairs])
+        splits = dict(zip(unsplit, offline.split(unsplit), strict=True))
+        splitter = (self.splitter or default_splitter(self.judge)) if unsplit else offline
+        is_exact = splitter.name == offline.name
+        if isinstance(splitter, LLMSplitter):
+            plans["splitting"], cached = splitter.plan(unsplit)
+            is_exact = None not in cached
+            splits |= {report: split for report, split in zip(unsplit, cached, strict=True) if split is not None}
+        elif not is_exact:
+            plans["splitting"] = RequestPlan(splitter.name, len(unsplit))
+        queries = _collect_queries([_split_pair(pair, splits) for pair in pairs])
         if isinstance(self.judge, LLMJudge):
-            plans["judging"] = replace(self.judge.plan(queries), is_exact=not unknown)
+            plans["judging"] = replace(self.judge.plan(queries), is_exact=is_exact)
         elif self.judge.name != OfflineJudge.name:
-            plans["judging"] = RequestPlan(self.judge.name, len(queries), is_exact=not unknown)
+            plans["judging"] = RequestPlan(self.judge.name, len(queries), is_exact=is_exact)
         return plans
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
@@ -121,12 +119,10 @@ class RadFactMetric(Metric):
         responses = query_judge(self.judge, queries) if queries else []
         self._stop_at_failures(responses, "judgments")
         verdicts = dict(zip(queries, responses, strict=True))
-        values: dict[str, list[float]] = {name: [] for name in self.scores}
-        details, failures, unread = CompressedRows(), {}, 0
+        rows, details, failures, unread = list[Mapping[str, float]](), CompressedRows(), dict[int, str](), 0
         for place, (pair, split_pair) in enumerate(zip(pairs, split_pairs, strict=True)):
             scored = split_pair.score(verdicts, self.options)
-            for name, column in values.items():
-                column.append(scored.scores[name])
+            rows.append(scored.scores)
             if scored.failure is not None:
                 failures[place] = scored.failure
             unread += count_unread(row.why for row in scored.sentences)
@@ -148,7 +144,7 @@ class RadFactMetric(Metric):
             role: {name: count - usage_before[role].get(name, 0) for name, count in model.usage().items()}
             for role, model in roles.items()
         }
-        names = dict.fromkeys(name for usage in usages.values() for name in usage)
+        values = {name: [row[name] for row in rows] for name in self.scores}
         f1_tables = {name: np.array([values[p], values[r]], dtype=np.float64).T for name, (p, r) in F1_PARTS.items()}
         return MetricResult(
             values,
@@ -156,7 +152,7 @@ class RadFactMetric(Metric):
             details=details,
             failures=failures,
             counts=counts,
-            usage={name: sum(usage.get(name, 0) for usage in usages.values()) for name in names},
+            usage=add_up_counts([*usages.values()]),
             usage_by_role=usages,
         )
 
@@ -213,11 +209,6 @@ class ExactRadFact(RadFactMetric):
     variant = "exact"
     difference = "regions compared without the 224-pixel grid; the scores keep their names"
     source = "maira-radfact"
-
-    @classmethod
-    def create(cls, resources: MetricResources, **options: Any) -> Self:
-        """Create the metric with the judge and the splitter of a run, and further scoring options."""
-        return super().create(resources, **{**options, "compat": cls.variant})
 
 
 def _details(pair: Pair, scored: PairScores, removed: _Removed) -> dict[str, Any]:

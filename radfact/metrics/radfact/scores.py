@@ -103,20 +103,16 @@ class SplitPair:
             failures += [response for response in responses if isinstance(response, Failure)]
             rows = self._score_sentences(side, responses, options)
             sentences += rows
-            # A zero denominator gives NaN, never 0 and never 1.
-            entailed = [row for row in rows if row.status == "entailment"]
-            located = sum(row.spatial not in _NOT_COMPARED for row in rows)
-            entailed_in_place = sum(row.spatial == "entailed" for row in rows)
-            scores[f"logical_{part}"] = _ratio(len(entailed), len(rows))
-            scores[f"grounding_{part}"] = _ratio(
-                entailed_in_place, sum(row.spatial not in _NOT_COMPARED for row in entailed)
-            )
-            scores[f"spatial_{part}"] = _ratio(entailed_in_place, located)
+            located = [row for row in rows if row.spatial not in _NOT_COMPARED]
+            in_place = sum(row.spatial == "entailed" for row in rows)
+            scores[f"logical_{part}"] = _ratio(_count_entailed(rows), len(rows))
+            scores[f"grounding_{part}"] = _ratio(in_place, _count_entailed(located))
+            scores[f"spatial_{part}"] = _ratio(in_place, len(located))
             for polarity in ("positive", "negative"):
-                group = [row.status == "entailment" for row in rows if row.polarity == polarity]
-                scores[f"logical_{part}_{polarity}"] = _ratio(sum(group), len(group))
+                group = [row for row in rows if row.polarity == polarity]
+                scores[f"logical_{part}_{polarity}"] = _ratio(_count_entailed(group), len(group))
             scores[f"logical_{part}_implied"] = self._implied(side, rows, responses)
-            counts |= {f"{side}_sentences": len(rows), f"{side}_sentences_with_boxes": located}
+            counts |= {f"{side}_sentences": len(rows), f"{side}_sentences_with_boxes": len(located)}
         failure = self.failure
         if failure is None and failures and options.on_failure == "drop":
             failure = failures[0].reason
@@ -127,7 +123,7 @@ class SplitPair:
 
     def _implied(self, side: Side, rows: Sequence[SentenceScore], responses: Sequence[Verdict | Failure]) -> float:
         """Return the share of sentences that are entailed, or denials that a report which is not empty leaves open."""
-        count = sum(row.status == "entailment" for row in rows)
+        count = _count_entailed(rows)
         if self.reports[OTHER[side]]:
             for row, response in zip(rows, responses, strict=True):
                 if row.polarity == "negative" and row.status != "entailment":
@@ -195,5 +191,10 @@ def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]
     return [places[key][:1] if compat == "paper" else places[key] for key in keys]
 
 
+def _count_entailed(rows: Sequence[SentenceScore]) -> int:
+    return sum(row.status == "entailment" for row in rows)
+
+
 def _ratio(numerator: int, denominator: int) -> float:
+    """Divide; a denominator of zero gives NaN, never 0 and never 1."""
     return numerator / denominator if denominator else math.nan
