@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,6 @@ _TABLE = (
 )
 _LOCK_SECONDS = 30.0
 _MAX_PAUSE = 0.05
-_ROWS = 1000  # of five values each; SQLite accepts 32,766 values in one statement
 
 
 def response_key(
@@ -60,6 +60,8 @@ class ResponseCache:
     def __init__(self, folder: Path | str) -> None:
         """Open or create `folder`/answers.sqlite."""
         self.path = Path(folder) / self.FILE
+        # The threads of an actor share the connection, which has one transaction at a time.
+        self._write_lock = threading.Lock()
         try:
             create_folder(self.path.parent)
             # SQLite gives its other files the permissions of this one.
@@ -113,15 +115,12 @@ class ResponseCache:
         return None if row is None else CachedResponse(row[0], row[1], row[2], bool(row[3]))
 
     def put(self, responses: Iterable[tuple[str, CachedResponse]]) -> None:
-        """Store responses by key, up to a thousand per commit; they are on disk when this returns."""
+        """Store responses by key in one commit; they are on disk when this returns."""
         rows = [(key, item.text, item.tokens_in, item.tokens_out, item.cut) for key, item in responses]
         try:
-            for start in range(0, len(rows), _ROWS):
-                chunk = rows[start : start + _ROWS]
-                # One statement releases the interpreter lock only once, which a busy event loop is slow to return.
-                places = ",".join(["(?,?,?,?,?)"] * len(chunk))
-                values = [value for row in chunk for value in row]
-                self._writer.execute(f"INSERT OR IGNORE INTO answers VALUES {places}", values)
+            with self._write_lock, self._writer:
+                self._writer.execute("BEGIN IMMEDIATE")
+                self._writer.executemany("INSERT OR IGNORE INTO answers VALUES (?,?,?,?,?)", rows)
         except sqlite3.Error as error:
             message = f"{self.path}: cannot write responses ({error}); earlier responses are safe"
             raise RunError(message, code=ErrorCode.WRITE_FAILED) from None

@@ -146,12 +146,8 @@ def _call_error(error: Exception, timeout: float) -> CallError:
     # The JSON decoder's error holds the whole text, LangChain's quotes it.
     if page := page_error(getattr(error, "doc", None) or message[message.find("<") :]):
         return page
-    causes = " ".join(
-        cls.__name__
-        for exception in (error, error.__cause__, error.__context__)
-        if exception is not None
-        for cls in type(exception).__mro__
-    )
+    chain = (error, error.__cause__, error.__context__)
+    causes = " ".join(cls.__name__ for exception in chain for cls in type(exception).__mro__)
     if "ConnectError" in causes or "ConnectTimeout" in causes or "ConnectorError" in causes:
         return CallError("unreachable", "no connection")
     if "Timeout" in causes:

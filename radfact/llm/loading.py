@@ -16,16 +16,12 @@ from radfact.llm.response_text import bodies
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-
 CONCURRENCY_OWN_SERVER = 64
 """Calls in flight to the user's own server: enough for continuous batching to fill a GPU."""
-
 CONCURRENCY_PROVIDER = 16
 """Calls in flight to a provider: most rate limits are lower."""
-
 TIMEOUT = 600.0
 """Default timeout of one call in seconds."""
-
 _SECRETS = frozenset({"key", "apikey", "secret", "password", "credentials", "authorization"})
 
 
