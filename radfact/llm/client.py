@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -149,8 +149,8 @@ class ChatClient:
         self._held_back = max(concurrency - max_invalid, 0) if max_invalid > 0 else 0
         self._slots = asyncio.Semaphore(concurrency - self._held_back)
         self._reached = self._responded = self._schema_refused = self._has_valid = False
-        self._invalid, self._first_problem = 0, ""
-        self._failed: dict[CallErrorKind, tuple[int, str]] = {}
+        self._invalid: list[str] = []
+        self._failed: defaultdict[CallErrorKind, list[str]] = defaultdict(list)
         # The host of a server, or the name of a model without an address.
         self._name = str(self.identity.get("model", "the model"))
         self._activity = ServerActivity(urlsplit(str(self.identity.get("base_url") or "")).netloc or self._name)
@@ -221,7 +221,7 @@ class ChatClient:
                 # Only after the calls in flight have ended: one response shows that others are possible.
                 if reason := self._stop_reason():
                     self._failed.clear()
-                    self._invalid = 0
+                    self._invalid.clear()
                     raise RunError(reason, code=ErrorCode.JUDGE_FAILED)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -239,14 +239,14 @@ class ChatClient:
             response = await self._respond(without_schema if self._schema_refused else request, messages)
             if response is _SCHEMA_REFUSED:
                 response = await self._respond(without_schema, messages)
-                self._schema_refused = self._schema_refused or isinstance(response, CachedResponse)
+                self._schema_refused |= isinstance(response, CachedResponse)
             if isinstance(response, Failure):
                 return self._fail(response.reason)
             try:
                 value = _parse(response, request.parse)
             except (ValueError, RecursionError, OverflowError) as error:
                 text, problem = response.text, " ".join(str(error).split())[:_MAX_PROBLEM_CHARACTERS]
-                self._has_valid = self._has_valid or isinstance(error, IncompleteResponseError)
+                self._has_valid |= isinstance(error, IncompleteResponseError)
             else:
                 self._has_valid = True
                 self.usage_counter.repairs += turn > 0
@@ -257,8 +257,7 @@ class ChatClient:
         private = [content for _, content in request.messages] if request.reports is None else request.reports
         shown = excerpt(text, private)
         problem = redact(without_quotes(problem)) + (f"; the response: {shown}" if shown else "")
-        self._invalid += 1
-        self._first_problem = self._first_problem or problem
+        self._invalid.append(problem)
         return self._fail(f"no valid answer after {request.repairs} repairs: {problem}")
 
     def _fail(self, reason: str) -> Failure:
@@ -299,23 +298,24 @@ class ChatClient:
         prefix, merged = request.prefix, messages
         if self.identity.get("parameters", {}).get("merge_system"):
             prefix, merged = NO_PREFIX, merge_system((*prefix.messages, *messages))
+        may_omit_schema = request.schema is not None and not request.schema_required
         errors: Counter[CallErrorKind] = Counter()
         started, waited = time.monotonic(), 0.0
         while True:
             try:
                 with self._activity.calling():
                     response = _checked(await self.backend.complete(prefix, merged, request.schema))
-            except (CallError, InputError) as error:
-                is_refused = isinstance(error, InputError) or error.kind == "refused"
-                if is_refused and request.schema is not None and not request.schema_required:
-                    return _SCHEMA_REFUSED
-                if isinstance(error, InputError):
+            except InputError:
+                if not may_omit_schema:
                     raise
+                return _SCHEMA_REFUSED
+            except CallError as error:
+                if error.kind == "refused" and may_omit_schema:
+                    return _SCHEMA_REFUSED
                 if (*prefix.messages, *merged)[0][0] == "system" and refuses_system_role(error):
-                    message = f"{self._name}: the model has no system role; {_MERGE_HINT}"
-                    raise RunError(message, code=ErrorCode.JUDGE_FAILED) from None
+                    error = CallError("stopped", f"the model has no system role; {_MERGE_HINT}")
                 errors[error.kind] += 1
-                self._reached = self._reached or error.kind != "unreachable"
+                self._reached |= error.kind != "unreachable"
                 if self._is_last_attempt(error.kind, errors[error.kind], max(waited, time.monotonic() - started)):
                     return self._give_up(error, request, messages)
                 # The random part is always added: a server may request 0 seconds or a time in the past, and calls that
@@ -348,27 +348,27 @@ class ChatClient:
         reason = f"{self._name}: {error.reason}" + (f" ({message})" if message else "")
         # After one response the model is known to accept the parameters of every request.
         parameters = {} if self._responded else self.identity.get("parameters", {})
-        if error.kind == "refused" and (option := option_without_parameter(error.server_message, parameters)):
-            message = f"{reason}; omit it with {option} (of a splitter: --splitter-arg)"
-            raise RunError(message, code=ErrorCode.JUDGE_FAILED) from None
-        if error.kind == "stopped":
+        option = option_without_parameter(error.server_message, parameters) if error.kind == "refused" else ""
+        if option:
+            reason += f"; omit it with {option} (of a splitter: --splitter-arg)"
+        if option or error.kind == "stopped":
             raise RunError(reason, code=ErrorCode.JUDGE_FAILED) from None
         if error.kind in self.attempts:
             reason += f", {self.attempts[error.kind]} times"
-        self._failed[error.kind] = (self._failed.get(error.kind, (0, ""))[0] + 1, reason)
+        self._failed[error.kind].append(reason)
         return Failure(reason)
 
     def _stop_reason(self) -> str:
         """Return why further requests are pointless; empty if there was a valid response or too few failures."""
-        if 0 < self.max_invalid <= self._invalid and not self._has_valid:
+        if 0 < self.max_invalid <= len(self._invalid) and not self._has_valid:
             return (
-                f"{self._name}: the first {self._invalid} responses are all invalid "
-                f"(first: {self._first_problem}); --max-invalid 0 disables this check (in Python max_invalid=0)"
+                f"{self._name}: the first {len(self._invalid)} responses are all invalid "
+                f"(first: {self._invalid[0]}); --max-invalid 0 disables this check (in Python max_invalid=0)"
             )
         if not self._responded:
-            for kind, (count, reason) in self._failed.items():
-                if count >= MAX_FAILED_REQUESTS[kind]:
-                    return f"{reason}; {count} requests failed this way and none succeeded"
+            for kind, reasons in self._failed.items():
+                if len(reasons) >= MAX_FAILED_REQUESTS[kind]:
+                    return f"{reasons[-1]}; {len(reasons)} requests failed this way and none succeeded"
         return ""
 
 
