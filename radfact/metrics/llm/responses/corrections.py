@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +35,8 @@ _DELETION = re.compile(
     r"\W*deleted?(?:\s+(?:this\s+|the\s+)?line)?\W*|.*\[\s*deleted?\s*\].*", re.IGNORECASE | re.DOTALL
 )
 _NO_EDIT = re.compile(r"\W*no[\W_]*edits?\W*", re.IGNORECASE)
-_LINE_ID = re.compile(r"\W*(?:line\s*)?\W*(\d+)\W*", re.IGNORECASE)
-_INSERTION_ID = re.compile(
-    r"\W*(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*\W*", re.IGNORECASE
-)
+_INSERTION_ID = r"(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*"
+_ID = re.compile(rf"\W*(?:(?:line\s*)?\W*(?P<line>\d+)|{_INSERTION_ID})\W*", re.IGNORECASE)
 _OBJECT_START = re.compile(r"[{\[][\s{\[]*[\"']")
 _OUTER_BRACKETS = re.compile(r"(?:[{\[]\s*)+(?=[{\[]\s*[{\[])")
 _LABEL = re.compile(r"\W*(?:(?:the\s+)?(?:corrections?|answer|output|result|json)\W*)*", re.IGNORECASE)
@@ -178,7 +176,9 @@ def _find_objects(text: str) -> tuple[list[_Entries], str]:
         surroundings, text = surroundings + text[: match.start()], text[match.start() :]
         data, rest = _decode(text)
         if (entries := _entries_of(data)) is not None:
-            objects.append(list(_flatten(entries)))
+            # A key may hold a list of insertions, or null.
+            values = [(key, value if type(value) is list else [value] if value else []) for key, value in entries]
+            objects.append([(key, item) for key, items in values for item in items])
             text = rest
             continue
         if data is None and _OBJECT_START.match(text):
@@ -206,7 +206,7 @@ def _entries_of(data: Any) -> _Entries | None:
     if isinstance(data, _JSONObject):
         if not all(isinstance(value, _JSONObject | list | None) for _, value in data):
             return None
-        inner = data[0][1] if len(data) == 1 and not _is_id(data[0][0]) else None
+        inner = data[0][1] if len(data) == 1 and not _ID.fullmatch(data[0][0]) else None
         return data if inner is None else _entries_of(inner)
     if data == []:
         return []
@@ -216,18 +216,9 @@ def _entries_of(data: Any) -> _Entries | None:
     return None
 
 
-def _flatten(entries: _Entries) -> Iterator[tuple[str, Any]]:
-    """Yield one entry per correction: a key may hold a list of insertions."""
-    for key, value in entries:
-        if isinstance(value, list) and not isinstance(value, _JSONObject):
-            yield from ((key, item) for item in value)
-        elif value:
-            yield key, value
-
-
 def _merge(objects: Sequence[_Entries]) -> _Entries:
     """Return the entries of one object, or of several objects about different lines."""
-    line_ids = [{match[1] for key, _ in entries if (match := _LINE_ID.fullmatch(key))} for entries in objects]
+    line_ids = [{match["line"] for key, _ in entries if (match := _ID.fullmatch(key))} - {None} for entries in objects]
     # Two equal objects with insertions alone may mean one insertion or two.
     if all(entries == objects[0] for entries in objects) and (len(objects) == 1 or line_ids[0]):
         return objects[0]
@@ -237,17 +228,12 @@ def _merge(objects: Sequence[_Entries]) -> _Entries:
     return [entry for entries in objects for entry in entries]
 
 
-def _is_id(key: str) -> bool:
-    return bool(_LINE_ID.fullmatch(key) or _INSERTION_ID.fullmatch(key))
-
-
 def _parse_line_id(key: str, count: int) -> int | None:
-    if _INSERTION_ID.fullmatch(key):
-        return None
-    match = _LINE_ID.fullmatch(key)
-    if match is None or not int(match[1]) < count:
+    match = _ID.fullmatch(key)
+    line = int(match["line"]) if match and match["line"] else None
+    if match is None or (line is not None and line >= count):
         raise ValueError(f"'{key:.40}' is no line; use the numbers 0 to {count - 1}, or \"None\" for an insertion")
-    return int(match[1])
+    return line
 
 
 def _parse_correction(key: str, value: Any, line: int | None, original: str | None) -> Correction | None:

@@ -109,7 +109,7 @@ def read_count(value: Any, *, name: str = "", may_be_empty: bool = True) -> Coun
     if not isinstance(value, str):
         return _parse_json(value)
     text = "\n".join(line for line in value.splitlines() if not re.fullmatch(r"\s*[-=_:.]{3,}\s*", line))
-    return _parse_named_text(text, name, not may_be_empty) if name else _parse_text(text, not may_be_empty)
+    return _parse_named_text(text, name, may_be_empty) if name else _parse_text(text, may_be_empty)
 
 
 def _parse_json(value: Any) -> CountedItems | None:
@@ -143,38 +143,37 @@ def _first_text(item: Mapping[str, Any]) -> str:
     return next((value for value in values if isinstance(value, str)), str(dict(item)) if values else "")
 
 
-def _parse_named_text(text: str, name: str, required: bool) -> CountedItems | None:
-    """Parse "NAME: COUNT. ITEMS" where the name may be missing, and the count too if it is not required."""
+def _parse_named_text(text: str, name: str, may_be_empty: bool) -> CountedItems | None:
+    """Parse "NAME: COUNT. ITEMS" where the name may be missing, and the rest too if it may be empty."""
     text, first_word = text.strip(), name.split()[0]
     bullet = _LIST_ITEM.match(text)
     if text[:1].isdigit() or (bullet and not bullet["text"].lower().startswith(first_word.lower())):
-        return _parse_text(text, required)
+        return _parse_text(text, may_be_empty)
     # The name ends with a colon, or before the count or the end of the line.
     end_of_name = rf".*?:|(?i:{first_word})[^0-9:]*?(?=$|[\s(\[]*[0-9])"
-    counted = _parse_text(re.sub(rf"\A(?:{end_of_name})", "", text, flags=re.MULTILINE), required)
+    counted = _parse_text(re.sub(rf"\A(?:{end_of_name})", "", text, flags=re.MULTILINE), may_be_empty)
     if counted is None and (match := _PUBLISHED_COUNT.match(text)):
         return CountedItems(int(match[1]), _split_items(match[2]))
     return counted
 
 
-def _parse_text(text: str, required: bool) -> CountedItems | None:
+def _parse_text(text: str, may_be_empty: bool = False) -> CountedItems | None:
     """Parse the count at the beginning of a text, or the length of the list that the text is."""
     depth_known = re.match(r"[ \t]*\n", text) is not None
     text = re.sub(r"\A(?:[ \t]*\n)+", "", text).rstrip()
     text = text if _LIST_ITEM.match(text) else _COUNT_FIELD.sub("", text.lstrip())
     if not text.strip(" .-–—"):
-        return None if required else ZERO
+        return ZERO if may_be_empty else None
     if states_none(text):
         return ZERO
     if items := _numbered_items(text.strip()):
         has_fields = any(_KNOWN_FIELD.match(item) or _COUNT_FIELD.match(item) for item in items)
         return _parse_fields(items, items) if has_fields else CountedItems(len(items), tuple(items))
-    lines = text.splitlines()
-    first = _LIST_ITEM.match(lines[0])
+    first, bullets = _LIST_ITEM.match(text), [match for line in text.splitlines() if (match := _LIST_ITEM.match(line))]
     if first is None or _NUMBER_ALONE.fullmatch(first["text"]):
         return _parse_number(text)
-    number = _parse_number(text) if sum(bool(_LIST_ITEM.match(line)) for line in lines) == 1 else None
-    return number or _parse_bullets(lines, may_have_names=required, depth_known=depth_known)
+    number = _parse_number(text) if len(bullets) == 1 else None
+    return number or _parse_bullets(bullets, _ANY_FIELD if may_be_empty else _KNOWN_FIELD, depth_known=depth_known)
 
 
 def _parse_number(text: str) -> CountedItems | None:
@@ -207,19 +206,19 @@ def _numbered_items(text: str) -> list[str]:
     return []
 
 
-def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: bool) -> CountedItems | None:
+def _parse_bullets(
+    bullets: Sequence[re.Match[str]], field: re.Pattern[str], *, depth_known: bool
+) -> CountedItems | None:
     """Count the items at the first level of a list, or parse the count that one of them states."""
-    bullets = [
-        (len(match["indent"].expandtabs()), match["text"]) for line in lines if (match := _LIST_ITEM.match(line))
-    ]
+    indents = [len(bullet["indent"].expandtabs()) for bullet in bullets]
+    texts = [bullet["text"] for bullet in bullets]
     # An indentation of one space more or less is the same level.
-    level = min(indent for indent, _ in bullets) + 1
-    items = [text for indent, text in bullets if indent <= level]
-    if bullets[0][0] > level or (not depth_known and len(items) == 1 < len(bullets)):
+    level = min(indents) + 1
+    items = [text for indent, text in zip(indents, texts, strict=True) if indent <= level]
+    if indents[0] > level or (not depth_known and len(items) == 1 < len(texts)):
         return None
     if any(_COUNT_FIELD.match(item) for item in items):
-        return _parse_fields(items, [text for _, text in bullets])
-    field = _KNOWN_FIELD if may_have_names else _ANY_FIELD
+        return _parse_fields(items, texts)
     # A response may end within "Count: 0".
     is_one_item = any(field.match(item) or "count".startswith(item.lower()) for item in items)
     return None if is_one_item else _count_items(items)
@@ -227,8 +226,7 @@ def _parse_bullets(lines: Sequence[str], *, may_have_names: bool, depth_known: b
 
 def _parse_fields(items: Sequence[str], lines: Sequence[str]) -> CountedItems | None:
     """Parse fields such as "Count: 2" and "Errors: ..."; None if their counts differ."""
-    # A field of a count is a text that begins with the count.
-    counted = [_parse_text(item, required=True) for item in items if _COUNT_FIELD.match(item)]
+    counted = [_parse_text(item) for item in items if _COUNT_FIELD.match(item)]
     counts = {field.count if field else None for field in counted}
     count = counts.pop() if len(counts) == 1 else None
     if count is None:
