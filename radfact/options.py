@@ -37,7 +37,6 @@ class Option:
             two names.
         metavar: placeholder of the value in the help.
         panel: heading in the help; default: that of the model.
-        show_default: whether the help names the default.
         cli_type: type of the value on the command line, if a validator of the field converts it.
     """
 
@@ -45,7 +44,6 @@ class Option:
     flag: str | None = None
     metavar: str | None = None
     panel: str | None = None
-    show_default: bool = True
     cli_type: Any = None
 
 

@@ -20,9 +20,7 @@ def doctor(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="MODELS",
-            help="Model folders. Default: checkpoints/, models/, runs/ and the Hugging Face cache.",
-            show_default=False,
+            metavar="MODELS", help="Model folders. Default: checkpoints/, models/, runs/ and the Hugging Face cache."
         ),
     ] = None,
     json: Json = False,

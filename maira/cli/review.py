@@ -59,7 +59,7 @@ def start(
     ] = None,
     images: Annotated[
         list[Path] | None,
-        typer.Option(help="Image folder outside the folder of the manifest; repeatable.", show_default=False),
+        typer.Option(help="Image folder outside the folder of the manifest; repeatable."),
     ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
     host: Annotated[
@@ -68,8 +68,7 @@ def start(
     reader: Annotated[
         list[str] | None,
         typer.Option(
-            help="Reader with a personal link, repeatable. Then only these links give access, each under its name.",
-            show_default=False,
+            help="Reader with a personal link, repeatable. Then only these links give access, each under its name."
         ),
     ] = None,
     token_file: Annotated[

