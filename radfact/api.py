@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError, option_error
 from radfact.io.outputs import RESULTS_FOLDER, lock_output
 from radfact.io.pairs import PairLike, ReportLike, as_pairs
 from radfact.judges.options import JudgeOptions
@@ -154,7 +154,7 @@ class MetricSet:
 
     def _create_all(self) -> None:
         for name in self.resources.metric_args.keys() - {selection.entry.name for selection in self.selections}:
-            raise _conflict("this metric is not selected", f"metric_args.{name}")
+            raise option_error("this metric is not selected", f"metric_args.{name}", ErrorCode.CONFLICTING_OPTIONS)
         errors: list[InputError] = []
         metric_of_score: dict[str, str] = {}
         for selection in self.selections:
@@ -173,22 +173,22 @@ class MetricSet:
                 continue
             if not selection.select(metric):
                 scores = ", ".join(selection.scores)
-                raise _conflict(f"the variant '{metric.variant}' of {metric.name} has no score {scores}", "compat")
+                message = f"the variant '{metric.variant}' of {metric.name} has no score {scores}"
+                raise option_error(message, "compat", ErrorCode.CONFLICTING_OPTIONS)
             if metric.name in self.metrics:
-                raise _duplicate(f"two metrics have the name '{metric.name}'; rename one")
+                message = f"two metrics have the name '{metric.name}'; rename one"
+                raise option_error(message, "metrics", ErrorCode.DUPLICATE)
             for score in metric.scores:
                 other = metric_of_score.setdefault(score, metric.name)
                 if other != metric.name:
-                    raise _duplicate(f"the metrics {other} and {metric.name} both give the score '{score}'")
+                    message = f"the metrics {other} and {metric.name} both give the score '{score}'"
+                    raise option_error(message, "metrics", ErrorCode.DUPLICATE)
             self.metrics[metric.name] = (selection, metric)
         if not self.metrics:
             if len(self.unavailable) == len(errors) == 1:
                 raise errors[0]
-            raise InputError(
-                "no metric can be computed: " + "; ".join(f"{name}: {why}" for name, why in self.unavailable.items()),
-                code=ErrorCode.MISSING_REQUIREMENT,
-                field="metrics",
-            )
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.unavailable.items())
+            raise option_error(f"no metric can be computed: {reasons}", "metrics", ErrorCode.MISSING_REQUIREMENT)
 
     def score(self, pairs: Pairs, *, bootstrap: int, seed: int, is_strict: bool = True) -> EvaluationResult:
         """Score pairs by each metric."""
@@ -283,7 +283,8 @@ class RadFact:
         draws = BootstrapOptions(bootstrap=bootstrap, seed=seed)
         self.bootstrap, self.seed = draws.bootstrap, draws.seed
         if judge_options and not isinstance(judge, str):
-            raise _conflict("a judge has its own options; give the judge's name instead of the judge", *judge_options)
+            message = "a judge has its own options; give the judge's name instead of the judge"
+            raise option_error(message, next(iter(judge_options)), ErrorCode.CONFLICTING_OPTIONS)
         self._metrics = MetricSet(
             "radfact",
             needs_splitter=splitter is not None or isinstance(judge, str | JudgeOptions),
@@ -343,14 +344,6 @@ class RadFact:
         # response.
         threading.Thread(target=work, name="radfact-score", daemon=True).start()
         return await asyncio.wrap_future(outcome)
-
-
-def _conflict(message: str, *fields: str) -> InputError:
-    return InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=fields[0])
-
-
-def _duplicate(message: str) -> InputError:
-    return InputError(message, code=ErrorCode.DUPLICATE, field="metrics")
 
 
 def _check_values(result: MetricResult, selection: MetricSelection, count: int) -> MetricResult:

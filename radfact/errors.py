@@ -153,6 +153,11 @@ class InputError(ValueError):
         super().__init__(": ".join(part for part in (place, field, message) if part))
 
 
+def option_error(message: str, field: str, code: ErrorCode = ErrorCode.INVALID_OPTION) -> InputError:
+    """Return the error of an option."""
+    return InputError(message, code=code, field=field)
+
+
 def check_unique_id(
     seen: dict[str, Any], key: str, place: int | str, *, file: Path | str | None, field: str = "sample_id"
 ) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, option_error
 from radfact.records import as_input_error
 
 
@@ -154,9 +154,9 @@ def parse_key_values(items: Sequence[str], flag: str) -> dict[str, str]:
     for item in items:
         key, equals, value = item.partition("=")
         if not (key and equals):
-            raise InputError(f"expected KEY=VALUE, found '{item}'", code=ErrorCode.INVALID_OPTION, field=flag)
+            raise option_error(f"expected KEY=VALUE, found '{item}'", flag)
         if key in values:
-            raise InputError(f"duplicate key '{key}'", code=ErrorCode.DUPLICATE, field=flag)
+            raise option_error(f"duplicate key '{key}'", flag, ErrorCode.DUPLICATE)
         values[key] = value
     return values
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import option_error
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -125,7 +125,7 @@ def parse_price(text: str | None) -> Price | None:
     is_currency = text.count(",") < 3 and re.fullmatch("[A-Z]{3}|", currency) is not None
     if not (is_currency and all(0 <= price < math.inf for price in prices)):
         expected = "IN,OUT or IN,OUT,CURRENCY, the price of a million tokens each and a code such as EUR"
-        raise InputError(f"expected {expected}, found '{text}'", code=ErrorCode.INVALID_OPTION, field="--price")
+        raise option_error(f"expected {expected}, found '{text}'", "--price")
     return Price(*prices, currency)
 
 

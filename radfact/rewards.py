@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from radfact.errors import ErrorCode, InputError, list_columns
+from radfact.errors import ErrorCode, list_columns, option_error
 from radfact.metrics.pair_rewards import PairReward, no_sample_values
 from radfact.metrics.protocol import Metric
 from radfact.metrics.registry import choose_variant, expand_presets, select_metrics
@@ -58,7 +58,7 @@ def make_reward(
     reward = load_reward(*metrics, weights=weights, **options)
     for name in reward.names:
         if name in reward.box_scores:
-            raise _invalid(f"expected a score of texts, found '{name}', which needs boxes")
+            raise option_error(f"expected a score of texts, found '{name}', which needs boxes", "metrics")
     return _TextReward(reward, column)
 
 
@@ -74,10 +74,10 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
         InputError: as for `make_reward`.
     """
     if not metrics:
-        raise InputError("expected at least one metric", code=ErrorCode.MISSING_OPTION, field="metrics")
+        raise option_error("expected at least one metric", "metrics", ErrorCode.MISSING_OPTION)
     factors = list(weights) if weights is not None else [1.0] * len(metrics)
     if len(factors) != len(metrics) or not all(map(math.isfinite, factors)):
-        raise _invalid(f"expected {len(metrics)} finite numbers, one per metric, found {factors}", "weights")
+        raise option_error(f"expected {len(metrics)} finite numbers, one per metric, found {factors}", "weights")
     if "folders" in options:
         options["weights"] = options.pop("folders")
     _, compat = expand_presets([], options.pop("compat", ()))
@@ -87,7 +87,7 @@ def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None,
         metric, name, direction = _select_score(item, resources, compat)
         if weights is None and direction == "neutral":
             message = f"expected a weight for '{name}', which is neutral: its sign gives the direction"
-            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="weights")
+            raise option_error(message, "weights", ErrorCode.MISSING_OPTION)
         parts.append((metric, name, -factor if direction == "lower" else factor))
     return PairReward(parts)
 
@@ -103,10 +103,10 @@ class _TextReward:
         references = columns.get(self._column)
         if references is None:
             message = f"expected a column '{self._column}' with references, found {list_columns([*columns])}"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, field="column")
+            raise option_error(message, "column", ErrorCode.MISSING_FIELD)
         if len(references) != len(completions):
             message = f"expected {len(completions)} references, one per completion, found {len(references)}"
-            raise InputError(message, code=ErrorCode.MISMATCH, field=self._column)
+            raise option_error(message, self._column, ErrorCode.MISMATCH)
         texts = zip(map(_text_of, completions), map(_reference_text, references), strict=True)
         pairs = [Pair(str(index), *reports) for index, reports in enumerate(texts)]
         return [item.total for item in self._reward(pairs)]
@@ -119,7 +119,7 @@ def _select_score(
     item, name = metric_or_score if isinstance(metric_or_score, tuple) else (metric_or_score, None)
     selections = select_metrics([item])
     if len(selections) != 1:
-        raise _invalid(f"expected one metric, found {len(selections)} for '{item}'")
+        raise option_error(f"expected one metric, found {len(selections)} for '{item}'", "metrics")
     (selection,) = selections
     metric = selection.metric or resources.metric(choose_variant(selection.entry, compat))
     directions, main_scores = selection.select(metric), selection.main_scores(metric)
@@ -127,14 +127,11 @@ def _select_score(
         name = main_scores[0] if len(main_scores) == 1 else metric.name
     if name is None or name not in directions:
         names = ", ".join(directions)
-        raise _invalid(f"expected one score of {metric.name}: name one of {names}, or give (metric, score)")
+        message = f"expected one score of {metric.name}: name one of {names}, or give (metric, score)"
+        raise option_error(message, "metrics")
     if name in metric.dataset_scores:
         raise no_sample_values(name)
     return metric, name, directions[name]
-
-
-def _invalid(message: str, field: str = "metrics") -> InputError:
-    return InputError(message, code=ErrorCode.INVALID_OPTION, field=field)
 
 
 def _text_of(completion: Any) -> str:

@@ -11,9 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
-from radfact.errors import ErrorCode, Failure, InputError, brief
+from radfact.errors import ErrorCode, Failure, InputError, brief, option_error
 from radfact.judges.protocol import COSTS, EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
-from radfact.llm.call_errors import option_error
 from radfact.llm.protocol import accepts
 from radfact.records import normalize_text
 

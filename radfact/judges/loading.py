@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, describe_choice
+from radfact.errors import ErrorCode, describe_choice, option_error
 from radfact.judges.callables import load_custom_judge
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter
-from radfact.llm.call_errors import option_error
 from radfact.options import rename_fields
 
 _MODEL_OPTIONS = ("base_url", "few_shots", "system", "answer_format", "batch", "concurrency")

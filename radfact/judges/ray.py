@@ -10,10 +10,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, Failure
+from radfact.errors import ErrorCode, Failure, option_error
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import EntailmentQuery, Judge, Splitter, Verdict
-from radfact.llm.call_errors import option_error
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
 
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import option_error
 
 CallErrorKind = Literal["unreachable", "busy", "broken", "slow", "refused", "stopped"]
 """unreachable: no connection; busy: the server asks to wait; broken: a server error or half a response; slow: timeout;
@@ -72,11 +72,6 @@ class CallError(Exception):
     ) -> None:
         super().__init__(reason)
         self.kind, self.reason, self.server_message, self.retry_after = kind, reason, server_message, retry_after
-
-
-def option_error(message: str, field: str, code: ErrorCode = ErrorCode.INVALID_OPTION) -> InputError:
-    """Return the error of an option of a judge, splitter or model."""
-    return InputError(message, code=code, field=field)
 
 
 def status_error(status: int, server_message: str = "", wait: str | None = None) -> CallError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from radfact.errors import option_error
 from radfact.llm.call_errors import (
     CallError,
     body_error,
@@ -16,7 +17,6 @@ from radfact.llm.call_errors import (
     check_withheld,
     error_message,
     incomplete_error,
-    option_error,
     page_error,
     status_error,
 )

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import ErrorCode
+from radfact.errors import ErrorCode, option_error
 from radfact.llm.call_errors import (
     PROVIDERS,
     CallError,
@@ -18,7 +18,6 @@ from radfact.llm.call_errors import (
     check_withheld,
     error_message,
     incomplete_error,
-    option_error,
     page_error,
     redact,
     status_error,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, option_error
 from radfact.llm.cache import ResponseCache
-from radfact.llm.call_errors import option_error
 from radfact.llm.client import MAX_INVALID, ChatClient
 from radfact.llm.protocol import NO_PREFIX, REPAIRS, ChatBackend, ChatRequest, Message, PromptPrefix
 from radfact.llm.response_text import bodies

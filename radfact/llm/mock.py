@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from radfact.llm.call_errors import option_error
+from radfact.errors import option_error
 from radfact.llm.client import ChatClient
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, accepts
 

@@ -15,9 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from radfact.errors import ErrorCode, Failure, InputError, RunError
+from radfact.errors import ErrorCode, Failure, InputError, RunError, option_error
 from radfact.llm.cache import ResponseCache
-from radfact.llm.call_errors import option_error
 from radfact.llm.protocol import CachedResponse, current_repeat, use_repeat
 from radfact.progress import ServerActivity
 

@@ -12,11 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError, option_error
 from radfact.fingerprint import weights_digest
 from radfact.io.hub import resolve_model
 from radfact.llm.cache import canonical_json
-from radfact.llm.call_errors import CallError, option_error
+from radfact.llm.call_errors import CallError
 from radfact.llm.protocol import CachedResponse, PromptPrefix
 
 if TYPE_CHECKING:
