@@ -1,5 +1,5 @@
 await (async () => {
-  const { IMAGES, readData, element, titleCase, openLarge, describedImage, connect, listStudies } = Cards;
+  const { IMAGES, readData, titleCase, openLarge, describedImage, connect, listStudies } = Cards;
   // Findings have the color of references; phrases to locate have the other color.
   const GROUPS = {
     findings: { name: "Grounded findings", letter: "F", side: "reference" },

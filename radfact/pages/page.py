@@ -42,13 +42,9 @@ _SCRIPTS = ("viewer.js", "radiograph.js", "cards.js", "findings.js", "study.js",
 
 def page_record(options: PageOptions, folder: Path) -> PageRecord:
     """Return the record in `run.json` from which the page can be drawn again; its paths are relative to the folder."""
-    return PageRecord(
-        manifest=None if options.manifest is None else os.path.relpath(options.manifest, folder),
-        unscored=None if options.unscored is None else os.path.relpath(options.unscored, folder),
-        drafts=options.drafts,
-        notes=options.notes,
-        images=options.images,
-    )
+    paths = {"manifest": options.manifest, "unscored": options.unscored}
+    relative = {name: path and os.path.relpath(path, folder) for name, path in paths.items()}
+    return PageRecord(**options.model_dump() | relative)
 
 
 def write_page(

@@ -9,8 +9,6 @@ const Cards = (() => {
   const IMAGES = { frontal: "Frontal", lateral: "Lateral", prior_frontal: "Prior frontal" };
   /** First letter of the numbers of sentences, by report. */
   const LETTER = { baseline: "B", candidate: "C", reference: "R" };
-  /** Attributes that hold text for the reader. */
-  const TEXT_ATTRIBUTES = ["aria-label", "label", "title"];
 
   const watching = new Map();
   const byId = (id) => document.getElementById(id);
@@ -23,18 +21,6 @@ const Cards = (() => {
     // For 15,000 studies, the text takes as much memory as the parsed data.
     source.remove();
     return data;
-  }
-
-  /** A new element; `on` has listeners by event, further options are attributes, and null is none of them. */
-  function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
-    const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (value !== null) node.setAttribute(name, TEXT_ATTRIBUTES.includes(name) ? visibleText(String(value)) : value);
-    }
-    if (text !== undefined) node.textContent = visibleText(String(text));
-    for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
-    node.append(...children.filter((child) => child !== null));
-    return node;
   }
 
   function button(attributes, click, ...children) {
@@ -205,7 +191,6 @@ const Cards = (() => {
     if (event.target === dialog) dialog.close();
   });
 
-  return { IMAGES, LETTER, byId, readData, element, button, addOptions, titleCase, linkedStudy, addressOf, openLarge, describedImage, connect,
-    listStudies };
+  return { IMAGES, LETTER, byId, readData, button, addOptions, titleCase, linkedStudy, addressOf, openLarge, describedImage, connect, listStudies };
 })();
 

@@ -1,6 +1,6 @@
 /** Findings of both reports of a study, with their links, and the choice of studies by finding. */
 const Findings = (() => {
-  const { LETTER, byId, element, addOptions, titleCase } = Cards;
+  const { LETTER, byId, addOptions, titleCase } = Cards;
   const SIDES = ["candidate", "reference"];
   const VERDICTS = {
     // Of two systems.

@@ -1,6 +1,6 @@
 /** The scores of all studies as a table that can be sorted, and any two of them as a scatter plot. */
 (() => {
-  const { byId, element, button, addOptions, addressOf } = Cards;
+  const { byId, button, addOptions, addressOf } = Cards;
   const { scoreName, scoreNames, sorted } = Study;
   const ROWS = 50;
   // A browser draws some thousand points without delay.

@@ -1,5 +1,5 @@
 (() => {
-  const { byId, element, button, addOptions, listStudies, linkedStudy } = Cards;
+  const { byId, button, addOptions, listStudies, linkedStudy } = Cards;
   const { studyCard, servedCard, fetchJson, scoreName, scoreNames, sorted } = Study;
   const BINS = 20;
   // With fewer studies, the list is more useful than a histogram.

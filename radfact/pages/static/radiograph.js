@@ -12,6 +12,7 @@ const Radiograph = (() => {
   // A click may move the pointer by this many pixels.
   const CLICK_SLACK = 4;
   const GRAYS = 255;
+  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
   const FULL_WINDOW = { width: GRAYS, level: GRAYS / 2, inverted: false };
 
   return class extends EventTarget {
@@ -24,11 +25,10 @@ const Radiograph = (() => {
       this.root = root;
       root.classList.add("radiograph");
       root.append(this.#filter());
-      const holder = document.createElement("div");
+      const holder = element("div");
       root.append(holder);
       this.viewer = new BoxViewer(holder, { message: "" });
-      this.overlay = document.createElement("div");
-      this.overlay.className = "radiograph-overlay";
+      this.overlay = element("div", { class: "radiograph-overlay" });
       this.size = { width: 1, height: 1 };
       this.#settings.set(undefined, { zoom: 1, x: 0, y: 0, ...FULL_WINDOW });
       new ResizeObserver(() => this.#place()).observe(root);
@@ -78,8 +78,7 @@ const Radiograph = (() => {
     /** A position on the screen in shares of the image, clamped to the image. */
     shareAt({ clientX, clientY }) {
       const around = this.viewer.frame.getBoundingClientRect();
-      const inside = (share) => Math.min(1, Math.max(0, share));
-      return [inside((clientX - around.left) / around.width), inside((clientY - around.top) / around.height)];
+      return [clamp((clientX - around.left) / around.width, 0, 1), clamp((clientY - around.top) / around.height, 0, 1)];
     }
 
     /** The visible part of the image, in shares: x_min, y_min, x_max, y_max. */
@@ -92,7 +91,7 @@ const Radiograph = (() => {
     /** Zoom around a point (pixels from the center of the window). */
     zoomBy(factor, x = 0, y = 0) {
       const view = this.view;
-      const zoom = Math.min(MOST_ZOOM, Math.max(1, view.zoom * factor));
+      const zoom = clamp(view.zoom * factor, 1, MOST_ZOOM);
       const grown = zoom / view.zoom;
       Object.assign(view, { zoom, x: x - (x - view.x) * grown, y: y - (y - view.y) * grown });
       this.#place();
@@ -145,9 +144,8 @@ const Radiograph = (() => {
 
     /** Set some of `width`, `level` (of 255 grays) and `inverted`. */
     setGray(given) {
-      const held = (value, low, high) => Math.min(high, Math.max(low, value));
       const { width, level, inverted } = { ...this.view, ...given };
-      Object.assign(this.view, { width: held(width, 1, 2 * GRAYS), level: held(level, 0, GRAYS), inverted });
+      Object.assign(this.view, { width: clamp(width, 1, 2 * GRAYS), level: clamp(level, 0, GRAYS), inverted });
       this.#gray();
     }
 
@@ -169,9 +167,9 @@ const Radiograph = (() => {
       const view = this.view;
       // The radiograph cannot be moved out of its window.
       const most = (length, seen) => Math.max(0, (length - seen) / 2);
-      const held = (value, bound) => Math.min(bound, Math.max(-bound, value));
-      view.x = held(view.x, most(width, this.root.clientWidth));
-      view.y = held(view.y, most(height, this.root.clientHeight));
+      const [across, down] = [most(width, this.root.clientWidth), most(height, this.root.clientHeight)];
+      view.x = clamp(view.x, -across, across);
+      view.y = clamp(view.y, -down, down);
       Object.assign(this.viewer.frame.style, {
         width: `${width}px`, height: `${height}px`,
         left: `${(this.root.clientWidth - width) / 2 + view.x}px`, top: `${(this.root.clientHeight - height) / 2 + view.y}px`,

@@ -15,7 +15,7 @@ const Results = await (async () => {
 
 /** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
 const Study = (() => {
-  const { IMAGES, LETTER, element, button, titleCase, addressOf, openLarge, describedImage, connect } = Cards;
+  const { IMAGES, LETTER, button, titleCase, addressOf, openLarge, describedImage, connect } = Cards;
   // Longer text would push the reports out of view.
   const MOST_GROUPS = 8;
   // Colors of viewer.css.

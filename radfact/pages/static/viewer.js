@@ -10,6 +10,21 @@ function visibleText(text) {
   return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (control) => `[U+${control.charCodeAt(0).toString(16).toUpperCase()}]`);
 }
 
+/** Attributes that hold text for the reader. */
+const TEXT_ATTRIBUTES = ["alt", "aria-label", "label", "title"];
+
+/** A new element; `on` has listeners by event, further options are attributes, and null is none of them. */
+function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null) node.setAttribute(name, TEXT_ATTRIBUTES.includes(name) ? visibleText(String(value)) : value);
+  }
+  if (text !== undefined) node.textContent = visibleText(String(text));
+  for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
 function svgElement(tag, attributes = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -138,8 +153,8 @@ class BoxViewer {
     this.only = null;
     this.strong = new Set();
     root.classList.add("box-viewer");
-    this.frame = this.#element("div", "box-viewer-frame");
-    this.layer = this.#element("div", "box-viewer-layer");
+    this.frame = element("div", { class: "box-viewer-frame" });
+    this.layer = element("div", { class: "box-viewer-layer" });
     root.replaceChildren(this.frame);
     this.setImage(image);
     this.layer.addEventListener("pointerover", (event) => this.#tell("boxhover", event));
@@ -153,21 +168,13 @@ class BoxViewer {
   setImage({ src, width = 1, height = 1, alt = "", message = "No image" }) {
     this.frame.style.setProperty("--ratio", String(width / height));
     this.frame.classList.toggle("blank", !src);
-    const note = this.#element("p", "box-viewer-message", message);
-    if (!src) {
-      this.frame.replaceChildren(note, this.layer);
-      return;
-    }
-    const img = this.#element("img", "box-viewer-image");
-    img.alt = visibleText(alt);
-    img.loading = "lazy";
-    img.decoding = "async";
-    img.addEventListener("error", () => {
+    const note = element("p", { class: "box-viewer-message", text: message });
+    const error = ({ target }) => {
       note.textContent = "The image cannot be loaded";
-      img.replaceWith(note);
-    });
-    img.src = src;
-    this.frame.replaceChildren(img, this.layer);
+      target.replaceWith(note);
+    };
+    const shown = src ? element("img", { class: "box-viewer-image", alt, loading: "lazy", decoding: "async", src, on: { error } }) : note;
+    this.frame.replaceChildren(shown, this.layer);
   }
 
   /** Replace the boxes and masks. */
@@ -199,21 +206,19 @@ class BoxViewer {
   }
 
   #box(box) {
-    const element = this.#element("div", `box-viewer-box ${box.side}`);
-    element.dataset.id = box.id;
-    element.dataset.side = box.side;
-    element.classList.toggle("strong", this.strong.has(box.id));
-    if (box.tint !== undefined) element.classList.add(`tint-${box.tint}`);
+    const node = element("div", { class: `box-viewer-box ${box.side}`, "data-id": box.id, "data-side": box.side });
+    node.classList.toggle("strong", this.strong.has(box.id));
+    if (box.tint !== undefined) node.classList.add(`tint-${box.tint}`);
     const places = { left: box.x_min, top: box.y_min, width: box.x_max - box.x_min, height: box.y_max - box.y_min };
-    for (const [name, share] of Object.entries(places)) element.style[name] = `${share * 100}%`;
+    for (const [name, share] of Object.entries(places)) node.style[name] = `${share * 100}%`;
     if (box.drawing) {
-      element.classList.add("mask");
+      node.classList.add("mask");
       const { width, height, path } = box.drawing;
-      element.append(svgElement("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      node.append(svgElement("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
         svgElement("path", { class: "rim", d: path }), svgElement("path", { class: "outline", d: path })));
     }
-    if (box.label) element.append(this.#element("span", "box-viewer-label", box.label));
-    return element;
+    if (box.label) node.append(element("span", { class: "box-viewer-label", text: box.label }));
+    return node;
   }
 
   #tell(name, event) {
@@ -221,12 +226,5 @@ class BoxViewer {
     if (event && !box) return;
     const detail = box ? { id: box.dataset.id, side: box.dataset.side } : null;
     this.root.dispatchEvent(new CustomEvent(name, { detail, bubbles: true }));
-  }
-
-  #element(tag, className, text) {
-    const element = document.createElement(tag);
-    element.className = className;
-    if (text !== undefined) element.textContent = visibleText(text);
-    return element;
   }
 }
