@@ -26,13 +26,13 @@ from radfact.pages.meta_page import Table
 from radfact.records import Pair, Pairs, Record, validate_model
 from radfact.results.evaluation import EvaluationResult
 from radfact.results.reader import read_digests, read_sample_scores, read_scores, read_texts
-from radfact.results.schema import metric_of_scores
+from radfact.results.schema import ScoresFile, metric_of_scores
 from radfact.results.systems import metric_settings
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import REPLICATES, SEED, correlate
 
-Method = Literal["average", "linear_regression"]
+Method = Literal["linear_regression", "average"]
 
 Features = Mapping[str, Sequence[float]]
 """JUDGE/SCORE -> one value per sample, NaN = not scored; all of the same length and order."""
@@ -52,12 +52,12 @@ class Ensemble(Record):
 
     def apply(self, features: Features) -> list[float]:
         """Return the score of every sample; NaN if a feature is NaN."""
-        for name in self.coefficients:
-            if name not in features:
-                message = f"expected '{name}', which the ensemble was fitted with"
-                raise InputError(message, code=ErrorCode.MISMATCH, field="features")
+        if missing := [name for name in self.coefficients if name not in features]:
+            message = f"expected '{missing[0]}', which the ensemble was fitted with"
+            raise InputError(message, code=ErrorCode.MISMATCH, field="features")
         table = _table({name: features[name] for name in self.coefficients})
-        return [float(score) for score in table @ np.array(list(self.coefficients.values())) + self.intercept]
+        scores: list[float] = (table @ np.array(list(self.coefficients.values())) + self.intercept).tolist()
+        return scores
 
     def save(self, path: Path | str) -> None:
         write_json(path, self.model_dump())
@@ -123,7 +123,8 @@ def cross_validate(
         is_held_out = is_complete & np.isin(codes, fold)
         ensemble = fit_ensemble(features, np.where(is_held_out, math.nan, expert).tolist(), method=method)
         scores[is_held_out] = np.array(ensemble.apply(features))[is_held_out]
-    return [float(score) for score in scores]
+    held_out: list[float] = scores.tolist()
+    return held_out
 
 
 def _to_arrays(
@@ -223,11 +224,10 @@ class EnsembleMetric(Metric):
     name = "ensemble"
     source = "VERT, section 5.1.5"
 
-    def __init__(self, ensemble: Ensemble, values: Mapping[str, float], folders: Mapping[str, Path]) -> None:
+    def __init__(self, ensemble: Ensemble, values: Mapping[str, float], files: Mapping[str, ScoresFile]) -> None:
         self.scores = {self.name: ensemble.direction}
         self._ensemble, self._values = ensemble, values
         self.judges: dict[str, dict[str, Any]] = {}
-        files = {judge: read_scores(folder) for judge, folder in folders.items()}
         for feature in ensemble.coefficients:
             judge, _, score = feature.rpartition("/")
             metric = metric_of_scores(files[judge]).get(score, score)
@@ -254,10 +254,10 @@ def apply_to_folders(
     seed: int = SEED,
 ) -> EvaluationResult:
     """Write the scores of an ensemble by sample id as another results folder beside those of its judges."""
-    metric = EnsembleMetric(ensemble, values, folders)
+    files = {judge: read_scores(folder) for judge, folder in folders.items()}
+    metric = EnsembleMetric(ensemble, values, files)
     # Folders with a splitter have split reports; a folder without one has them as they were given.
-    scores = {folder: read_scores(folder) for folder in folders.values()}
-    source = next((folder for folder, file in scores.items() if file.splitter is None), next(iter(scores)))
+    source = folders[min(files, key=lambda judge: files[judge].splitter is not None)]
     texts = read_texts(source)
     read = [Pair(key, texts.get((key, "candidate"), ""), texts.get((key, "reference"), "")) for key in values]
     pairs = Pairs(tuple(read), len(read), digests=read_digests(source))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from radfact.errors import ErrorCode, InputError, list_some
-from radfact.meta.options import RULES
 from radfact.records import Pair, digest
 from radfact.results.reader import SampleScores, read_digests, read_sample_scores, read_scores
 from radfact.results.schema import describe_models, rule_based_metrics
@@ -60,9 +59,9 @@ class ScoreColumns:
             return []
         return [f"Judges and models: {'; '.join(f'{name}: {model}' for name, model in self.models.items())}."]
 
-    def circular_notes(self, *authors: str) -> list[str]:
-        """Return a warning if reports are judged by the ontology with which they were changed."""
-        if not self.rule_based or RULES not in authors:
+    def circular_notes(self, *, by_rules: bool) -> list[str]:
+        """Return a warning if reports that rules have changed are judged by the same ontology."""
+        if not (self.rule_based and by_rules):
             return []
         return [
             f"Circular result for {', '.join(self.rule_based)}: rules changed the reports with the same ontology that "

@@ -34,8 +34,7 @@ from radfact.reader.ontology_file import default_ontology
 
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("injected_errors.yaml").read_text("utf-8"))
 REPORT = "The heart is normal. Lungs are clear."
-SOURCE = SiteReport("s", "", REPORT)
-ABOUT = {"modality": "X-ray", "region": "chest"}
+SOURCE = SiteReport("s", "", REPORT, "X-ray", "chest")
 CHANGED = "The heart is normal. There is a left effusion."
 REFUSAL = "I'm sorry, but I can't assist with that."
 CHANGE = {"original": "Lungs are clear.", "modified": "There is a left effusion.", "explanation": "x"}
@@ -47,7 +46,7 @@ def response(modified: str = CHANGED) -> str:
 
 def test_a_plausible_error_is_accepted() -> None:
     model = Mock(side_effect=[response(), '{"plausible": true, "reason": "ok"}'])
-    (candidate,) = llm_editor.inject_with_model(mock_client(lambda text: str(model(text))), [SOURCE], "a", 1, **ABOUT)
+    (candidate,) = llm_editor.inject_with_model(mock_client(lambda text: str(model(text))), [SOURCE], "a", 1)
     assert isinstance(candidate, InjectedReport)
     assert (candidate.candidate, candidate.sample_id, candidate.by) == (CHANGED, "s_a1", "mock:model")
     (change,) = candidate.changes
@@ -72,7 +71,7 @@ def test_implausible_errors_are_requested_up_to_five_times() -> None:
         return json.dumps({"plausible": is_plausible, "reason": "no such anatomy"})
 
     sources = [SiteReport(name, "", f"{name} heart. Lungs are clear.") for name in ("Good", "Odd", "Bad")]
-    candidates = llm_editor.inject_with_model(mock_client(model), sources, "b", 1, **ABOUT)
+    candidates = llm_editor.inject_with_model(mock_client(model), sources, "b", 1)
     assert [isinstance(candidate, InjectedReport) for candidate in candidates] == [True, True, False]
     assert checks == {"Good": 1, "Odd": 2, "Bad": 5}
     assert ["no such anatomy" in text for text in injections] == [False] * 3 + [True] * 5
@@ -358,7 +357,7 @@ TEXTS = {"REPORT": REPORT, "CHANGED": CHANGED, "DETAIL": json.dumps(CHANGE)}
 RESPONSES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("meta_responses.yaml").read_text("utf-8"))
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "preference": parse_preference,
-    "plausibility": lambda text: llm_editor.parse_plausibility(text).plausible,
+    "plausibility": lambda text: llm_editor.parse_plausibility(text) is None,
     "candidate": lambda text: llm_editor.parse_candidate(text, REPORT, changed=True),
     "modified report": lambda text: llm_editor.parse_modified_report(text, SOURCE, "a", 1).candidate,
 }

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from radfact.meta.agreement.contrasts import LISTED, compare_metrics, find_disagreements
+from radfact.meta.agreement.analysis import LISTED, compare_metrics, find_disagreements
 from radfact.meta.datasets.ratings import RatedReport, RatingSet
 from radfact.meta.scores import ScoreColumns
 from radfact.records import Pair

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from shutil import copytree
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
-from radfact.meta.agreement import analysis, contrasts
+from radfact.meta.agreement import analysis
 from radfact.meta.agreement.preferences import evaluate_judge, evaluate_scores, find_wrong_preferences
 from radfact.meta.agreement.report import (
     AgreementResult,
@@ -29,7 +29,7 @@ from radfact.meta.agreement.report import (
     write_agreement,
 )
 from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
-from radfact.meta.datasets.preferences import PreferenceSet, read_preferences
+from radfact.meta.datasets.preferences import Consensus, PreferenceSet, read_preferences
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.datasets.reports import read_ids
 from radfact.meta.scores import ScoreColumns
@@ -60,7 +60,7 @@ def agreement(
         bool, own.option("Also ask the judge which candidate is better (--layout preferences).", None, SCORES, "--ask")
     ] = False,
     consensus: Annotated[
-        Literal["unanimous", "majority"],
+        Consensus,
         own.option("Which experts decide a row (--layout preferences): all of them, or more than half.", None, INPUT),
     ] = "unanimous",
     baseline: Annotated[
@@ -126,11 +126,11 @@ def _correlations(
     scores = collect_scores(ratings.pairs, folders, scoring, out)
     draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
     with rename_fields({"baseline": "--baseline"}):
-        tests = contrasts.compare_metrics(ratings, scores, record["baseline"], rounds=record["rounds"], **draws)
+        tests = analysis.compare_metrics(ratings, scores, record["baseline"], rounds=record["rounds"], **draws)
     result = AgreementResult(
         analysis.correlate_with_experts(ratings, scores, group=group, **draws),
         tests,
-        contrasts.find_disagreements(ratings, scores),
+        analysis.find_disagreements(ratings, scores),
         analysis.compare_raters(ratings, **draws),
         analysis.count_errors(ratings, scores),
         analysis.compare_counts(ratings, scores),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
@@ -44,13 +44,13 @@ def corrections(
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,
     setting: Annotated[
-        Literal["original", "shuffled", "paraphrased"],
+        Setting,
         own.option(
             "Original reports, references with shuffled lines, or candidates with paraphrased lines.", None, INPUT
         ),
     ] = "original",
     examples: Annotated[
-        Literal["turns", "prompt", "none"],
+        Examples,
         own.option(
             "Send the published examples as turns of the conversation, in the first message, or not at all.",
             None,

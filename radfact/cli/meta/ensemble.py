@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from radfact.cli.options import INPUT, OUTPUT, SCORES, Out
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
-from radfact.meta.ensembles import Ensemble, apply_to_folders, fit_on_ratings, read_features
+from radfact.meta.ensembles import Ensemble, Method, apply_to_folders, fit_on_ratings, read_features
 from radfact.meta.scores import match_samples, pair_digests
 from radfact.metrics.radfact.options import BootstrapOptions
 from radfact.options import only, parse_key_values, rename_fields
@@ -45,7 +45,7 @@ def fit(
         str | None, own.option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES)
     ] = None,
     method: Annotated[
-        Literal["linear_regression", "average"],
+        Method,
         own.option("Linear regression on the expert ratings, or average.", None, SCORES),
     ] = "linear_regression",
     folds: Annotated[int, own.option("Number of cross-validation folds.", "N", SCORES, min=2)] = 10,

@@ -21,9 +21,8 @@ from radfact.judges.options import JudgeOptions
 from radfact.llm import ChatClient
 from radfact.meta.datasets.reports import SiteReport, read_reports
 from radfact.meta.injection import detection, llm_editor
-from radfact.meta.injection.records import InjectedReport, ReportSentences, read_injected, write_injected
+from radfact.meta.injection.records import RULES, InjectedReport, ReportSentences, read_injected, write_injected
 from radfact.meta.injection.rules import RuleInjector, is_readable
-from radfact.meta.options import RULES
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
 from radfact.progress import ProgressDisplay
@@ -74,7 +73,7 @@ def inject(
             if mixed:
                 results = _inject_mixed_by_model(client, sources, seed)
             else:
-                results = _inject_by_model(client, sources, letters, numbers, modality=modality, region=region)
+                results = _inject_by_model(client, sources, letters, numbers)
         failed = {key: result.reason for key, result in results.items() if isinstance(result, Failure)}
         candidates = [result for result in results.values() if isinstance(result, InjectedReport)]
     unreadable_note = (
@@ -142,16 +141,13 @@ def _inject_by_model(
     reports: Sequence[SiteReport],
     letters: Sequence[CategoryLetter],
     numbers: Sequence[int],
-    *,
-    modality: str,
-    region: str,
 ) -> dict[str, InjectedReport | Failure]:
     if beyond := [letter for letter in letters if letter not in ("a", "b")]:
         message = f"--types: expected a and b for a model, found {', '.join(beyond)}; --mixed takes all"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
     results: dict[str, InjectedReport | Failure] = {}
     for letter, number in product(letters, numbers):
-        made = llm_editor.inject_with_model(client, reports, letter, number, modality=modality, region=region)
+        made = llm_editor.inject_with_model(client, reports, letter, number)
         results |= zip((f"{report.sample_id}_{letter}{number}" for report in reports), made, strict=True)
     return results
 
@@ -175,7 +171,7 @@ def detect(
     scoring = Scoring(metrics, judge.or_environment(), cache or out / "cache")
     columns = collect_scores(detection.detection_pairs(rows), scores, scoring, out)
     result = detection.detect(rows, columns)
-    circular = columns.circular_notes(*(row.by for row in rows))
+    circular = columns.circular_notes(by_rules=any(row.by == RULES for row in rows))
     notes = [*columns.model_notes(), *circular]
     record = {"injected": str(injected), "models": columns.models, "circular": bool(circular)}
     with replace_files(out) as new:

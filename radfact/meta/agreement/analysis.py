@@ -1,20 +1,34 @@
-"""Agreement of metrics with experts, and of experts with each other: correlations and counts of errors."""
+"""Agreement of metrics with experts, of experts with each other, and of metrics compared with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from radfact.error_categories import ERROR_CATEGORIES
+from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.meta.datasets.ratings import COUNTS, Better, RatingSet, is_category_count
 from radfact.meta.scores import ScoreColumns, orient
-from radfact.statistics.correlation import REPLICATES, SEED, Estimate, correlate
+from radfact.optional import load_module
+from radfact.statistics.bootstrap import round_noise
+from radfact.statistics.correlation import (
+    REPLICATES,
+    ROUNDS,
+    SEED,
+    Estimate,
+    KendallDifference,
+    compare_kendall,
+    correlate,
+)
 from radfact.statistics.rater_agreement import Mean, count_accuracy, error_type_f1, mean_detected, round_half_up
+from radfact.statistics.significance import adjust_holm
 
 MEAN_RATER = "mean of all"
+LISTED = 10
+"""Reports of each score in a list of disagreements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,32 @@ class CountAgreement:
     accuracy: Mapping[str, Mean]
 
 
+@dataclass(frozen=True, slots=True)
+class MetricContrast:
+    """Agreement of a score (`kendall.second`) compared with the baseline (`first`); p, also by Holm's method."""
+
+    score: str
+    baseline: str
+    kendall: KendallDifference
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A report that a score and the experts' mean rank differently; ranks are from 0 = best to 1 = worst."""
+
+    score: str
+    sample_id: str
+    expert: float
+    value: float
+    expert_rank: float
+    score_rank: float
+
+
+def _oriented_target(ratings: RatingSet) -> list[float]:
+    return orient(ratings.means(ratings.target), ratings.better[ratings.target])
+
+
 def correlate_with_experts(
     ratings: RatingSet,
     scores: ScoreColumns,
@@ -73,7 +113,7 @@ def correlate_with_experts(
     seed: int = SEED,
 ) -> list[MetricAgreement]:
     """Correlate scores with the experts' target, over all and within groups (GREEN, ReXamine-Global and VERT)."""
-    expert = orient(ratings.means(ratings.target), ratings.better[ratings.target])
+    expert = _oriented_target(ratings)
     results, clusters = [], ratings.clusters
     for name, column in scores.oriented.items():
         for label, indices in ratings.indices_by_group(group or ratings.group).items():
@@ -147,3 +187,54 @@ def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreem
 
 def _rounded_means(ratings: RatingSet, quantity: str) -> list[float]:
     return [round_half_up(value) for value in ratings.means(quantity)]
+
+
+def compare_metrics(
+    ratings: RatingSet,
+    scores: ScoreColumns,
+    baseline: str | None = None,
+    *,
+    replicates: int = REPLICATES,
+    rounds: int = ROUNDS,
+    seed: int = SEED,
+) -> list[MetricContrast]:
+    """Test each score against the baseline: does it agree better or worse with the experts' target?"""
+    columns = scores.oriented
+    if baseline is not None and baseline not in columns:
+        hint = suggest_name(baseline, columns, f"scores are {', '.join(columns)}")
+        raise InputError(f"unknown score '{baseline}'; {hint}", code=ErrorCode.UNKNOWN_NAME, field="baseline")
+    if not columns:
+        return []
+    first = baseline or next(iter(columns))
+    expert = _oriented_target(ratings)
+    draws = {"replicates": replicates, "rounds": rounds, "seed": seed}
+    contrasts = [
+        MetricContrast(name, first, compare_kendall(expert, columns[first], column, clusters=ratings.clusters, **draws))
+        for name, column in columns.items()
+        if name != first
+    ]
+    adjusted = adjust_holm([contrast.kendall.p for contrast in contrasts])
+    return [replace(contrast, p_holm=p) for contrast, p in zip(contrasts, adjusted, strict=True)]
+
+
+def find_disagreements(ratings: RatingSet, scores: ScoreColumns) -> list[Disagreement]:
+    """Return the reports whose ranks by a score and by the experts differ most, by score, the largest first."""
+    target, expert = ratings.means(ratings.target), np.array(_oriented_target(ratings))
+    results, order = [], np.array(ratings.clusters.order, dtype=np.intp)
+    for name, column in scores.oriented.items():
+        known = order[~np.isnan(expert + np.array(column))[order]]
+        if len(known) < 2:
+            continue
+        theirs, ours = (_relative_ranks(np.array(side)[known].tolist()) for side in (expert, column))
+        rows = sorted(zip(known.tolist(), theirs, ours, strict=True), key=lambda row: -round(abs(row[2] - row[1]), 9))
+        for index, *ranks in rows[:LISTED]:
+            if ranks[0] != ranks[1]:
+                sample_id, value = ratings.samples[index].pair.sample_id, scores.values[name][index]
+                results.append(Disagreement(name, sample_id, target[index], value, *ranks))
+    return results
+
+
+def _relative_ranks(values: Sequence[float]) -> list[float]:
+    """Return ranks from 0 (smallest) to 1 (largest); equal values have their mean rank."""
+    ranks = load_module("scipy.stats").rankdata(round_noise(values))
+    return [float(rank - 1) / (len(values) - 1) for rank in ranks]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
-from radfact.meta.agreement.contrasts import LISTED
+from radfact.meta.agreement.analysis import LISTED
 from radfact.meta.datasets.preferences import PreferenceSet
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt

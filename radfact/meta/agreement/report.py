@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.meta.agreement.analysis import CountAgreement, CountError, MetricAgreement, RaterAgreement
-from radfact.meta.agreement.contrasts import LISTED, Disagreement, MetricContrast
+from radfact.meta.agreement.analysis import (
+    LISTED,
+    CountAgreement,
+    CountError,
+    Disagreement,
+    MetricAgreement,
+    MetricContrast,
+    RaterAgreement,
+)
 from radfact.meta.agreement.preferences import WrongPreference
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport

@@ -65,9 +65,6 @@ def read_ratings(
         "rate-eval": partial(_read_rate_eval, path, texts_only),
         "radeval": partial(_read_radeval, path),
     }
-    if layout not in readers:
-        message = f"expected one of {', '.join(LAYOUTS)}, found '{layout}'"
-        raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="layout")
     if columns and layout != "plain":
         message = f"expected --layout plain or preferences, found {layout}, whose columns have fixed names"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="columns")

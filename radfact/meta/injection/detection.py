@@ -71,20 +71,20 @@ def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
 def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionResult:
     """Measure by scores of `detection_pairs(rows)` which errors are detected; one without errors is reworded."""
     sources = dict.fromkeys(row.source_id for row in rows)
-    original = dict(zip(sources, range(len(rows), len(rows) + len(sources)), strict=True))
+    original = {source: index for index, source in enumerate(sources, start=len(rows))}
+    numbers = [*(float(len(row.changes)) for row in rows), *(0.0 for _ in sources)]
     reworded = {row.source_id: index for index, row in enumerate(rows) if not row.changes}
     detections = []
     for name, column in scores.oriented.items():
         values, worse = scores.values[name], round_noise(column)
         for category, indices in _by_category(rows).items():
-            used = dict.fromkeys(rows[i].source_id for i in indices)
-            numbers = [float(len(rows[i].changes)) for i in indices] + [0.0] * len(used)
-            curve = mean_detected(numbers, [values[i] for i in (*indices, *(original[source] for source in used))])
-            chains = {source: [original[source]] for source in used}
-            for i in sorted(indices, key=lambda index: len(rows[index].changes)):
+            chains = {rows[i].source_id: [original[rows[i].source_id]] for i in indices}
+            for i in sorted(indices, key=numbers.__getitem__):
                 chains[rows[i].source_id].append(i)
+            scored = [i for chain in chains.values() for i in chain]
+            curve = mean_detected([numbers[i] for i in scored], [values[i] for i in scored])
             steps = _share_worse(worse, [step for chain in chains.values() for step in pairwise(chain)])
-            single = [i for i in indices if len(rows[i].changes) == 1 and rows[i].source_id in reworded]
+            single = [i for i in indices if numbers[i] == 1 and rows[i].source_id in reworded]
             above = _share_worse(worse, [(reworded[rows[i].source_id], i) for i in single])
             detections.append(ScoreDetection(name, category, curve, steps.value, steps.n, above.value))
         if reworded:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -85,80 +84,62 @@ def _rewrite(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Plausibility:
-    """Whether all changes are plausible, and the reason."""
-
-    plausible: bool
-    reason: str
-
-
 def inject_with_model(
     client: ChatClient,
     reports: Sequence[SiteReport],
     category: CategoryLetter,
     count: int,
-    *,
-    modality: str,
-    region: str,
 ) -> list[InjectedReport | Failure]:
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
     The instructions (VERT, F.1 for category a and F.2 for b) are the system message. The paper does not print its user
-    message, so that message is ours. `modality` and `region` are those of reports without their own. If errors are not
-    plausible (F.3), a new request states the reason, because the same request would return the cached response.
+    message, so that message is ours. If errors are not plausible (F.3), a new request states the reason, because the
+    same request would return the cached response.
     """
-    if category not in ("a", "b"):
-        raise ValueError(f"expected category a or b, found '{category}'")
     prefix = PromptPrefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
     turns: dict[int, tuple[Message, ...]] = {
         index: (("user", f"Number of errors to inject: {count}\n\nRadiology report:\n{report.report}"),)
         for index, report in enumerate(reports)
     }
 
-    def request(index: int) -> ChatRequest[tuple[str, InjectedReport]]:
-        def parse(text: str) -> tuple[str, InjectedReport]:
-            return text, parse_modified_report(text, reports[index], category, count)
-
-        return ChatRequest(turns[index], parse, prefix=prefix)
-
+    parse = partial(_parse_with_text, category=category, count=count)
     results: dict[int, InjectedReport | Failure] = {}
     for _ in range(TRIES):
         indices = [index for index in range(len(reports)) if index not in results]
+        requests = [ChatRequest(turns[i], partial(parse, source=reports[i]), prefix=prefix) for i in indices]
         modified: dict[int, tuple[str, InjectedReport]] = {}
-        for index, response in zip(indices, client.complete_all([request(index) for index in indices]), strict=True):
+        for index, response in zip(indices, client.complete_all(requests), strict=True):
             if isinstance(response, Failure):
                 results[index] = response
             else:
                 modified[index] = response
-        checks = client.complete_all(
-            [
-                _plausibility_request(row, reports[index].modality or modality, reports[index].anatomy or region)
-                for index, (_, row) in modified.items()
-            ]
-        )
+        checks = client.complete_all([_plausibility_request(row) for _, row in modified.values()])
         for (index, (text, row)), check in zip(modified.items(), checks, strict=True):
             if isinstance(check, Failure):
                 results[index] = check
-            elif check.plausible:
+            elif check is None:
                 results[index] = row.model_copy(update={"by": model_name(client)})
             else:
-                refusal = f"These changes are not plausible: {check.reason}. Inject other errors instead."
+                refusal = f"These changes are not plausible: {check}. Inject other errors instead."
                 turns[index] = (*turns[index], ("assistant", text), ("user", refusal))
     return [results.get(index, Failure(f"no plausible error in {TRIES} tries")) for index in range(len(reports))]
 
 
-def _plausibility_request(modified: InjectedReport, modality: str, region: str) -> ChatRequest[Plausibility]:
+def _plausibility_request(modified: InjectedReport) -> ChatRequest[str | None]:
     changes = "\n".join(
         f'{number}. Original: "{change.original or "(nothing)"}" Modified: "{change.modified or "(deleted)"}"'
         for number, change in enumerate(modified.changes, start=1)
     )
     content = (
-        f"Imaging modality: {modality}\nBody region: {region}\n\n"
+        f"Imaging modality: {modified.modality or ''}\nBody region: {modified.anatomy or ''}\n\n"
         f"Radiology report:\n{modified.candidate}\n\nModifications:\n{changes}"
     )
     prefix = PromptPrefix([("system", load_prompt("plausible", _PACKAGE))])
     return ChatRequest((("user", content),), parse_plausibility, prefix=prefix)
+
+
+def _parse_with_text(text: str, source: SiteReport, category: CategoryLetter, count: int) -> tuple[str, InjectedReport]:
+    return text, parse_modified_report(text, source, category, count)
 
 
 def parse_modified_report(text: str, source: SiteReport, category: CategoryLetter, count: int) -> InjectedReport:
@@ -200,13 +181,14 @@ def parse_modified_report(text: str, source: SiteReport, category: CategoryLette
     )
 
 
-def parse_plausibility(text: str) -> Plausibility:
+def parse_plausibility(text: str) -> str | None:
+    """Return why changes are not plausible; None if all are."""
     data = _find_object(text, "plausible")
     value = data["plausible"]
     plausible = {"true": True, "yes": True, "false": False, "no": False}.get(str(value).strip().lower())
     if plausible is None:
         raise ValueError(f"plausible must be true or false, not '{value}'")
-    return Plausibility(plausible, str(data.get("reason") or "").strip())
+    return None if plausible else str(data.get("reason") or "").strip()
 
 
 def inject_mixed_with_model(

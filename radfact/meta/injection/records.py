@@ -19,6 +19,8 @@ from radfact.reader.ontology_file import default_ontology
 from radfact.reader.segmentation import segment_sentences
 from radfact.records import Pair, Record, Text, validate_model
 
+RULES = "rules"
+"""Who changes reports if no language model does: rules of this project, with the ontology of the offline judge."""
 _RATER = "injected"
 
 
@@ -44,7 +46,7 @@ class InjectedReport(Record):
     candidate: str
     category: CategoryLetter | None = None
     changes: tuple[InjectedError, ...] = Field(default=())
-    by: str = "rules"
+    by: str = RULES
     site: str | None = None
     modality: str | None = None
     anatomy: str | None = None

@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from radfact.judges.offline import UNREAD_SHARE
 from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import (
+    RULES,
     InjectedError,
     InjectedReport,
     ReportSentences,
@@ -24,7 +25,6 @@ from radfact.meta.injection.records import (
     remove_comparison,
 )
 from radfact.meta.injection.word_tables import pattern, tables
-from radfact.meta.options import RULES
 from radfact.reader.facts import Fact
 from radfact.reader.ontology_file import default_ontology
 
@@ -90,7 +90,7 @@ class RuleInjector:
         for report in reports:
             count = random.Random(f"{self.seed}/{report.sample_id}/count").randint(1, MAX_ERRORS)
             candidate = self.inject_mixed(report.sample_id, report.report, count)
-            candidates.append(candidate.model_copy(update={"site": report.site}))
+            candidates.append(candidate.model_copy(update=report.labels))
         return candidates
 
     def edits(self, source_id: str, document: ReportSentences, category: CategoryLetter) -> list[Edit]:
@@ -120,23 +120,19 @@ def is_readable(document: ReportSentences) -> bool:
 def _apply(
     sample_id: str, source_id: str, document: ReportSentences, edits: Sequence[Edit], category: CategoryLetter | None
 ) -> InjectedReport:
+    replaced: dict[int, str | None] = {}
     added: dict[int, list[str]] = {}
     changes = []
     for edit in edits:
-        if edit.is_addition and edit.text is not None:
-            added.setdefault(edit.index, []).append(edit.text)
         original = None if edit.is_addition else document.sentences[edit.index]
-        changes.append(
-            InjectedError(category=edit.category, operation=edit.operation, original=original, modified=edit.text)
-        )
-    return InjectedReport(
-        sample_id=sample_id,
-        source_id=source_id,
-        reference=document.text,
-        candidate=document.replaced({edit.index: edit.text for edit in edits if not edit.is_addition}, added),
-        category=category,
-        changes=tuple(changes),
-    )
+        if edit.is_addition:
+            added.setdefault(edit.index, []).append(edit.text or "")
+        else:
+            replaced[edit.index] = edit.text
+        error = {"category": edit.category, "operation": edit.operation, "original": original, "modified": edit.text}
+        changes.append(InjectedError(**error))
+    texts = {"reference": document.text, "candidate": document.replaced(replaced, added)}
+    return InjectedReport(sample_id=sample_id, source_id=source_id, category=category, changes=tuple(changes), **texts)
 
 
 def _false_findings(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
@@ -345,14 +341,9 @@ def _names_bare_structure(sentence: str) -> bool:
     )
 
 
-_PROPERTIES = ("concept", "present", "places", "severity", "change", "details", "measures", "doubt")
-
-
 def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) -> bool:
-    others = [
-        [tuple(getattr(fact, other) for other in _PROPERTIES if other != name) for fact in facts]
-        for facts in (before, after)
-    ]
+    ignored: dict[str, Any] = {name: None, "exceptions": None}
+    others = [[replace(fact, **ignored) for fact in facts] for facts in (before, after)]
     return others[0] == others[1] and [getattr(f, name) for f in before] != [getattr(f, name) for f in after]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.outputs import replace_files
 from radfact.meta.datasets.reports import SiteReport
-from radfact.meta.injection.records import InjectedReport, read_injected, write_injected
+from radfact.meta.injection.records import RULES, InjectedReport, read_injected, write_injected
 from radfact.meta.report import AnalysisReport
 from radfact.meta.robustness.style_effects import (
     Ranking,
@@ -101,11 +102,10 @@ def rexamine(
         "uncounted": [] if counts is None else [key for key in ids if key not in counts],
         "unknown_counts": [key for key in counts or () if key not in ids],
     }
-    circular = original.circular_notes(styler.name, injector.name)
+    circular = original.circular_notes(by_rules=RULES in (styler.name, injector.name))
     own_notes = _notes(len(ids), source, unmatched, styler.name, injector.name)
     result = RexamineResult(tests, ranked, source, [*notes, *own_notes, *original.model_notes(), *circular], excluded)
-    drawn_by_site = {site: sites.count(site) for site in sorted(set(sites))}
-    record = {"seed": seed, "per_site": per_site, "sites": drawn_by_site, **unmatched}
+    record = {"seed": seed, "per_site": per_site, "sites": dict(sorted(Counter(sites).items())), **unmatched}
     with replace_files(folder) as new:
         _write(result, new, {**record, "models": original.models, "circular": bool(circular)})
     return result
@@ -119,9 +119,10 @@ def _key(*parts: Any) -> str:
 def _run_once(path: Path, key: str, write: Callable[[], bool]) -> None:
     """Write the output of a step unless it is there for the same key; `write` returns whether no report failed."""
     steps = path.with_name("steps.json")
-    keys = read_json(steps) if steps.is_file() else {}
-    if not (path.is_file() and isinstance(keys, dict) and keys.get(path.name) == key) and write():
-        write_json(steps, {**(keys if isinstance(keys, dict) else {}), path.name: key})
+    read = read_json(steps) if steps.is_file() else {}
+    keys = read if isinstance(read, dict) else {}
+    if not (path.is_file() and keys.get(path.name) == key) and write():
+        write_json(steps, {**keys, path.name: key})
 
 
 def _draw(reports: Sequence[SiteReport], per_site: int | None, seed: int) -> list[SiteReport]:
@@ -146,7 +147,7 @@ def _standardize(drawn: Sequence[SiteReport], styler: Editor, folder: Path) -> t
                 "sample_id": report.sample_id,
                 "site": report.site,
                 "original": report.report,
-                "report": None if isinstance(result, Failure) else result.candidate,
+                "report": result.candidate if isinstance(result, InjectedReport) else None,
                 "failure": result.reason if isinstance(result, Failure) else None,
             }
             for report, result in zip(drawn, styler.edit(drawn), strict=True)
@@ -200,15 +201,14 @@ def _expert_counts(
     candidates: Sequence[InjectedReport], counts: Mapping[str, float] | None
 ) -> tuple[list[float], str | None]:
     """Return the number of errors of each candidate, and its source."""
-    if counts is not None:
-        values = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
-        if all(math.isnan(value) for value in values):
-            message = "expected ids of for_experts.csv in the results, found none of them"
-            raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
-        return values, "experts"
-    if any(candidate.changes for candidate in candidates):
-        return [float(len(candidate.changes)) for candidate in candidates], "labels"
-    return [math.nan] * len(candidates), None
+    if counts is None:
+        labels = [float(len(candidate.changes)) for candidate in candidates]
+        return labels, "labels" if any(labels) else None
+    values = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
+    if all(map(math.isnan, values)):
+        message = "expected ids of for_experts.csv in the results, found none of them"
+        raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
+    return values, "experts"
 
 
 def _notes(n: int, source: str | None, unmatched: Mapping[str, Sequence[str]], styler: str, injector: str) -> list[str]:
@@ -244,25 +244,16 @@ def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> N
         "tests (scores times sites). No t: style changes no score, or all by the same amount.",
         file="table_2",
     )
-    description = "Spearman's rho by metric and style, one point per site"
-    images = report.draw(
-        "figure_3", description, plots.boxes, rho_by_style(result.rankings), y="Spearman's rho over sites"
-    )
+    description, y = "Spearman's rho by metric and style, one point per site", "Spearman's rho over sites"
     report.add(
         "Are reports ranked as by the experts? (figure 3, appendix C)",
-        *images,
+        *report.draw("figure_3", description, plots.boxes, rho_by_style(result.rankings), y=y),
         table_c(result.rankings),
         "Spearman's rho with the number of errors; n: candidates with both the score and that number.",
         file="table_c",
     )
     report.add("Excluded", Table(["report", "reason"], list(result.excluded.items())))
-    details = {
-        **record,
-        "experts": result.experts,
-        "threshold": level,
-        "style_tests": [asdict(test) for test in result.tests],
-        "rankings": [asdict(ranking) for ranking in result.rankings],
-        "excluded": dict(result.excluded),
-        "notes": [*result.notes, *report.missing_plots],
-    }
-    report.write("rexamine", "ReXamine-Global", details, result.notes)
+    fields = asdict(result)
+    details = {"experts": result.experts, "threshold": level, "style_tests": fields.pop("tests"), **fields}
+    details["notes"] = [*result.notes, *report.missing_plots]
+    report.write("rexamine", "ReXamine-Global", {**record, **details}, result.notes)
