@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -147,20 +147,24 @@ def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None
     return max((name for name in counts if score.endswith(f"_{name}")), key=len, default=None)
 
 
+def _counted_quantities(ratings: RatingSet, scores: ScoreColumns) -> Iterator[tuple[str, str]]:
+    for name in scores.values:
+        quantity = counted_quantity(name, ratings.better)
+        if quantity is not None:
+            yield name, quantity
+
+
 def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
     """Compare the numbers of errors of metrics with those of the mean expert and each expert (GREEN, tables 2, 4)."""
     results = []
-    for name, values in scores.values.items():
-        quantity = counted_quantity(name, ratings.better)
-        if quantity is None:
-            continue
+    for name, quantity in _counted_quantities(ratings, scores):
         experts = {MEAN_RATER: ratings.means(quantity)}
         # In sets with counts, every sample has its own candidate.
         by_rater = ratings.values_by_rater(quantity)
         if len(by_rater) > 1 and not is_category_count(quantity):
             experts |= by_rater
         for rater, expert in experts.items():
-            gaps = np.abs(np.array(values, dtype=np.float64) - np.array(expert))
+            gaps = np.abs(np.array(scores.values[name], dtype=np.float64) - np.array(expert))
             gaps = np.sort(gaps[~np.isnan(gaps)])
             mean, deviation = (float(gaps.mean()), float(gaps.std())) if gaps.size else (None, None)
             results.append(CountError(name, quantity, rater, mean, deviation, len(gaps)))
@@ -170,9 +174,8 @@ def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
 def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreement]:
     """Compare counts with the mean expert, rounded half up (VERT, figures 2, 4 and appendix C; GREEN, table 4)."""
     results = []
-    for name, values in scores.values.items():
-        quantity = counted_quantity(name, ratings.better)
-        if quantity is None or quantity not in COUNTS:
+    for name, quantity in _counted_quantities(ratings, scores):
+        if is_category_count(quantity):
             continue
         f1: dict[str, float | None] = {}
         accuracy: dict[str, Mean] = {}
@@ -180,7 +183,7 @@ def compare_counts(ratings: RatingSet, scores: ScoreColumns) -> list[CountAgreem
             for letter in ERROR_CATEGORIES:
                 counts = _rounded_means(ratings, f"{quantity}_{letter}"), scores.values[f"{name}_{letter}"]
                 f1[letter], accuracy[letter] = error_type_f1(*counts), count_accuracy(*counts)
-        detected = mean_detected(_rounded_means(ratings, quantity), values)
+        detected = mean_detected(_rounded_means(ratings, quantity), scores.values[name])
         results.append(CountAgreement(name, quantity, detected, f1, accuracy))
     return results
 

@@ -139,18 +139,20 @@ def write_detection(
         "Not every report offers more errors, so that larger numbers are means over fewer reports.",
         file="curves",
     )
-    counts = [row for row in result.counts if row.f1]
-    if counts:
-        text = "F1 of the errors of each category, and share of reports with the right number of them."
-        report.add("Errors by category", category_table(counts), text, file="categories")
+    report.add(
+        "Errors by category",
+        category_table(result.counts),
+        "F1 of the errors of each category, and share of reports with the right number of them.",
+        file="categories",
+    )
     amounts = ", ".join(f"{number} of ({category})" for category, number in numbers.items())
     injectors = ", ".join(sorted({row.by for row in rows}))
     introduction = f"{sum(numbers.values())} errors injected by {injectors}: {amounts}."
     details = {
         "errors": numbers,
         "detections": [asdict(row) for row in result.detections],
-        "f1": {row.score: row.f1 for row in counts},
-        "accuracy": {row.score: asdict(row)["accuracy"] for row in counts},
+        "f1": {row.score: row.f1 for row in result.counts if row.f1},
+        "accuracy": {row.score: asdict(row)["accuracy"] for row in result.counts if row.f1},
     }
     return report.write("detection", "Detection of injected errors", {**record, **details}, [introduction, *notes])
 

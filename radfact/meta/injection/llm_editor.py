@@ -69,18 +69,10 @@ def _rewrite(
     client: ChatClient, reports: Sequence[SiteReport], requests: Sequence[ChatRequest[str]]
 ) -> list[InjectedReport | Failure]:
     """Return the responses as candidates without labels."""
+    responses = zip(reports, client.complete_all(requests), strict=True)
     return [
-        response
-        if isinstance(response, Failure)
-        else InjectedReport(
-            sample_id=report.sample_id,
-            source_id=report.sample_id,
-            reference=report.report,
-            candidate=response,
-            by=model_name(client),
-            **report.labels,
-        )
-        for report, response in zip(reports, client.complete_all(requests), strict=True)
+        response if isinstance(response, Failure) else InjectedReport.of(report, response, by=model_name(client))
+        for report, response in responses
     ]
 
 
@@ -151,13 +143,11 @@ def parse_modified_report(text: str, source: SiteReport, category: CategoryLette
         raise ValueError("modified_report is no text")
     if _words(modified) == _words(source.report):
         raise ValueError("modified_report is the report as it was")
-    if not isinstance(details, list) or len(details) != count:
-        found = len(details) if isinstance(details, list) else "none"
-        raise ValueError(f"changes_detail must list {count} changed sentences, one per error; it lists {found}")
+    objects = [detail for detail in details if isinstance(detail, Mapping)] if isinstance(details, list) else []
+    if not isinstance(details, list) or not len(objects) == len(details) == count:
+        raise ValueError(f"changes_detail must list {count} objects with the changed sentences, one per error")
     changes = []
-    for detail in details:
-        if not isinstance(detail, Mapping):
-            raise ValueError("an entry of changes_detail is no object")
+    for detail in objects:
         entry = _normalize_keys(detail)
         original, changed = _sentence(entry.get("original")), _sentence(entry.get("modified"))
         if original is None and changed is None:
@@ -170,15 +160,8 @@ def parse_modified_report(text: str, source: SiteReport, category: CategoryLette
                 raise ValueError(f"'{sentence:.80}' is not in {place}; copy the sentence as it stands")
         operation = _sentence(entry.get("explanation")) or _OPERATION
         changes.append(InjectedError(category=category, operation=operation, original=original, modified=changed))
-    return InjectedReport(
-        sample_id=f"{source.sample_id}_{category}{count}",
-        source_id=source.sample_id,
-        reference=source.report,
-        candidate=modified.strip(),
-        category=category,
-        changes=tuple(changes),
-        **source.labels,
-    )
+    sample_id = f"{source.sample_id}_{category}{count}"
+    return InjectedReport.of(source, modified.strip(), sample_id=sample_id, category=category, changes=tuple(changes))
 
 
 def parse_plausibility(text: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -13,6 +14,7 @@ from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
+from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.word_tables import pattern, removals
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology_file import default_ontology
@@ -50,6 +52,12 @@ class InjectedReport(Record):
     site: str | None = None
     modality: str | None = None
     anatomy: str | None = None
+
+    @classmethod
+    def of(cls, source: SiteReport, candidate: str, **fields: Any) -> InjectedReport:
+        """Return a candidate made from a report, by default with its id."""
+        made = {"sample_id": source.sample_id, "source_id": source.sample_id, "reference": source.report}
+        return cls(**{**made, "candidate": candidate, **source.labels, **fields})
 
     @property
     def pair(self) -> Pair:

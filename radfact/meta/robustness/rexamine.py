@@ -58,8 +58,8 @@ class RexamineResult:
     tests: Sequence[StyleTest]
     rankings: Sequence[Ranking]
     experts: str | None
-    notes: Sequence[str]
     excluded: Mapping[str, str]
+    notes: Sequence[str]
 
 
 def rexamine(
@@ -104,7 +104,7 @@ def rexamine(
     }
     circular = original.circular_notes(by_rules=RULES in (styler.name, injector.name))
     own_notes = _notes(len(ids), source, unmatched, styler.name, injector.name)
-    result = RexamineResult(tests, ranked, source, [*notes, *own_notes, *original.model_notes(), *circular], excluded)
+    result = RexamineResult(tests, ranked, source, excluded, [*notes, *own_notes, *original.model_notes(), *circular])
     record = {"seed": seed, "per_site": per_site, "sites": dict(sorted(Counter(sites).items())), **unmatched}
     with replace_files(folder) as new:
         _write(result, new, {**record, "models": original.models, "circular": bool(circular)})
