@@ -145,8 +145,8 @@ def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
     """
     name = f"python:{path}"
     judge = _import_object(path, name)
-    is_finished = isinstance(judge, Judge) and not inspect.isclass(judge)
-    if callable(judge) and not is_finished and (inspect.isclass(judge) or not _takes_query(judge)):
+    is_function = callable(judge) and not isinstance(judge, Judge)
+    if inspect.isclass(judge) or (is_function and not _takes_query(judge)):
         judge = _call_factory(judge, name, arguments or {})
     elif arguments:
         raise option_error(f"{name} is no factory and takes no arguments", f"judge_args.{next(iter(arguments))}")
@@ -164,21 +164,20 @@ def _takes_query(function: JudgeFunction) -> bool:
 
 def _positions(function: JudgeFunction, name: str) -> list[str]:
     """Return the order in which a function takes premises and hypothesis without their names; empty if it has these."""
+    if accepts(function, **dict.fromkeys(_PARAMETERS)):
+        return []
     try:
         parameters = () if inspect.isbuiltin(function) else inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of an extension module
         parameters = ()
     names = ["_" if item.kind is item.VAR_POSITIONAL else item.name for item in parameters]
-    if accepts(function, **dict.fromkeys(_PARAMETERS)):
-        return []
+    is_swapped = names[:1] == ["hypothesis"] or names[1:2] == ["premises"]
+    order = ["hypothesis", "premises"] if is_swapped else ["premises", "hypothesis"]
     # A parameter such as `_` is unused, and the other one has its name; `*_` are both.
-    others = [item for item in _PARAMETERS if item not in names]
-    order = [
-        item if item in _PARAMETERS else others.pop(0) for item in names[:2] if item in _PARAMETERS or item[0] == "_"
-    ]
-    if len(order) < len(names[:2]) or not accepts(function, *_PARAMETERS):
+    fits = all(found == expected or found[0] == "_" for found, expected in zip(names, order, strict=False))
+    if not (fits and _PARAMETERS.isdisjoint(names[2:]) and accepts(function, *_PARAMETERS)):
         raise _invalid_plugin(f"{name}: expected parameters named premises and hypothesis, found ({', '.join(names)})")
-    return order + others
+    return order
 
 
 def add_working_directory_to_path() -> None:

@@ -76,9 +76,8 @@ class _Call:
         return self.verdicts
 
     def parse_sentence(self, text: str) -> _Verdicts:
-        """Add the verdict of a response about a single hypothesis."""
-        self.verdicts[0] = parse_response(text, self.premises)
-        return self.verdicts
+        """Return the verdict of a response about a single hypothesis; it is not kept, since a cut response is none."""
+        return {0: parse_response(text, self.premises)}
 
 
 class LLMJudge(PromptedModel):
@@ -145,13 +144,12 @@ class LLMJudge(PromptedModel):
         verdicts: dict[EntailmentQuery, Verdict | Failure] = {}
         outcomes = self.client.complete_all([self._request(call) for call in calls])
         for call, outcome in zip(calls, outcomes, strict=True):
+            valid = call.verdicts if isinstance(outcome, Failure) else outcome
+            failure = outcome if isinstance(outcome, Failure) else Failure("not answered")
             for index, hypothesis in enumerate(call.hypotheses):
-                query = EntailmentQuery(call.premises, hypothesis)
-                if isinstance(outcome, Failure) and index not in call.verdicts:
-                    verdicts[query] = outcome
-                else:
-                    verdicts[query], dropped = call.verdicts[index]
-                    self._counts["evidence_dropped"] += dropped
+                verdict, dropped = valid.get(index, (failure, 0))
+                verdicts[EntailmentQuery(call.premises, hypothesis)] = verdict
+                self._counts["evidence_dropped"] += dropped
         return verdicts
 
     def _request(self, call: _Call) -> ChatRequest[_Verdicts]:
@@ -175,8 +173,7 @@ class LLMJudge(PromptedModel):
 
 def load_llm_judge(options: JudgeOptions, cache: Path | None = None) -> LLMJudge:
     """Load the judge of the paper with the model PROVIDER:MODEL or vllm:PATH of options."""
-    form: dict[str, Any] = {"answer_format": options.answer_format, "batch": options.batch}
-    prompt = judge_prompt(options.few_shots, options.system, **form)
+    prompt = judge_prompt(options.few_shots, options.system, answer_format=options.answer_format, batch=options.batch)
     report_parameters = {"max_tokens": REPORT_MAX_TOKENS} if options.batch == "report" else {}
     client = options.load_client({**PARAMETERS, **report_parameters}, cache)
     # The splitter has a client of its own, with another limit of tokens and a separate usage.

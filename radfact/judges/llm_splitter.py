@@ -32,7 +32,6 @@ ORIG_COVER = 0.6
 SENTENCE_COVER = 0.8
 """Share of the words of a sentence that an `orig` must have in the same order for the sentence to count as present."""
 
-_KEY = re.compile(r"^[\s{*\"']*(?:-\s+)?[{*\"']*(orig|new)[\"'*]*\s*:[*\s]*(.*)$", re.IGNORECASE)
 _ORIG_LINE = re.compile(r"^\s*(?:-\s+)?orig\s*:", re.IGNORECASE | re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|\n+")
@@ -122,7 +121,7 @@ def _read_item(data: Any) -> SplitSentence | None:
 
 def _read_items_by_line(body: str) -> list[SplitSentence]:
     """Read `orig:` and `new:` line by line if the whole is no YAML, as with a colon inside a sentence."""
-    fields = fields_by_line(body, _KEY)
+    fields = fields_by_line(body, "orig|new", first="orig|new")
     origs, news = ([lines for name, lines in fields if name == key] for key in ("orig", "new"))
     if len(origs) != len(news):
         return []

@@ -174,9 +174,8 @@ def normalize_verdict(value: Any) -> Verdict | None:
     if not isinstance(value, Verdict) or value.status not in _STATUSES or value.relation not in _RELATIONS:
         return None
     evidence: Any = value.evidence.tolist() if hasattr(value.evidence, "tolist") else value.evidence
-    if not isinstance(evidence, Sequence) or isinstance(evidence, str | bytes):
-        return None
-    if any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
+    is_list = isinstance(evidence, Sequence) and not isinstance(evidence, str | bytes)
+    if not is_list or any(isinstance(index, bool) or not isinstance(index, Integral) for index in evidence):
         return None
     if value.relation is not None and (value.relation == "entailment") != (value.status == "entailment"):
         return None

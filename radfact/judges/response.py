@@ -22,10 +22,6 @@ _STATUSES: Mapping[str, tuple[Status, Relation | None]] = {
     "neutral": ("not_entailment", "neutral"),
 }
 """Status, and the relation if the prompt asks for three statuses, by what models write."""
-_KEY = re.compile(
-    r"^[\s{*\"']*(?:-\s+[{*\"']*(?=number|phrase))?(number|phrase|evidence|status)[\"'*]*\s*:[*\s]*(.*)$",
-    re.IGNORECASE,
-)
 _STATUS_LINE = re.compile(r"^\s*[\"'*]*status[\"'*]*\s*:", re.IGNORECASE | re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
 
@@ -166,21 +162,22 @@ def _verdict_fields(data: Any) -> dict[str, Any]:
 def _blocks(body: str) -> list[dict[str, Any]]:
     """Read verdicts line by line if the whole is no YAML; a number or a repeated key begins the next verdict."""
     blocks: list[dict[str, Any]] = []
-    for key, lines in fields_by_line(body, _KEY):
+    for key, lines in fields_by_line(body, "number|phrase|evidence|status", first="number|phrase"):
         if not blocks or key in blocks[-1] or key == "number":
             blocks.append({})
         blocks[-1][key] = read_list(lines) if key == "evidence" else unquoted(lines[0].strip(" \t,}"))
     return blocks
 
 
-def fields_by_line(body: str, key: re.Pattern[str]) -> list[tuple[str, list[str]]]:
+def fields_by_line(body: str, keys: str, first: str) -> list[tuple[str, list[str]]]:
     """Return the fields of a response that is no YAML: each key with the text after it, and the lines up to the next.
 
-    The groups of the pattern are the key and the text after it.
+    `keys` are separated by "|", and so are the `first` ones, which may begin an item of a list.
     """
+    pattern = rf"^[\s{{*\"']*(?:-\s+[{{*\"']*(?={first}))?({keys})[\"'*]*\s*:[*\s]*(.*)$"
     fields: list[tuple[str, list[str]]] = []
     for line in body.splitlines():
-        if match := key.match(line):
+        if match := re.match(pattern, line, re.IGNORECASE):
             fields.append((match[1].lower(), [match[2]]))
         elif fields:
             fields[-1][1].append(line)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from call_counts import count_calls
-from chat_server import ChatServer, Reply, last
+from chat_server import ChatServer, Reply, completion, last
 from error_checks import raises, raises_code
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -215,6 +215,14 @@ def test_only_hypotheses_without_a_verdict_fail(serve: Any) -> None:
     verdicts = judge.judge(QUERIES)
     assert [isinstance(verdict, Failure) for verdict in verdicts] == [True, False, True]
     assert judge.usage()["failures"] == 2
+
+
+@pytest.mark.parametrize("batch", ["sentence", "report"])
+def test_a_response_that_was_cut_off_is_no_verdict_about_a_sentence(serve: Any, batch: str) -> None:
+    reply = yes if batch == "sentence" else all_entailed
+    judge = judge_of(serve(lambda body, number: completion(str(reply(body, number)[2]), "length")), batch=batch)
+    # The verdicts about a report that are complete count.
+    assert [verdict == YES for verdict in judge.judge(QUERIES)] == [batch == "report"] * 3
 
 
 def test_a_long_report_is_several_requests(serve: Any) -> None:
