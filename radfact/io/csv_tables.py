@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import chain
 from numbers import Number
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from radfact.errors import ErrorCode, InputError, field_name
 from radfact.io.jsonl import open_atomic
@@ -36,7 +36,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     table = [[guard(cell) for cell in row] for row in (columns, *rows)]
     # Some spreadsheets also split at semicolons, and a carriage return alone would end a row.
     is_plain = not any(isinstance(cell, str) and re.search("[;\r]", cell) for row in table for cell in row)
-    quoting = csv.QUOTE_MINIMAL if is_plain else csv.QUOTE_NONNUMERIC
+    quoting: Literal[0, 2] = csv.QUOTE_MINIMAL if is_plain else csv.QUOTE_NONNUMERIC
     with open_atomic(path) as handle:
         csv.writer(handle, lineterminator="\n", quoting=quoting).writerows(table)
 

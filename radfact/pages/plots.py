@@ -23,9 +23,9 @@ _STYLE_COLORS = ("black", "#1c5d99")
 def save(figure: Any, path: Path) -> Path:
     """Write a plot as PNG and SVG, each atomically, and return the path of the PNG."""
     # Without the date, equal plots are equal files.
-    for kind, options in {"png": {"dpi": _DPI}, "svg": {"metadata": {"Date": None}}}.items():
+    for kind, metadata in {"png": None, "svg": {"Date": None}}.items():
         with open_atomic(path.with_suffix(f".{kind}"), "wb") as handle:
-            figure.savefig(handle, format=kind, **options)
+            figure.savefig(handle, format=kind, dpi=_DPI, metadata=metadata)
     load_pyplot().close(figure)
     return path.with_suffix(".png")
 

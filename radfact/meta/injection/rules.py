@@ -129,8 +129,9 @@ def _apply(
             added.setdefault(edit.index, []).append(edit.text or "")
         else:
             replaced[edit.index] = edit.text
-        error = {"category": edit.category, "operation": edit.operation, "original": original, "modified": edit.text}
-        changes.append(InjectedError(**error))
+        changes.append(
+            InjectedError(category=edit.category, operation=edit.operation, original=original, modified=edit.text)
+        )
     texts = {"reference": document.text, "candidate": document.replaced(replaced, added)}
     return InjectedReport(sample_id=sample_id, source_id=source_id, category=category, changes=tuple(changes), **texts)
 
