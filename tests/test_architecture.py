@@ -138,15 +138,15 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 31908, "radfact/*": 2007, "radfact/cli": 2965, "radfact/findings": 1908,
-    "radfact/io": 1937, "radfact/judges": 2358, "radfact/llm": 2345, "radfact/meta": 3943, "radfact/metrics": 5625,
-    "radfact/pages": 2267, "radfact/reader": 3804, "radfact/results": 1787, "radfact/statistics": 962,
-    "radfact pages": 2713, "maira": 19689, "maira/*": 214, "maira/cli": 2115, "maira/evaluate": 564,
-    "maira/generate": 1886, "maira/grounding": 517, "maira/judge": 1287, "maira/model": 2080, "maira/publish": 361,
-    "maira/review": 3993, "maira/runtime": 346, "maira/train": 6326, "maira and data pages": 3901,
+    "radfact": 31417, "radfact/*": 1942, "radfact/cli": 2934, "radfact/findings": 1897,
+    "radfact/io": 1933, "radfact/judges": 2287, "radfact/llm": 2303, "radfact/meta": 3863, "radfact/metrics": 5498,
+    "radfact/pages": 2244, "radfact/reader": 3800, "radfact/results": 1761, "radfact/statistics": 955,
+    "radfact pages": 2669, "maira": 19651, "maira/*": 214, "maira/cli": 2088, "maira/evaluate": 564,
+    "maira/generate": 1886, "maira/grounding": 514, "maira/judge": 1286, "maira/model": 2080, "maira/publish": 361,
+    "maira/review": 3986, "maira/runtime": 346, "maira/train": 6326, "maira and data pages": 3901,
     "data": 6256, "data/*": 1959, "data/annotation": 711, "data/dicom": 776, "data/phantoms": 853, "data/sources": 1957,
     "encoders": 396, "tests": 36216, "tests/radfact": 13037, "tests/maira": 13702, "tests/data": 2958,
-    "tests/benchmarks": 2532,
+    "tests/benchmarks": 2529,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages. Changes may lower these numbers, never raise them."""
