@@ -324,7 +324,7 @@ def test_a_valid_response_of_a_parallel_call_continues_the_run() -> None:
 
         async def complete(self, *conversation: Any) -> CachedResponse:
             response = await super().complete(*conversation)
-            while response.text == "7" and chat._invalid < 10:
+            while response.text == "7" and len(chat._invalid) < 10:
                 await asyncio.sleep(0.01)
             return response
 

@@ -317,18 +317,17 @@ def test_an_invalid_option_is_named(options: dict[str, Any]) -> None:
 ROW = CASES["row"]
 
 
-@pytest.mark.parametrize(("reports", "error"), CASES["refused"])
+@pytest.mark.parametrize(
+    ("reports", "error"),
+    [
+        *CASES["refused"],
+        ([[Pair("1", [], []), Pair("1", [], [])]], "[1].sample_id: duplicate"),
+        ([texts("a"), texts("a")], "0.candidate: invalid-value"),
+    ],
+)
 def test_invalid_lists_of_reports_are_refused(reports: list[Any], error: str) -> None:
     with raises(error):
         RadFact(judge=Oracle(verbatim)).score(*reports)
-
-
-def test_pairs_have_different_ids_and_a_sentence_is_no_report() -> None:
-    with raises("sample_id: duplicate"):
-        RadFact(judge=Oracle(verbatim)).score([Pair("1", [], []), Pair("1", [], [])])
-    sentences: Any = texts("a")
-    with raises("0.candidate: invalid-value"):
-        RadFact(judge=Oracle(verbatim)).score(sentences, sentences)
 
 
 @pytest.mark.parametrize(
