@@ -38,9 +38,7 @@ class FindingComparison(FindingDetails):
 
     def credit(self, side: Side) -> tuple[float, float]:
         """Return the weight of the findings of a report that the other one confirms, and the weight of all."""
-        credits: dict[int, float] = {}
-        for match in self.matches:
-            credits |= dict.fromkeys(getattr(match, side), max(0.0, 1.0 - match.cost))
+        credits = {index: max(0.0, 1.0 - match.cost) for match in self.matches for index in getattr(match, side)}
         units = self.units[side]
         confirmed = sum(unit.weight * credits.get(unit.indices[0], 0.0) for unit in units)
         return confirmed, sum(unit.weight for unit in units)
@@ -55,9 +53,9 @@ def compare_findings(
 
 @dataclass(slots=True)
 class _Group:
-    """Matched units of each report, by their indices, their difference and the heavier unit."""
+    """Matched findings as one unit of each report, their difference and the heavier unit."""
 
-    units: dict[Side, list[int]]
+    units: dict[Side, FindingUnit]
     difference: UnitDifference
     heavier: FindingUnit
 
@@ -77,28 +75,26 @@ class _Comparer:
         self.units = {side: group_findings(listed, significance, context) for side, listed in findings.items()}
 
     def compare(self) -> FindingComparison:
-        """Return the matches, errors and verdicts."""
         groups = self._assign() if all(self.units.values()) else []
         for side in self.units:
-            for index in self._unmatched(groups, side):
-                self._join(groups, side, index)
+            for unit in self._unmatched(groups, side):
+                self._join(groups, side, unit)
         matches = [self._to_match(group) for group in groups]
         errors = [error for match in matches for error in _attribute_errors(match)]
         for side in self.units:
-            errors += [self._to_error(side, self.units[side][index]) for index in self._unmatched(groups, side)]
+            errors += [self._to_error(side, unit) for unit in self._unmatched(groups, side)]
             errors += self._change_errors(side)
-        return FindingComparison(
-            candidate=self._judge("candidate", matches, errors),
-            reference=self._judge("reference", matches, errors),
-            matches=matches,
-            errors=errors,
-            units=self.units,
-        )
+        judged = {side: self._judge(side, [*errors, *matches]) for side in self.units}
+        return FindingComparison(**judged, matches=matches, errors=errors, units=self.units)
 
-    def _unmatched(self, groups: Sequence[_Group], side: Side) -> list[int]:
-        """Return the indices of the units of a report that are in no group."""
-        matched = {index for group in groups for index in group.units[side]}
-        return [index for index in range(len(self.units[side])) if index not in matched]
+    def _unmatched(self, groups: Sequence[_Group], side: Side) -> list[FindingUnit]:
+        matched = {index for group in groups for index in group.units[side].indices}
+        return [unit for unit in self.units[side] if unit.indices[0] not in matched]
+
+    def _group(self, units: dict[Side, FindingUnit], heavier: FindingUnit) -> _Group | None:
+        """Return a unit of each report as a match; None if they do not describe the same thing."""
+        difference = compare_units(units["candidate"], units["reference"], self.significance, self.context)
+        return None if difference is None else _Group(units, difference, heavier)
 
     def _describe(self, finding: Finding) -> str:
         return describe_finding(finding, self.ontology)
@@ -127,39 +123,30 @@ class _Comparer:
         for row, unit in enumerate(candidates):
             costs[row, len(references) + row] = unit.weight
             for column, other in enumerate(references):
-                difference = compare_units(unit, other, self.significance, self.context)
-                if difference is not None:
-                    heavier = unit if unit.weight >= other.weight else other
-                    group = _Group({"candidate": [row], "reference": [column]}, difference, heavier)
+                heavier = unit if unit.weight >= other.weight else other
+                if group := self._group({"candidate": unit, "reference": other}, heavier):
                     pairs[row, column] = group
                     # Findings of weight 0 are matched as well.
-                    costs[row, column] = group.cost - _PREFERENCE * (2.0 - difference.cost)
+                    costs[row, column] = group.cost - _PREFERENCE * (2.0 - group.difference.cost)
         for column, other in enumerate(references):
             costs[len(candidates) + column, column] = other.weight
         rows, columns = load_module("scipy.optimize").linear_sum_assignment(costs)
         chosen = zip(rows.tolist(), columns.tolist(), strict=True)
         return [pairs[key] for key in chosen if key in pairs]
 
-    def _merged(self, group: _Group, side: Side, *more: FindingUnit) -> FindingUnit:
-        return merge_units([*(self.units[side][index] for index in group.units[side]), *more])
-
-    def _join(self, groups: Sequence[_Group], side: Side, index: int) -> None:
+    def _join(self, groups: list[_Group], side: Side, unit: FindingUnit) -> None:
         """Let an unmatched unit join the match whose other side covers it, where that costs least."""
-        unit, options = self.units[side][index], []
-        for group in groups:
-            other = self._merged(group, OTHER[side])
-            if not self._is_covered(unit, other):
-                continue
-            merged = {side: self._merged(group, side, unit), OTHER[side]: other}
-            difference = compare_units(merged["candidate"], merged["reference"], self.significance, self.context)
-            if difference is not None:
+        options = []
+        for index, group in enumerate(groups):
+            if self._is_covered(unit, group.units[OTHER[side]]):
                 heavier = unit if unit.weight > group.heavier.weight else group.heavier
-                added = heavier.weight * difference.cost - group.cost
-                if added < unit.weight:
-                    options.append((added, group, difference, heavier))
+                units = group.units | {side: merge_units([group.units[side], unit])}
+                joined = self._group(units, heavier)
+                if joined is not None and joined.cost - group.cost < unit.weight:
+                    options.append((joined.cost - group.cost, index, joined))
         if options:
-            _, group, group.difference, group.heavier = min(options, key=lambda option: option[0])
-            group.units[side].append(index)
+            _, index, joined = min(options, key=lambda option: option[0])
+            groups[index] = joined
 
     def _is_covered(self, unit: FindingUnit, other: FindingUnit) -> bool:
         """Return whether a unit is the same finding as one of the other report, or a specific kind, at its places."""
@@ -168,22 +155,14 @@ class _Comparer:
         return is_specific and is_covered(unit.finding.places, other.finding.places, self.ontology)
 
     def _to_match(self, group: _Group) -> FindingMatch:
-        candidate, reference = self._merged(group, "candidate"), self._merged(group, "reference")
-        difference = group.difference
-        differing = [item.attribute.replace("_", " ") for item in difference.attributes if item.cost > 0]
-        link = "than" if difference.relation.startswith("more") else "to"
-        related = "matches" if difference.relation == "the same" else f"is {difference.relation} {link}"
+        candidate, reference = group.units["candidate"], group.units["reference"]
+        relation, attributes = group.difference
+        differing = [item.attribute.replace("_", " ") for item in attributes if item.cost > 0]
+        related = "matches" if relation == "the same" else f"is {relation} {'than' if 'more' in relation else 'to'}"
         reason = f"{self._describe(candidate.finding)} {related} {self._describe(reference.finding)}"
-        return FindingMatch(
-            tuple(candidate.indices),
-            tuple(reference.indices),
-            difference.relation,
-            group.heavier.tier,
-            group.heavier.weight,
-            difference.cost,
-            difference.attributes,
-            f"{reason}; different: {', '.join(differing)}." if differing else f"{reason}.",
-        )
+        reason += f"; different: {', '.join(differing)}." if differing else "."
+        indices, heavier = (tuple(candidate.indices), tuple(reference.indices)), group.heavier
+        return FindingMatch(*indices, relation, heavier.tier, heavier.weight, group.difference.cost, attributes, reason)
 
     def _to_error(self, side: Side, unit: FindingUnit) -> FindingError:
         """Return the error of a unit without a match."""
@@ -211,27 +190,22 @@ class _Comparer:
             reason = f"Only the {side} states a change of {self.ontology.terms.get(concept, concept)}."
             yield FindingError("attribute_error", "minor", cost, **indices, attribute="change", reason=reason)
 
-    def _judge(
-        self, side: Side, matches: Sequence[FindingMatch], errors: Sequence[FindingError]
-    ) -> list[JudgedFinding]:
-        """Return the findings of a report with their verdicts; a match wins over an error."""
-        unmatched: dict[str, Any] = {"verdict": None, "tier": "expected", "weight": 0.0, "attributes": (), "reason": ""}
-        verdicts: dict[int, dict[str, Any]] = {}
-        links: list[FindingMatch | FindingError] = [*errors, *matches]
-        for link in links:
-            weight = link.weight if isinstance(link, FindingMatch) else link.cost
-            verdict: dict[str, Any] = {"verdict": link.verdict, "tier": link.tier, "weight": weight}
-            verdict |= {"attributes": link.differing, "reason": link.reason}
-            verdicts |= dict.fromkeys(getattr(link, side), verdict)
+    def _judge(self, side: Side, links: Sequence[FindingMatch | FindingError]) -> list[JudgedFinding]:
+        """Return the findings of a report with their verdicts; the last link of a finding counts."""
+        by_index = {index: link for link in links for index in getattr(link, side)}
         scored = {index for unit in self.units[side] for index in unit.indices}
         judged = []
         for index, finding in enumerate(self.findings[side]):
-            verdict = verdicts.get(index, unmatched)
-            if index not in verdicts and self._is_confirmed(side, finding):
-                verdict = unmatched | {"verdict": "correct", "reason": f"The {OTHER[side]} states it, too."}
+            verdict: dict[str, Any] = {"verdict": None, "tier": "expected", "weight": 0.0, "reason": ""}
+            if (link := by_index.get(index)) is not None:
+                weight = link.weight if isinstance(link, FindingMatch) else link.cost
+                verdict = {"verdict": link.verdict, "tier": link.tier, "weight": weight, "reason": link.reason}
+            elif self._is_confirmed(side, finding):
+                verdict |= {"verdict": "correct", "reason": f"The {OTHER[side]} states it, too."}
             judged.append(
                 JudgedFinding(
                     **dict(finding) | verdict,
+                    attributes=link.differing if link else (),
                     name=self.ontology.terms.get(finding.concept, finding.concept),
                     description=self._describe(finding),
                     is_positive=index in scored,

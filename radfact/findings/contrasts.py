@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from radfact.findings.details import FindingOutcome, severity
@@ -53,20 +53,14 @@ def contrast_findings(baseline: Outcomes, system: Outcomes) -> list[FindingContr
             if second is None:
                 continue
             for concept in dict.fromkeys((*first, *second)):
-                outcomes = [first.get(concept), second.get(concept)]
-                known = next(outcome for outcome in outcomes if outcome is not None)
-                contrast = contrasts.setdefault((metric, concept), FindingContrast(metric, concept, known.name))
-                _count(contrast, sample_id, outcomes)
+                name = (first.get(concept) or second[concept]).name
+                own, other = (outcomes.get(concept) or FindingOutcome(name) for outcomes in (first, second))
+                contrast = contrasts.setdefault((metric, concept), FindingContrast(metric, concept, name))
+                contrast.support += own.reference is not None or other.reference is not None
+                severities = severity(own.verdict), severity(other.verdict)
+                contrast.baseline_errors += severities[0] > 0
+                contrast.errors += severities[1] > 0
+                if severities[0] != severities[1]:
+                    changes = contrast.worse if severities[0] < severities[1] else contrast.improved
+                    changes.append(FindingChange(sample_id, own.verdict, other.verdict))
     return sorted(contrasts.values(), key=lambda contrast: (contrast.metric, -contrast.net, contrast.finding))
-
-
-def _count(contrast: FindingContrast, sample_id: str, outcomes: Sequence[FindingOutcome | None]) -> None:
-    contrast.support += any(outcome is not None and outcome.reference is not None for outcome in outcomes)
-    first, second = (None if outcome is None else outcome.verdict for outcome in outcomes)
-    contrast.baseline_errors += severity(first) > 0
-    contrast.errors += severity(second) > 0
-    change = FindingChange(sample_id, first, second)
-    if severity(second) < severity(first):
-        contrast.improved.append(change)
-    elif severity(second) > severity(first):
-        contrast.worse.append(change)

@@ -124,12 +124,10 @@ class FindingTable:
     """Counts by finding over the samples of a set; `names` has the names of all scored findings, by concept."""
 
     def __init__(self) -> None:
-        """Create an empty table."""
         self.names: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {}
 
     def add(self, details: FindingDetails) -> None:
-        """Count a sample."""
         for finding in (*details.candidate, *details.reference):
             if finding.is_scored:
                 self.names[finding.concept] = finding.name
@@ -138,20 +136,12 @@ class FindingTable:
 
     @property
     def rows(self) -> list[tuple[str, tuple[int, ...]]]:
-        """`COUNTS` by concept, those of the most samples first."""
-
-        def key(concept: str) -> tuple[int, int, str]:
-            counts = self._counts[concept]
-            return -counts["support"], -counts["unsupported"] - counts["candidate_contradicted"], concept
-
-        return [
-            (concept, tuple(self._counts[concept][name] for name in COUNTS))
-            for concept in sorted(self._counts, key=key)
-        ]
+        """`COUNTS` by concept, those with the most references, then the most unmatched candidates, first."""
+        rows = [(concept, tuple(counts[name] for name in COUNTS)) for concept, counts in self._counts.items()]
+        return sorted(rows, key=lambda row: (-row[1][0], -sum(row[1][-2:]), row[0]))
 
 
 def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
-    """Return the counts by finding."""
     table = FindingTable()
     for record in details:
         if (compared := read_details(record)) is not None:

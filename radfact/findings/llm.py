@@ -112,16 +112,11 @@ class LLMFindingExtractor:
         return self.client.usage_counter.as_dict()
 
     def _request(self, sentences: Sequence[Sentence], context: PatientContext) -> ChatRequest[tuple[Finding, ...]]:
-        known = {
-            "age": None if context.age is None else f"{context.age:g} years",
-            "indication": context.indication,
-            "comparison": context.comparison,
-        }
-        lines = [f"{name}: {value}" for name, value in known.items() if value is not None]
-        text = "\n".join(
-            [f"Patient: {'; '.join(lines) or 'unknown'}", "Report:"]
-            + [f"{index}: {sentence.text}" for index, sentence in enumerate(sentences)]
-        )
+        age = None if context.age is None else f"{context.age:g} years"
+        known = {"age": age, "indication": context.indication, "comparison": context.comparison}
+        patient = "; ".join(f"{name}: {value}" for name, value in known.items() if value is not None)
+        numbered = [f"{index}: {sentence.text}" for index, sentence in enumerate(sentences)]
+        text = "\n".join([f"Patient: {patient or 'unknown'}", "Report:", *numbered])
         return ChatRequest(
             (("user", text),),
             partial(self._parse, sentences),
@@ -131,7 +126,6 @@ class LLMFindingExtractor:
         )
 
     def _parse(self, sentences: Sequence[Sentence], text: str) -> tuple[Finding, ...]:
-        """Return the findings of a response."""
         claims = parse_json(text, _Response).findings
         if not claims:
             raise ValueError("expected at least one finding, present or absent, found none")

@@ -146,12 +146,8 @@ def describe_finding(finding: Finding, ontology: Ontology) -> str:
 class JudgedFinding(Finding):
     """A finding with its verdict, as the details of a sample in a results folder have it.
 
-    Attributes:
-        verdict: None for an absent finding that the other report neither denies nor states.
-        weight: of an error about it; 0 for absent findings.
-        attributes: that differ.
-        name: of the concept, for a person; `description` has side, zone and other attributes, too.
-        is_scored: whether it is positive and no statement of normality.
+    The verdict of an absent finding that the other report neither denies nor states is None. `weight` is that of an
+    error about the finding, `attributes` are those that differ, and scored is a positive one that states no normality.
     """
 
     status: Status
@@ -179,13 +175,8 @@ class AttributeDifference:
 class FindingMatch:
     """Findings of both reports, by their indices, that describe the same thing.
 
-    Attributes:
-        relation: what the finding of the candidate is to that of the reference: the same, more general, more specific,
-            related or similar.
-        tier: the more significant one of both.
-        weight: the larger one of both.
-        cost: part of the weight that the differences cost; may exceed 1.
-        attributes: compared attributes, also those that agree.
+    `relation` is what the finding of the candidate is to that of the reference. Tier and weight are the larger ones of
+    both; `cost` is the part of the weight that the differences cost, and may exceed 1.
     """
 
     candidate: tuple[int, ...]

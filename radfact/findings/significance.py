@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -122,6 +122,14 @@ class _File(Node):
     families: dict[Name, _Share] = Field(default_factory=dict)
     differences: Differences
 
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, finding) for every finding that the file names."""
+        for section in ("findings", "families"):
+            yield from ((f"{section}.{name}", name) for name in getattr(self, section))
+        for section in ("rules", "related"):
+            for index, item in enumerate(getattr(self, section)):
+                yield from ((f"{section}[{index}].findings", name) for name in item.findings)
+
 
 class ConceptDistance(NamedTuple):
     """Distance of two findings, from 0 (the same) to 1, and what one is to the other."""
@@ -149,25 +157,14 @@ class Significance:
         self._file = file = validate_model(_File, read_yaml(path), file=path)
         self.sha256 = hashlib.sha256(read_text(path).encode()).hexdigest()
         self.differences = file.differences
-        self.weights: Mapping[Tier, float] = {tier: getattr(file.tiers, tier) for tier in TIERS}
-        for field, name in self._names() if is_own else ():
+        self.weights: Mapping[str, float] = file.tiers.model_dump()
+        for field, name in file.names() if is_own else ():
             if name not in ontology.findings:
                 hint = suggest_name(name, ontology.findings, "the ontology lists the findings")
-                raise InputError(
-                    f"unknown finding '{name}'; {hint}", code=ErrorCode.UNKNOWN_NAME, file=path, field=field
-                )
+                message = f"unknown finding '{name}'; {hint}"
+                raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=path, field=field)
         self._tiers: dict[str, tuple[tuple[_Rule, ...], Tier]] = {}
         self._distances: dict[tuple[str, str], tuple[ConceptDistance | None, tuple[_Related, ...]]] = {}
-
-    def _names(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, finding) for every finding that the file names."""
-        file = self._file
-        for section, names in (("findings", file.findings), ("families", file.families)):
-            yield from ((f"{section}.{name}", name) for name in names)
-        sections: dict[str, Sequence[_Rule | _Related]] = {"rules": file.rules, "related": file.related}
-        for section, items in sections.items():
-            for index, item in enumerate(items):
-                yield from ((f"{section}[{index}].findings", name) for name in item.findings)
 
     def describe(self) -> dict[str, Any]:
         """Return the version and hash of the table."""
