@@ -24,17 +24,22 @@ from radfact import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
-from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson
-from radfact.metrics.llm.crimson import SEVERITY_WEIGHTS, SIGNIFICANCE_WEIGHTS, Crimson, crimson_prompt, crimson_score
+from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson, parse_error_lists
+from radfact.metrics.llm.crimson import (
+    ATTRIBUTES,
+    SEVERITY_WEIGHTS,
+    SIGNIFICANCE_WEIGHTS,
+    Crimson,
+    FindingErrors,
+    crimson_prompt,
+    crimson_score,
+)
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm.green import Green, green_score
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.llm.responses.corrections import Correction, parse_corrections
-from radfact.metrics.llm.responses.error_lists import parse_error_lists
-from radfact.metrics.llm.responses.finding_errors import ATTRIBUTES, FindingErrors
-from radfact.metrics.llm.vert import Vert, VertFormula, VertRubric
-from radfact.metrics.llm.vert_shots import Shot, Style, draw_shots, few_shot_section
+from radfact.metrics.llm.vert import Shot, Style, Vert, VertFormula, VertRubric, draw_shots, few_shot_section
 from radfact.metrics.protocol import score_pairs
 from radfact.metrics.registry import entries
 from radfact.records import NO_CONTEXT, Pair, PatientContext, Sentence, TextPair

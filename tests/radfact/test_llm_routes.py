@@ -23,7 +23,7 @@ from radfact.judges.llm_splitter import load_split_examples
 from radfact.judges.prompt import load_few_shots
 from radfact.llm import ChatClient, ChatRequest, MockChatModel, PromptPrefix, load_chat_client, mock_client
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
-from radfact.metrics.llm.vert_shots import load_shots
+from radfact.metrics.llm.vert import load_shots
 from radfact.rewards import make_reward
 
 REFUSED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))

@@ -38,12 +38,11 @@ from radfact.llm import CachedResponse, ChatClient, ChatRequest, MockChatModel, 
 from radfact.llm.call_errors import excerpt
 from radfact.llm.response_text import bodies, parse_json, read_data, read_list, strip_reasoning
 from radfact.metrics.llm.chexprompt import ErrorCounts, parse_error_counts, parse_published_counts
-from radfact.metrics.llm.crimson import crimson_score
+from radfact.metrics.llm.crimson import FindingErrors, crimson_score
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment, parse_scored_assessment
 from radfact.metrics.llm.responses.corrections import parse_corrections
 from radfact.metrics.llm.responses.counts import parse_count
-from radfact.metrics.llm.responses.finding_errors import FindingErrors
 from radfact.metrics.llm.responses.report_text import parse_report
 from radfact.metrics.registry import entries
 from radfact.progress import ProgressDisplay, ServerActivity

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest, PromptPrefix, structured_request
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import parse_errors, parse_sections
-from radfact.metrics.llm.responses.counts import MAX_COUNT
-from radfact.metrics.llm.responses.error_lists import HAS_PAIR, parse_error_lists
+from radfact.metrics.llm.responses.counts import MAX_COUNT, strip_markup
 from radfact.metrics.protocol import Score
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_HEADER = re.compile(
+    r"number\s+of\s+clinically\s+(significant|insignificant)\s+errors\s+by\s+type[\"']?\s*:", re.IGNORECASE
+)
+_FENCE = re.compile(r"^[ \t]*```[\w-]*[ \t]*$", re.MULTILINE)
+_QUOTE = r"[\"'“”‘’]?"
+_PAIR = re.compile(
+    rf"[\s,;()\[\]{{}}•\"'-]*{_QUOTE}(?P<letter>[A-Z]){_QUOTE}\s*[,:=]\s*{_QUOTE}(?P<count>[0-9]{{1,2}}){_QUOTE}"
+    r"(?!\w|\.[0-9]|\s*[/%])",
+    re.IGNORECASE,
+)
+_END_OF_LIST = re.compile(r"[^\w\n]*(?:\n|\Z)")
+_HAS_PAIR = re.compile(
+    rf"(?:[(\[]\s*{_QUOTE}[A-F]{_QUOTE}\s*,|(?<!\w)[A-F]{_QUOTE}\s*[:=])\s*{_QUOTE}[0-9]", re.IGNORECASE
+)
 
 
 class CategoryCounts(BaseModel):
@@ -117,9 +132,47 @@ def parse_published_counts(text: str) -> ErrorCounts:
         response = strip_reasoning(text)
         with suppress(ValueError):
             # Counts outside of the JSON may be others.
-            if not HAS_PAIR.search(response.partition("{")[0] + response.rpartition("}")[2]):
+            if not _HAS_PAIR.search(response.partition("{")[0] + response.rpartition("}")[2]):
                 return parse_error_counts(text, only_json=True)
         raise error from None
+
+
+def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
+    """Parse the numbers of significant and insignificant errors by letter.
+
+    Each list has each letter once; the authors' parser also accepts missing, repeated and unknown ones.
+    """
+    response = _FENCE.sub("", strip_reasoning(text))
+    response = "\n".join(strip_markup(line) for line in response.splitlines())
+    _, *parts = _HEADER.split(response)
+    lists: dict[str, dict[str, int]] = {}
+    for kind, body in zip(map(str.lower, parts[::2]), parts[1::2], strict=True):
+        counts = _parse_list(body, kind)
+        if lists.setdefault(kind, counts) != counts:
+            raise ValueError(f"it has two lists of clinically {kind} errors that differ; give one")
+    for kind in ("significant", "insignificant"):
+        if kind not in lists:
+            raise ValueError(f"it has no line 'Number of clinically {kind} errors by type: [(A, n_A), ...]'")
+    return lists
+
+
+def _parse_list(body: str, kind: str) -> dict[str, int]:
+    pairs: list[tuple[str, int]] = []
+    position = 0
+    while match := _PAIR.match(body, position):
+        pairs.append((match["letter"].lower(), int(match["count"])))
+        position = match.end()
+    letters = sorted(letter for letter, _ in pairs)
+    if letters != sorted(ERROR_CATEGORIES):
+        found = ", ".join(letters).upper() or "none"
+        raise ValueError(
+            f"expected one count of each of A to F in the list of clinically {kind} errors, found counts of {found}; "
+            "write it as [(A, n_A), (B, n_B), (C, n_C), (D, n_D), (E, n_E), (F, n_F)]"
+        )
+    rest = body[position:].partition("Explanation")[0]
+    if not _END_OF_LIST.match(rest) or _HAS_PAIR.search(rest):
+        raise ValueError(f"expected the list of clinically {kind} errors alone, found more text after it")
+    return dict(pairs)
 
 
 def parse_error_counts(text: str, *, only_json: bool = False) -> ErrorCounts:

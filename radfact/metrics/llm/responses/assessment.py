@@ -119,25 +119,22 @@ def total(errors: Errors) -> int:
 
 def parse_assessment(text: str) -> Assessment:
     """Parse a response in GREEN's notation, in any form that can be read in one way only."""
-    return Assessment(**_parse_parts(parse_sections(text)))
+    sections = parse_sections(text)
+    significant, insignificant = parse_errors(sections, "significant"), parse_errors(sections, "insignificant")
+    matched = _parse_unique(sections, "matched", partial(parse_count, place=SECTION_TITLES["matched"]))
+    return Assessment(
+        explanation=next((body for body in sections.get("explanation", ()) if isinstance(body, str)), "").strip(),
+        significant=significant,
+        insignificant=insignificant,
+        matched=MatchedFindings(count=matched.count, findings=matched.items),
+    )
 
 
 def parse_scored_assessment(text: str) -> ScoredAssessment:
     """Parse a response in VERT's notation, which is that of GREEN with a score."""
-    sections = parse_sections(text)
-    return ScoredAssessment(**_parse_parts(sections), score=_parse_unique(sections, "score", parse_accuracy_score))
-
-
-def _parse_parts(sections: Sections) -> dict[str, Any]:
-    explanation = next((body for body in sections.get("explanation", ()) if isinstance(body, str)), "").strip()
-    significant, insignificant = parse_errors(sections, "significant"), parse_errors(sections, "insignificant")
-    matched = _parse_unique(sections, "matched", partial(parse_count, place=SECTION_TITLES["matched"]))
-    return {
-        "explanation": explanation,
-        "significant": significant,
-        "insignificant": insignificant,
-        "matched": MatchedFindings(count=matched.count, findings=matched.items),
-    }
+    assessment = parse_assessment(text)
+    score = _parse_unique(parse_sections(text), "score", parse_accuracy_score)
+    return ScoredAssessment(**dict(assessment), score=score)
 
 
 def _parse_unique(sections: Sections, section: Section, parse: Callable[[Any], T]) -> T:

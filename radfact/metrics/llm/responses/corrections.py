@@ -98,17 +98,11 @@ class Corrections:
         return " ".join([text for text in texts if text is not None] + self.insertions)
 
     def as_record(self) -> dict[str, Any]:
-        rows = [
-            {
-                "line": item.line,
-                "was": None if item.line is None else self.lines[item.line],
-                "correction": item.text,
-                "severity": item.severity,
-                "comment": item.comment,
-                "categories": list(item.categories),
-            }
-            for item in self.items
-        ]
+        rows = []
+        for item in self.items:
+            edit = {"was": None if item.line is None else self.lines[item.line], "correction": item.text}
+            details = {"severity": item.severity, "comment": item.comment, "categories": list(item.categories)}
+            rows.append({"line": item.line, **edit, **details})
         return {"corrections": rows, "corrected": self.corrected_report()}
 
 
@@ -141,20 +135,14 @@ def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
     entries = _find_entries(text)
     if entries is None:
         raise ValueError("expected one JSON object by line number, {} where nothing is to be corrected")
-    items: list[Correction] = []
-    by_line: dict[int, Correction] = {}
-    for key, value in entries:
-        line = _parse_line_id(key, len(lines))
-        correction = _parse_correction(key, value, line, None if line is None else lines[line])
-        if correction is None:
-            continue
-        if line is None:
-            items.append(correction)
-        elif line not in by_line:
-            items.append(by_line.setdefault(line, correction))
-        elif by_line[line] != correction:
-            raise ValueError(f"line {line} is corrected twice")
-    return Corrections(tuple(lines), tuple(items))
+    items: dict[int | str, Correction] = {}
+    for index, (key, value) in enumerate(entries):
+        if (item := _parse_correction(key, value, lines)) is not None:
+            # Several insertions may be equal.
+            place = f"insertion {index}" if item.line is None else item.line
+            if items.setdefault(place, item) != item:
+                raise ValueError(f"line {item.line} is corrected twice")
+    return Corrections(tuple(lines), tuple(items.values()))
 
 
 def _find_entries(text: str) -> _Entries | None:
@@ -208,8 +196,6 @@ def _entries_of(data: Any) -> _Entries | None:
             return None
         inner = data[0][1] if len(data) == 1 and not _ID.fullmatch(data[0][0]) else None
         return data if inner is None else _entries_of(inner)
-    if data == []:
-        return []
     if isinstance(data, list) and all(isinstance(item, _JSONObject) for item in data):
         is_corrections = all("correct" in str(item) for item in data)
         return [(str(item.field("id", "line", "lineid")), item) for item in data] if is_corrections else None
@@ -228,16 +214,13 @@ def _merge(objects: Sequence[_Entries]) -> _Entries:
     return [entry for entries in objects for entry in entries]
 
 
-def _parse_line_id(key: str, count: int) -> int | None:
+def _parse_correction(key: str, value: Any, lines: Sequence[str]) -> Correction | None:
+    """Parse one entry; None if it states that there is no error."""
     match = _ID.fullmatch(key)
     line = int(match["line"]) if match and match["line"] else None
-    if match is None or (line is not None and line >= count):
-        raise ValueError(f"'{key:.40}' is no line; use the numbers 0 to {count - 1}, or \"None\" for an insertion")
-    return line
-
-
-def _parse_correction(key: str, value: Any, line: int | None, original: str | None) -> Correction | None:
-    """Parse one entry; None if it states that there is no error."""
+    if match is None or (line is not None and line >= len(lines)):
+        numbers = f'use the numbers 0 to {len(lines) - 1}, or "None" for an insertion'
+        raise ValueError(f"'{key:.40}' is no line; {numbers}")
     if not isinstance(value, _JSONObject):
         raise ValueError(f"'{key}' is no object with corrections, clinical severity, comments and error category")
     text = value.field("corrections", "correction", "correctedline")
@@ -257,7 +240,7 @@ def _parse_correction(key: str, value: Any, line: int | None, original: str | No
         return Correction(line, None, *details)
     if is_empty or is_deletion(text):
         raise ValueError(f"the correction of '{key}' is empty; give the whole line, or [delete]")
-    unchanged = () if original is None else (normalize_text(original), "no change", "unchanged")
+    unchanged = () if line is None else (normalize_text(lines[line]), "no change", "unchanged")
     if is_unchanged(text) or normalize_text(text) in unchanged:
         raise ValueError(f"'{key}' is graded but not changed; leave it out if it is right")
     return Correction(line, text, *details)
@@ -273,13 +256,11 @@ def _parse_severity(value: Any) -> int | None:
 def _parse_categories(value: _JSONObject) -> tuple[str, ...]:
     """Return the letters of the known categories; others are dropped."""
     categories = value.field("errorcategory", "errorcategories", "category", "categories")
-    letters = set(map(_category_letter, categories if isinstance(categories, list) else [categories]))
-    return tuple(letter for letter in CATEGORY_NAMES if letter in letters)
-
-
-def _category_letter(category: Any) -> str | None:
-    name = str(category).strip()
-    if re.fullmatch(r"[1-6]\W*", name):
-        return "abcdef"[int(name[0]) - 1]
-    match = _CATEGORY.match(_letters(name))
-    return match.lastgroup if match else None
+    letters = set()
+    for category in categories if isinstance(categories, list) else [categories]:
+        name = str(category).strip()
+        if re.fullmatch(r"[1-6]\W*", name):
+            letters.add("abcdef"[int(name[0]) - 1])
+        elif match := _CATEGORY.match(_letters(name)):
+            letters.add(str(match.lastgroup))
+    return tuple(sorted(letters))
