@@ -65,8 +65,6 @@ class _Group:
 
 
 class _Comparer:
-    """Compares the findings of two reports."""
-
     def __init__(
         self, findings: Mapping[Side, Sequence[Finding]], significance: Significance, context: PatientContext
     ) -> None:
@@ -165,7 +163,6 @@ class _Comparer:
         return FindingMatch(*indices, relation, heavier.tier, heavier.weight, group.difference.cost, attributes, reason)
 
     def _to_error(self, side: Side, unit: FindingUnit) -> FindingError:
-        """Return the error of a unit without a match."""
         others = self.findings[OTHER[side]]
         denials = tuple(place for place, other in enumerate(others) if self._denies(other, unit.finding))
         stated = self._describe(unit.finding)
@@ -222,7 +219,6 @@ class _Comparer:
 
 
 def _attribute_errors(match: FindingMatch) -> Iterator[FindingError]:
-    """Yield an error for each attribute that differs."""
     for item in match.attributes:
         if item.cost > 0:
             is_small = item.cost < _SMALL_DIFFERENCE and match.tier != "expected"

@@ -150,5 +150,4 @@ def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
 
 
 def finding_rows(tables: Mapping[str, FindingTable]) -> list[tuple[str | int, ...]]:
-    """Return the rows of `findings.csv`."""
     return [(metric, concept, *counts) for metric, table in tables.items() for concept, counts in table.rows]

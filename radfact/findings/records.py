@@ -190,12 +190,10 @@ class FindingMatch:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Attributes that differ."""
         return tuple(item.attribute for item in self.attributes if item.cost > 0)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the findings."""
         return "attribute_error" if self.differing else "correct"
 
 
@@ -213,10 +211,8 @@ class FindingError:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The attribute that differs, if the error is about one."""
         return () if self.attribute is None else (self.attribute,)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the findings."""
         return self.kind

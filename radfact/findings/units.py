@@ -30,7 +30,6 @@ class FindingUnit:
     statements: Sequence[Finding] = ()
 
     def absorb(self, other: FindingUnit, *, is_same: bool) -> None:
-        """Take over the findings of another unit."""
         update: dict[str, Any] = {}
         for name in _FILLED:
             own, added = getattr(self.finding, name), getattr(other.finding, name)
@@ -78,7 +77,6 @@ def group_findings(
 
 
 def node_of(finding: Finding, ontology: Ontology) -> Node:
-    """Return the entry of a finding in the ontology, an empty one if it has none."""
     return ontology.findings.get(finding.concept, _NO_NODE)
 
 

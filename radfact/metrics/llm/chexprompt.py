@@ -93,12 +93,8 @@ class CheXprompt(LLMMetric[ErrorCounts]):
         counts = response.model_dump()
         significant = sum(counts["significant"].values())
         errors = significant + sum(counts["insignificant"].values())
-        return {
-            f"{self.name}_errors": errors,
-            f"{self.name}_significant": significant,
-            f"{self.name}_error_free": 0.0 if errors else 100.0,
-            f"{self.name}_significant_error_free": 0.0 if significant else 100.0,
-        }
+        shares = (0.0 if errors else 100.0, 0.0 if significant else 100.0)
+        return dict(zip(self.scores, (errors, significant, *shares), strict=True))
 
 
 class CheXpromptJson(CheXprompt):

@@ -104,9 +104,8 @@ class FindingErrors(_Part):
                     raise ValueError(f"expected {finding} either in matched_findings or once in {other}")
         for error in self.errors.attribute_errors:
             if (error.ref_id, error.pred_id) not in matches:
-                raise ValueError(
-                    f"expected matched findings in attribute_errors, found {error.ref_id} and {error.pred_id}"
-                )
+                found = f"{error.ref_id} and {error.pred_id}"
+                raise ValueError(f"expected matched findings in attribute_errors, found {found}")
         return self
 
 
@@ -204,25 +203,14 @@ class Crimson(LLMMetric[FindingErrors]):
         )
 
     def pair_request(self, pair: TextPair) -> ChatRequest[FindingErrors]:
-        return self.request(pair.candidate, pair.reference, self._context_of(pair))
-
-    def _context_of(self, pair: TextPair) -> PatientContext:
-        return pair.context if self.context else NO_CONTEXT
+        return self.request(pair.candidate, pair.reference, pair.context if self.context else NO_CONTEXT)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        contexts = map(self._context_of, pairs)
-        with_context = sum(context.age is not None or context.indication is not None for context in contexts)
-        return replace(super().score(pairs), counts={"crimson_with_context": with_context})
+        known = sum(pair.context.age is not None or pair.context.indication is not None for pair in pairs)
+        return replace(super().score(pairs), counts={"crimson_with_context": known if self.context else 0})
 
     def compute_scores(self, response: FindingErrors) -> Mapping[str, float]:
         errors = response.errors
-        return {
-            "crimson": crimson_score(response),
-            "crimson_false_findings": len(errors.false_findings),
-            "crimson_missing_findings": len(errors.missing_findings),
-            "crimson_attribute_errors": len(errors.attribute_errors),
-            **{
-                f"crimson_{name}_errors": sum(name in error.error_types for error in errors.attribute_errors)
-                for name in ATTRIBUTES
-            },
-        }
+        counts = (len(errors.false_findings), len(errors.missing_findings), len(errors.attribute_errors))
+        by_type = (sum(name in error.error_types for error in errors.attribute_errors) for name in ATTRIBUTES)
+        return dict(zip(self.scores, (crimson_score(response), *counts, *by_type), strict=True))

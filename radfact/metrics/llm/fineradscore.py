@@ -103,11 +103,7 @@ class FineRadScore(LLMMetric[Corrections]):
 
     def compute_scores(self, response: Corrections) -> Mapping[str, float]:
         severities = response.severities
-        return {
-            "fineradscore": sum(severities),
-            "fineradscore_max": max(severities, default=0),
-            "fineradscore_lines": len(severities),
-        }
+        return dict(zip(self.scores, (sum(severities), max(severities, default=0), len(severities)), strict=True))
 
     def record(self, response: Corrections) -> Mapping[str, Any]:
         return response.as_record()

@@ -85,14 +85,10 @@ class LLMMetric(Metric, Generic[ResponseT]):
         """Score pairs; a pair without a valid response is NaN, with the reason."""
         responses, usage = complete(self.client, self.requests(pairs))
         rows = [{} if isinstance(response, Failure) else self.compute_scores(response) for response in responses]
-        return MetricResult(
-            {name: [row.get(name, math.nan) for row in rows] for name in self.scores},
-            details=[{} if isinstance(response, Failure) else self.record(response) for response in responses],
-            failures={
-                index: response.reason for index, response in enumerate(responses) if isinstance(response, Failure)
-            },
-            usage=usage,
-        )
+        details = [{} if isinstance(response, Failure) else self.record(response) for response in responses]
+        failures = {index: failed.reason for index, failed in enumerate(responses) if isinstance(failed, Failure)}
+        values = {name: [row.get(name, math.nan) for row in rows] for name in self.scores}
+        return MetricResult(values, details=details, failures=failures, usage=usage)
 
 
 def _private_texts(pair: TextPair) -> tuple[str, ...]:

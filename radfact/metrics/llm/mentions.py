@@ -18,6 +18,7 @@ from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.llm_metric import complete, load_prompt
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.metrics.radfact.scores import PARTS
 from radfact.records import Pair, Report, TextPair
 
 _LATERAL = re.compile(
@@ -48,12 +49,8 @@ class LateralMentions(Metric):
     source = "MAIRA-2, appendix D.6.1 and listing 6"
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        return MetricResult(
-            {
-                "lateral_mentions": [float(mentions_lateral(pair.candidate)) for pair in pairs],
-                "lateral_mentions_reference": [float(mentions_lateral(pair.reference)) for pair in pairs],
-            }
-        )
+        columns = ([float(mentions_lateral(getattr(pair, side))) for pair in pairs] for side in PARTS)
+        return MetricResult(dict(zip(self.scores, columns, strict=True)))
 
 
 class ComparisonMentions(Metric):
@@ -78,12 +75,12 @@ class ComparisonMentions(Metric):
         """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""
         results, usage = self.detect(_texts(pairs))
         values = [math.nan if isinstance(result, Failure) else float(result) for result in results]
-        # The reason of the candidate comes first.
-        failures = {
-            i // 2: result.reason for i, result in reversed([*enumerate(results)]) if isinstance(result, Failure)
-        }
-        columns = {"comparison_mentions": values[0::2], "comparison_mentions_reference": values[1::2]}
-        return MetricResult(columns, failures=dict(sorted(failures.items())), usage=usage)
+        columns = dict(zip(self.scores, (values[0::2], values[1::2]), strict=True))
+        failures: dict[int, str] = {}
+        for index, result in enumerate(results):
+            if isinstance(result, Failure):
+                failures.setdefault(index // 2, result.reason)
+        return MetricResult(columns, failures=failures, usage=usage)
 
     def detect(self, texts: Sequence[str]) -> tuple[list[bool | Failure], dict[str, int]]:
         """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""

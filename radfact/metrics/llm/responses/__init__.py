@@ -1,4 +1,1 @@
-"""Parsers of the responses of language models: strict on meaning, lenient on form.
-
-A parser returns a value or raises `ValueError`; the message goes back to the model, which may then repair its response.
-"""
+"""Parsers of responses, strict on meaning, lenient on form; the model may repair what a `ValueError` names."""

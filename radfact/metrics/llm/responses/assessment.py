@@ -113,7 +113,6 @@ class ScoredAssessment(Assessment):
 
 
 def total(errors: Errors) -> int:
-    """Return the number of errors of all categories."""
     return sum(category.count for category in errors.values())
 
 
@@ -148,7 +147,6 @@ def _parse_unique(sections: Sections, section: Section, parse: Callable[[Any], T
 
 
 def parse_sections(text: str) -> Sections:
-    """Divide a response into its sections."""
     response = strip_reasoning(text)
     if text.strip() and not response.strip():
         raise ValueError("it ends before the answer begins; think less")
@@ -210,7 +208,6 @@ def _section_of(header: re.Match[str]) -> Section:
 def parse_errors(
     sections: Sections, section: Literal["significant", "insignificant"], *, complete: bool = False
 ) -> Errors:
-    """Parse the errors of one significance."""
     return _parse_unique(sections, section, lambda body: _parse_errors(body, SECTION_TITLES[section], complete))
 
 
