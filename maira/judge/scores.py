@@ -43,7 +43,7 @@ def make_score_examples(
         if client is None:
             return [None if paired.injected is None else assess_errors(paired.injected) for paired in pairs]
         metric = (Green if task == "green" else Vert)(client)
-        answers = metric.query([TextPair.of(paired.pair) for paired in pairs])
+        answers = client.complete_all(metric.requests([TextPair.of(paired.pair) for paired in pairs]))
         return [answer.reason if isinstance(answer, Failure) else answer for answer in answers]
 
     def make(name: str, paired: ReportPair, teacher: str, answer: Assessment) -> TrainingExample:

@@ -89,12 +89,13 @@ def _check_comparisons(
     with closing(MetricResources(judge=judge, cache=cache)) as resources:
         metric = ComparisonMentions(resources.client(ComparisonMentions.parameters, ComparisonMentions.name))
         with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, price):
-            result = check_comparisons(metric)
-    for text in result.wrong:
+            record = check_comparisons(metric)
+    for text in record["wrong"]:
         say(console, f"wrong: {text}", style="yellow", wrap=False)
     say(
         console,
-        f"{name} on {result.n} sentences: accuracy {result.accuracy:.1%}, sensitivity {result.sensitivity:.1%}, "
-        f"specificity {result.specificity:.1%}; {result.failures} without a valid response, counted as wrong",
+        f"{name} on {record['n']} sentences: accuracy {record['accuracy']:.1%}, "
+        f"sensitivity {record['sensitivity']:.1%}, specificity {record['specificity']:.1%}; "
+        f"{record['failures']} without a valid response, counted as wrong",
     )
-    return {"judge": name, **asdict(result)}
+    return {"judge": name, **record}

@@ -1,10 +1,10 @@
-"""Compared findings as the details of a sample in a results folder, and counts by finding over the set."""
+"""Compared findings as the details of a sample in a results folder, counts by finding, and changes between systems."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +112,16 @@ class FindingOutcome:
 
 
 def _worse(first: Verdict | None, second: Verdict) -> Verdict:
-    return second if first is None else max(first, second, key=severity)
+    return second if first is None else max(first, second, key=_severity)
 
 
-def severity(verdict: Verdict | None) -> int:
+def _severity(verdict: Verdict | None) -> int:
     """Return the order of verdicts; the finding is right at 0."""
     return 0 if verdict is None else _SEVERITY[verdict]
+
+
+Outcomes = Mapping[str, Mapping[str, Mapping[str, FindingOutcome]]]
+"""Metric -> sample_id -> concept -> what the candidate makes of the finding."""
 
 
 class FindingTable:
@@ -151,3 +155,56 @@ def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
 
 def finding_rows(tables: Mapping[str, FindingTable]) -> list[tuple[str | int, ...]]:
     return [(metric, concept, *counts) for metric, table in tables.items() for concept, counts in table.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingChange:
+    """A study in which two systems differ in a finding; a verdict is None where neither report states the finding."""
+
+    sample_id: str
+    baseline: Verdict | None
+    system: Verdict | None
+
+
+@dataclass(slots=True)
+class FindingContrast:
+    """One kind of finding, over the samples whose findings were compared for two systems.
+
+    `support` counts samples whose reference states the finding, `errors` those in which a system is wrong about it.
+    """
+
+    metric: str
+    finding: str
+    name: str
+    support: int = 0
+    baseline_errors: int = 0
+    errors: int = 0
+    improved: list[FindingChange] = field(default_factory=list)
+    worse: list[FindingChange] = field(default_factory=list)
+
+    @property
+    def net(self) -> int:
+        """Number of improved samples minus that of worse ones."""
+        return len(self.improved) - len(self.worse)
+
+
+def contrast_findings(baseline: Outcomes, system: Outcomes) -> list[FindingContrast]:
+    """Compare two systems by kind of finding; those with the largest net improvement come first."""
+    contrasts: dict[tuple[str, str], FindingContrast] = {}
+    for metric in (name for name in baseline if name in system):
+        for sample_id, first in baseline[metric].items():
+            second = system[metric].get(sample_id)
+            if second is None:
+                continue
+            for concept in dict.fromkeys((*first, *second)):
+                name = (first.get(concept) or second[concept]).name
+                own, other = (outcomes.get(concept) or FindingOutcome(name) for outcomes in (first, second))
+                contrast = contrasts.setdefault((metric, concept), FindingContrast(metric, concept, name))
+                contrast.support += own.reference is not None or other.reference is not None
+                severities = _severity(own.verdict), _severity(other.verdict)
+                contrast.baseline_errors += severities[0] > 0
+                contrast.errors += severities[1] > 0
+                if severities[0] != severities[1]:
+                    changes = contrast.worse if severities[0] < severities[1] else contrast.improved
+                    changes.append(FindingChange(sample_id, own.verdict, other.verdict))
+    return sorted(contrasts.values(), key=lambda contrast: (contrast.metric, -contrast.net, contrast.finding))

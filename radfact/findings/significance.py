@@ -6,7 +6,6 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -44,14 +43,10 @@ class _Patient(Node):
     min_age: FiniteFloat | None = None
     max_age: FiniteFloat | None = None
 
-    @cached_property
-    def _words(self) -> re.Pattern[str]:
-        words = "|".join(re.escape(word.lower()) for word in self.indication)
-        return re.compile(rf"\b(?:{words})")
-
     def matches_patient(self, context: PatientContext) -> bool:
         """Return whether all conditions hold; a condition on an unknown value does not."""
-        if self.indication and not self._words.search((context.indication or "").lower()):
+        words = "|".join(re.escape(word.lower()) for word in self.indication)
+        if words and not re.search(rf"\b(?:{words})", (context.indication or "").lower()):
             return False
         if self.min_age is None and self.max_age is None:
             return True

@@ -45,12 +45,7 @@ class FindingUnit:
 def group_findings(
     findings: Sequence[Finding], significance: Significance, context: PatientContext
 ) -> list[FindingUnit]:
-    """Return the positive findings of a report as units, in reading order.
-
-    Findings of one name at compatible places are one unit, also in different sentences; a general finding joins a
-    specific one at the same place ("opacity ... consistent with pneumonia"), and uncertain alternatives of one sentence
-    or the next one join each other ("atelectasis or pneumonia").
-    """
+    """Return the positive findings of a report as units, in reading order."""
     ontology = significance.ontology
     units: list[FindingUnit] = []
     statements = tuple(finding for finding in findings if finding.concept in ontology.structures)
@@ -81,7 +76,7 @@ def node_of(finding: Finding, ontology: Ontology) -> Node:
 
 
 def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[FindingUnit]:
-    """Join each general finding to the specific one that is nearest in the text."""
+    """Join each general finding to the nearest specific one: "opacity ... consistent with pneumonia"."""
     joined: set[int] = set()
     # The most general one first: what it joins may be a general finding itself.
     for unit in sorted(units, key=lambda unit: len(ontology.ancestors.get(unit.finding.concept, ()))):
@@ -114,6 +109,7 @@ def _may_specify(general: Finding, specific: Finding) -> bool:
 def _join_alternatives(
     units: Sequence[FindingUnit], significance: Significance, context: PatientContext
 ) -> list[FindingUnit]:
+    """Join uncertain alternatives of one sentence or the next one: "atelectasis or pneumonia"."""
     kept: list[FindingUnit] = []
     for unit in units:
         earlier = [other for other in kept if _are_alternatives(other.finding, unit.finding, significance, context)]

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from radfact.findings.contrasts import FindingChange, FindingContrast, contrast_findings
+from radfact.findings.details import FindingChange, FindingContrast, contrast_findings
 from radfact.io.jsonl import write_json
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError
-from radfact.findings.contrasts import FindingContrast, contrast_findings
+from radfact.findings.details import FindingContrast, contrast_findings
 from radfact.records import NO_CLUSTERS
 from radfact.results.reader import read_outcomes
 from radfact.results.schema import describe_models, metric_of_scores

@@ -26,7 +26,7 @@ from radfact.results.schema import (
 from radfact.statistics.bootstrap import Direction
 
 if TYPE_CHECKING:
-    from radfact.findings.contrasts import Outcomes
+    from radfact.findings.details import Outcomes
 
 _RowT = TypeVar("_RowT", bound=SampleRow)
 

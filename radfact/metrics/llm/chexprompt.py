@@ -69,8 +69,7 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     """Number of errors of a report by category and significance, counted with the published prompt.
 
     Shares are 100 or 0 per report, so that the mean is a percentage. Instructions, examples and parameters are those of
-    the authors' code, which repeats the prompt once after an invalid response; here the response is sent back with the
-    reason. See `parse_error_lists` for incomplete responses.
+    the authors' code, which repeats the prompt once after an invalid response.
     """
 
     name = "chexprompt"
@@ -134,13 +133,9 @@ def parse_published_counts(text: str) -> ErrorCounts:
 
 
 def parse_error_lists(text: str) -> dict[str, dict[str, int]]:
-    """Parse the numbers of significant and insignificant errors by letter.
-
-    Each list has each letter once; the authors' parser also accepts missing, repeated and unknown ones.
-    """
-    response = _FENCE.sub("", strip_reasoning(text))
-    response = "\n".join(strip_markup(line) for line in response.splitlines())
-    _, *parts = _HEADER.split(response)
+    """Parse lists with each letter once; the authors' parser also accepts missing, repeated and unknown ones."""
+    lines = _FENCE.sub("", strip_reasoning(text)).splitlines()
+    _, *parts = _HEADER.split("\n".join(map(strip_markup, lines)))
     lists: dict[str, dict[str, int]] = {}
     for kind, body in zip(map(str.lower, parts[::2]), parts[1::2], strict=True):
         counts = _parse_list(body, kind)
@@ -180,7 +175,5 @@ def parse_error_counts(text: str, *, only_json: bool = False) -> ErrorCounts:
         raise ValueError("expected a JSON object")
     significant = parse_errors(sections, "significant", complete=is_json)
     insignificant = parse_errors(sections, "insignificant", complete=True)
-    kinds = {"significant": significant, "insignificant": insignificant}
-    return ErrorCounts.model_validate(
-        {kind: {letter: item.count for letter, item in errors.items()} for kind, errors in kinds.items()}
-    )
+    counts = [{letter: item.count for letter, item in errors.items()} for errors in (significant, insignificant)]
+    return ErrorCounts.model_validate(dict(zip(ErrorCounts.model_fields, counts, strict=True)))

@@ -55,9 +55,7 @@ def _query(numbered_lines: str, reference: str) -> str:
 class FineRadScore(LLMMetric[Corrections]):
     """FineRadScore by its published prompt with five examples, or zero-shot.
 
-    Instructions and examples are worded as in the paper. By default the conversation is that of the authors' code for
-    GPT-4: the instructions as the system message, each example as a user's and an assistant's turn, then the reports;
-    without examples, one user message. The authors' code uses the models' default temperature.
+    By default the conversation is that of the authors' code for GPT-4, which uses the model's default temperature.
     """
 
     name = "fineradscore"

@@ -67,9 +67,6 @@ class LLMMetric(Metric, Generic[ResponseT]):
         """Return a response as JSON values, for a person to read. Override it for a response that is no model."""
         return response.model_dump(mode="json") if isinstance(response, BaseModel) else {}
 
-    def query(self, pairs: Sequence[TextPair]) -> list[ResponseT | Failure]:
-        return self.client.complete_all(self.requests(pairs))
-
     def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
         return {self.name: plan_requests(self.client, self.requests(pairs))[0]}
 

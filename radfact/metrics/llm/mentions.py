@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from statistics import fmean as mean
 from typing import Any
@@ -115,28 +114,20 @@ def _parse_yes_or_no(text: str) -> bool:
     return match[1].lower() == "yes"
 
 
-@dataclass(frozen=True, slots=True)
-class DetectorCheck:
-    """Accuracy of a detector of comparisons over `n` texts, where a failed query counts as wrong."""
+def check_comparisons(metric: ComparisonMentions) -> dict[str, Any]:
+    """Measure a detector on our own labeled texts, half of which mention an earlier examination.
 
-    accuracy: float
-    sensitivity: float
-    specificity: float
-    n: int
-    failures: int
-    wrong: Sequence[str]
-
-
-def check_comparisons(metric: ComparisonMentions) -> DetectorCheck:
-    """Measure a detector on our own labeled texts, half of which mention an earlier examination."""
+    A failed query counts as wrong.
+    """
     file = resources.files("radfact.metrics.llm") / "comparisons.json"
     labels: dict[str, bool] = {row["text"]: row["mention"] for row in json.loads(file.read_text(encoding="utf-8"))}
     results, _ = metric.detect(list(labels))
     correct = {text: result == labels[text] for text, result in zip(labels, results, strict=True)}
-
-    def share(*kinds: bool) -> float:
-        return mean(is_correct for text, is_correct in correct.items() if labels[text] in kinds)
-
-    wrong = [text for text, is_correct in correct.items() if not is_correct]
-    failures = sum(isinstance(result, Failure) for result in results)
-    return DetectorCheck(share(True, False), share(True), share(False), len(labels), failures, wrong)
+    return {
+        "accuracy": mean(correct.values()),
+        "sensitivity": mean(is_correct for text, is_correct in correct.items() if labels[text]),
+        "specificity": mean(is_correct for text, is_correct in correct.items() if not labels[text]),
+        "n": len(labels),
+        "failures": sum(isinstance(result, Failure) for result in results),
+        "wrong": [text for text, is_correct in correct.items() if not is_correct],
+    }

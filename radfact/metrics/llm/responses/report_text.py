@@ -53,12 +53,8 @@ def parse_report(text: str, source: str, *, requires_overlap: bool = True) -> st
         raise ValueError("expected a report, and nothing else")
     if _REFUSAL.search(report) and not _REFUSAL.search(source):
         raise ValueError("it refuses; expected a report, and nothing else")
-    if requires_overlap:
-        _check_overlap(report, source)
-    return report
-
-
-def _check_overlap(report: str, source: str) -> None:
+    if not requires_overlap:
+        return report
     source_words, report_words = _WORD.findall(source.lower()), _WORD.findall(report.lower())
     if len(report_words) < min(3, len(source_words)):
         raise ValueError("expected a whole report; it has only a word or two")
@@ -66,3 +62,4 @@ def _check_overlap(report: str, source: str) -> None:
     shared = source_stems & {word[:_STEM] for word in report_words}
     if len(shared) < min(math.ceil(len(source_stems) / 10), len(source_stems)):
         raise ValueError("it has nothing of the report that was given; rewrite that one")
+    return report
