@@ -92,10 +92,7 @@ def _check_comparisons(
             record = check_comparisons(metric)
     for text in record["wrong"]:
         say(console, f"wrong: {text}", style="yellow", wrap=False)
-    say(
-        console,
-        f"{name} on {record['n']} sentences: accuracy {record['accuracy']:.1%}, "
-        f"sensitivity {record['sensitivity']:.1%}, specificity {record['specificity']:.1%}; "
-        f"{record['failures']} without a valid response, counted as wrong",
-    )
+    shares = ", ".join(f"{share} {record[share]:.1%}" for share in ("accuracy", "sensitivity", "specificity"))
+    failures = f"{record['failures']} without a valid response, counted as wrong"
+    say(console, f"{name} on {record['n']} sentences: {shares}; {failures}")
     return {"judge": name, **record}

@@ -24,16 +24,9 @@ from radfact import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
+from radfact.metrics.llm import crimson
 from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson, parse_error_lists
-from radfact.metrics.llm.crimson import (
-    ATTRIBUTES,
-    SEVERITY_WEIGHTS,
-    SIGNIFICANCE_WEIGHTS,
-    Crimson,
-    FindingErrors,
-    crimson_prompt,
-    crimson_score,
-)
+from radfact.metrics.llm.crimson import Crimson, FindingErrors, crimson_prompt, crimson_score
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm.green import Green, green_score
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
@@ -341,7 +334,7 @@ def test_corrections_of_other_candidates() -> None:
         parse_corrections(json.dumps({"0": DELETE}), split_lines(""))
 
 
-LEVELS = dict(zip(("urgent", "actionable", "minor", "benign"), SIGNIFICANCE_WEIGHTS, strict=True))
+LEVELS = dict(zip(("urgent", "actionable", "minor", "benign"), crimson.SIGNIFICANCE_WEIGHTS, strict=True))
 CRIMSON: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("crimson.yaml").read_text("utf-8"))
 
 
@@ -397,7 +390,7 @@ def crimson_responses(draw: st.DrawFn) -> dict[str, Any]:
     reference, candidate = draw(levels), draw(levels)
     ids = [f"R{i + 1} P{j + 1}" for i in range(len(reference)) for j in range(len(candidate))]
     matches = draw(st.lists(st.sampled_from(ids), unique=True)) if ids else []
-    severities = st.lists(st.sampled_from(list(SEVERITY_WEIGHTS)), max_size=3)
+    severities = st.lists(st.sampled_from(list(crimson.SEVERITY_WEIGHTS)), max_size=3)
     return answer(reference, candidate, {match: draw(severities) for match in matches})
 
 
@@ -457,7 +450,9 @@ def test_servers_are_asked_for_the_format_and_may_refuse_schemas(serve: Callable
     # As OpenAI's strict mode requires.
     assert all(item["additionalProperties"] is False for item in objects)
     assert all(item["required"] == list(item["properties"]) for item in objects)
-    assert schema["$defs"]["AttributeDifference"]["properties"]["error_types"]["items"]["enum"] == list(ATTRIBUTES)
+    assert schema["$defs"]["AttributeDifference"]["properties"]["error_types"]["items"]["enum"] == list(
+        crimson.ATTRIBUTES
+    )
 
 
 def sent_context(context: PatientContext, /, **arguments: bool) -> str:
