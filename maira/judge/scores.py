@@ -99,7 +99,7 @@ def _make_vert_example(paired: ReportPair, score: float, teacher: str) -> Traini
 
 def _prompt(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[tuple[str, str], ...]:
     no_client: Any = None  # only the request is made
-    return metric(no_client).request(narrative(paired.pair.candidate), narrative(paired.pair.reference)).messages
+    return metric(no_client).request(TextPair.of(paired.pair)).messages
 
 
 def format_assessment(answer: Assessment) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -158,8 +159,8 @@ class Significance:
                 hint = suggest_name(name, ontology.findings, "the ontology lists the findings")
                 message = f"unknown finding '{name}'; {hint}"
                 raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=path, field=field)
-        self._tiers: dict[str, tuple[tuple[_Rule, ...], Tier]] = {}
-        self._distances: dict[tuple[str, str], tuple[ConceptDistance | None, tuple[_Related, ...]]] = {}
+        # Reports name the same findings again and again.
+        self._rules, self._related = cache(self._find_rules), cache(self._find_related)
 
     def describe(self) -> dict[str, Any]:
         """Return the version and hash of the table."""
@@ -174,11 +175,7 @@ class Significance:
         """
         if finding.tier is not None:
             return finding.tier
-        concept, is_a = finding.concept, self.ontology.is_a
-        if concept not in self._tiers:
-            rules = tuple(rule for rule in self._file.rules if any(is_a(concept, name) for name in rule.findings))
-            self._tiers[concept] = rules, self._inherited_tier(concept)
-        rules, inherited = self._tiers[concept]
+        rules, inherited = self._rules(finding.concept)
         return next((rule.tier for rule in rules if rule.matches(finding, context)), inherited)
 
     def weight(self, finding: Finding, context: PatientContext) -> float:
@@ -199,11 +196,7 @@ class Significance:
             reference: name of a finding.
             context: of the patient.
         """
-        key = candidate, reference
-        if key not in self._distances:
-            related = tuple(item for item in self._file.related if self._covers(item, *key))
-            self._distances[key] = self._distance_in_hierarchy(*key), related
-        distance, related = self._distances[key]
+        distance, related = self._related(candidate, reference)
         for item in related:
             if (distance is None or item.distance < distance.value) and item.matches_patient(context):
                 distance = ConceptDistance(item.distance, "related")
@@ -218,13 +211,23 @@ class Significance:
         """
         return self._distance_in_hierarchy(first, second) is not None
 
-    def _inherited_tier(self, concept: str) -> Tier:
-        ancestors = self.ontology.ancestors
-        listed = [name for name in ancestors.get(concept, ()) if name in self._file.findings]
+    def _find_rules(self, concept: str) -> tuple[list[_Rule], Tier]:
+        """Return the rules about a finding, and its tier where none fits."""
+        ancestors, is_a = self.ontology.ancestors, self.ontology.is_a
+        rules = [rule for rule in self._file.rules if any(is_a(concept, name) for name in rule.findings)]
         # The most specific one has the most ancestors; of two, the more significant one counts.
-        depth = {name: len(ancestors[name]) for name in listed}
-        tiers = [self._file.findings[name] for name in listed if depth[name] == max(depth.values())]
-        return min(tiers, key=TIERS.index, default=self._file.default)
+        depth = {name: len(ancestors[name]) for name in ancestors.get(concept, ()) if name in self._file.findings}
+        tiers = [self._file.findings[name] for name in depth if depth[name] == max(depth.values())]
+        return rules, min(tiers, key=TIERS.index, default=self._file.default)
+
+    def _find_related(self, first: str, second: str) -> tuple[ConceptDistance | None, list[_Related]]:
+        """Return the distance in the hierarchy, and the sets of which both are, or are kinds of, different members."""
+        related = []
+        for item in self._file.related:
+            own, other = ({name for name in item.findings if self.ontology.is_a(of, name)} for of in (first, second))
+            if own and other and len(own | other) > 1:
+                related.append(item)
+        return self._distance_in_hierarchy(first, second), related
 
     def _distance_in_hierarchy(self, candidate: str, reference: str) -> ConceptDistance | None:
         if candidate == reference:
@@ -238,15 +241,6 @@ class Significance:
             return ConceptDistance(min(1.0, costs.general + further), "more general")
         if ontology.is_a(candidate, reference):
             return ConceptDistance(min(1.0, costs.specific + further), "more specific")
-        distances = [
-            distance
-            for family, distance in self._file.families.items()
-            if ontology.is_a(candidate, family) and ontology.is_a(reference, family)
-        ]
-        return ConceptDistance(min(distances), "similar") if distances else None
-
-    def _covers(self, related: _Related, first: str, second: str) -> bool:
-        """Return whether two findings are, or are specific kinds of, two different ones of a set."""
-        is_a = self.ontology.is_a
-        members = [{name for name in related.findings if is_a(concept, name)} for concept in (first, second)]
-        return all(members) and len(members[0] | members[1]) > 1
+        is_a, families = ontology.is_a, self._file.families
+        shared = [families[name] for name in families if is_a(candidate, name) and is_a(reference, name)]
+        return ConceptDistance(min(shared), "similar") if shared else None

@@ -29,6 +29,7 @@ from radfact.meta.datasets.layouts import read_ratings
 from radfact.meta.injection.records import InjectedError, InjectedReport, parse_facts
 from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.llm.vert import VertTuned
+from radfact.records import TextPair
 
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("judge_data.yaml").read_text("utf-8"))
 SENTENCES: list[str] = CASES["sentences"]
@@ -228,7 +229,7 @@ def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> 
     rows = samples(out)
     assert [row["answer"] for row in rows[:11]] == [f"{n / 10:.1f}" for n in range(11)]
     assert {row["task"] for row in rows} == {"vert"}
-    messages = VertTuned.request(VertTuned.__new__(VertTuned), "Mass 0.", "Nodule 0.").messages
+    messages = VertTuned.request(VertTuned.__new__(VertTuned), TextPair("1", "Mass 0.", "Nodule 0.")).messages
     assert rows[0]["messages"] == [{"role": role, "content": content} for role, content in messages]
     about = read_json(out / "about.json")
     assert about["samples"]["heldout"] == pytest.approx(20, abs=10)

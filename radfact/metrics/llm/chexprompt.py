@@ -16,6 +16,7 @@ from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import parse_errors, parse_sections
 from radfact.metrics.llm.responses.counts import MAX_COUNT, strip_markup
 from radfact.metrics.protocol import Score
+from radfact.records import TextPair
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _HEADER = re.compile(
@@ -80,8 +81,8 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     source = "LLaVA-Rad (microsoft/chexprompt); MAIRA-2, table D.1"
     parameters: Mapping[str, Any] = {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
-        content = fill_prompt(load_prompt("chexprompt"), reference=reference, candidate=candidate)
+    def request(self, pair: TextPair) -> ChatRequest[ErrorCounts]:
+        content = fill_prompt(load_prompt("chexprompt"), reference=pair.reference, candidate=pair.candidate)
         return ChatRequest(
             (("user", content),),
             parse_published_counts,
@@ -108,8 +109,8 @@ class CheXpromptJson(CheXprompt):
     is_variant = True
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[ErrorCounts]:
-        content = f"Reference report:\n{reference}\n\nCandidate report:\n{candidate}"
+    def request(self, pair: TextPair) -> ChatRequest[ErrorCounts]:
+        content = f"Reference report:\n{pair.reference}\n\nCandidate report:\n{pair.candidate}"
         return structured_request(
             (("user", content),),
             ErrorCounts,

@@ -190,10 +190,9 @@ class Crimson(LLMMetric[FindingErrors]):
         self.guidelines, self.context = guidelines, context
         self._prefix = PromptPrefix([("system", load_prompt("crimson_system"))])
 
-    def request(
-        self, candidate: str, reference: str, context: PatientContext = NO_CONTEXT
-    ) -> ChatRequest[FindingErrors]:
-        content = crimson_prompt(candidate, reference, context, guidelines=self.guidelines)
+    def request(self, pair: TextPair) -> ChatRequest[FindingErrors]:
+        context = pair.context if self.context else NO_CONTEXT
+        content = crimson_prompt(pair.candidate, pair.reference, context, guidelines=self.guidelines)
         return ChatRequest(
             (("user", content),),
             partial(parse_json, model=FindingErrors),
@@ -201,9 +200,6 @@ class Crimson(LLMMetric[FindingErrors]):
             schema=FindingErrors.model_json_schema(),
             schema_required=False,
         )
-
-    def pair_request(self, pair: TextPair) -> ChatRequest[FindingErrors]:
-        return self.request(pair.candidate, pair.reference, pair.context if self.context else NO_CONTEXT)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         known = sum(pair.context.age is not None or pair.context.indication is not None for pair in pairs)

@@ -13,6 +13,7 @@ from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.metrics.llm.llm_metric import LLMMetric, load_prompt
 from radfact.metrics.llm.responses.corrections import Corrections, parse_corrections
 from radfact.metrics.protocol import Score
+from radfact.records import TextPair
 
 REPROMPTS = 5
 """Repairs of a malformed response. Source: FineRadScore, section 5."""
@@ -84,8 +85,8 @@ class FineRadScore(LLMMetric[Corrections]):
         self._prefix = PromptPrefix(conversations[examples])
         self._zero_shot = instructions + load_prompt("fineradscore_zero_shot") if examples == "none" else ""
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[Corrections]:
-        return self.request_for_lines(split_lines(candidate), reference)
+    def request(self, pair: TextPair) -> ChatRequest[Corrections]:
+        return self.request_for_lines(split_lines(pair.candidate), pair.reference)
 
     def request_for_lines(self, lines: Sequence[str], reference: str) -> ChatRequest[Corrections]:
         """Build the request for a candidate that is already split, such as one that radiologists have corrected."""

@@ -10,6 +10,7 @@ from radfact.llm import ChatRequest
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import Assessment, parse_assessment, total
 from radfact.metrics.protocol import Score
+from radfact.records import TextPair
 
 
 def green_score(matched: int, significant: float, insignificant: float = 0.0, *, weight: float = 1.0) -> float:
@@ -55,8 +56,8 @@ class Green(LLMMetric[Assessment]):
     source = "GREEN; VERT, appendix B"
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 2048}
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[Assessment]:
-        content = fill_prompt(load_prompt("green"), reference=reference, candidate=candidate)
+    def request(self, pair: TextPair) -> ChatRequest[Assessment]:
+        content = fill_prompt(load_prompt("green"), reference=pair.reference, candidate=pair.candidate)
         return ChatRequest((("user", content),), parse_assessment)
 
     def compute_scores(self, response: Assessment) -> Mapping[str, float]:

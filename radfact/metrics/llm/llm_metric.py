@@ -56,7 +56,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
         self.client = client
 
     @abstractmethod
-    def request(self, candidate: str, reference: str) -> ChatRequest[ResponseT]:
+    def request(self, pair: TextPair) -> ChatRequest[ResponseT]:
         """Build the request for a pair."""
 
     @abstractmethod
@@ -72,11 +72,7 @@ class LLMMetric(Metric, Generic[ResponseT]):
 
     def requests(self, pairs: Sequence[TextPair]) -> list[ChatRequest[ResponseT]]:
         """Build the requests for pairs, whose errors show no word of the reports and of the context."""
-        return [replace(self.pair_request(pair), reports=_private_texts(pair)) for pair in pairs]
-
-    def pair_request(self, pair: TextPair) -> ChatRequest[ResponseT]:
-        """Build the request for a pair; a metric that uses the context of the patient overrides it."""
-        return self.request(pair.candidate, pair.reference)
+        return [replace(self.request(pair), reports=_private_texts(pair)) for pair in pairs]
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs; a pair without a valid response is NaN, with the reason."""

@@ -22,7 +22,7 @@ from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.llm.responses.assessment import SECTION_TITLES, ScoredAssessment, parse_scored_assessment
 from radfact.metrics.protocol import Score
-from radfact.records import Record, Share, Text, validate_model
+from radfact.records import Record, Share, Text, TextPair, validate_model
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
 """Layouts. D.5: reports and scores. D.6: one example per error type, with counts. D.7: also with explanations.
@@ -106,8 +106,8 @@ class Vert(LLMMetric[ScoredAssessment]):
             drawn = examples if n is None else draw_shots(examples, n, seed=seed)
             self._few_shot_section = f"\n{few_shot_section(style, drawn)}"
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[ScoredAssessment]:
-        content = fill_prompt(load_prompt(self.name), reference=reference, candidate=candidate)
+    def request(self, pair: TextPair) -> ChatRequest[ScoredAssessment]:
+        content = fill_prompt(load_prompt(self.name), reference=pair.reference, candidate=pair.candidate)
         return ChatRequest((("user", content + self._few_shot_section),), parse_scored_assessment)
 
     def compute_scores(self, response: ScoredAssessment) -> Mapping[str, float]:
@@ -145,9 +145,9 @@ class VertTuned(LLMMetric[float]):
     is_variant = True
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 16}
 
-    def request(self, candidate: str, reference: str) -> ChatRequest[float]:
+    def request(self, pair: TextPair) -> ChatRequest[float]:
         objective = load_prompt("vert").partition("\n")[0]
-        content = f"{objective}\n\nReference Report:\n{reference}\n\nCandidate Report:\n{candidate}"
+        content = f"{objective}\n\nReference Report:\n{pair.reference}\n\nCandidate Report:\n{pair.candidate}"
         return ChatRequest((("user", content),), lambda text: parse_accuracy_score(strip_reasoning(text)))
 
     def compute_scores(self, response: float) -> Mapping[str, float]:
