@@ -127,9 +127,11 @@ Outcomes = Mapping[str, Mapping[str, Mapping[str, FindingOutcome]]]
 class FindingTable:
     """Counts by finding over the samples of a set; `names` has the names of all scored findings, by concept."""
 
-    def __init__(self) -> None:
+    def __init__(self, details: Iterable[Mapping[str, Any]] = ()) -> None:
         self.names: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {}
+        for compared in filter(None, map(read_details, details)):
+            self.add(compared)
 
     def add(self, details: FindingDetails) -> None:
         for finding in (*details.candidate, *details.reference):
@@ -143,14 +145,6 @@ class FindingTable:
         """`COUNTS` by concept, those with the most references, then the most unmatched candidates, first."""
         rows = [(concept, tuple(counts[name] for name in COUNTS)) for concept, counts in self._counts.items()]
         return sorted(rows, key=lambda row: (-row[1][0], -sum(row[1][-2:]), row[0]))
-
-
-def count_findings(details: Iterable[Mapping[str, Any]]) -> FindingTable:
-    table = FindingTable()
-    for record in details:
-        if (compared := read_details(record)) is not None:
-            table.add(compared)
-    return table
 
 
 def finding_rows(tables: Mapping[str, FindingTable]) -> list[tuple[str | int, ...]]:

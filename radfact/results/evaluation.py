@@ -281,9 +281,9 @@ class EvaluationResult:
         names = [name for name, run in self.runs.items() if compares_findings(run.metric.describe())]
         if not names:
             return {}
-        from radfact.findings.details import count_findings
+        from radfact.findings.details import FindingTable
 
-        return {name: count_findings(self.runs[name].result.details) for name in names}
+        return {name: FindingTable(self.runs[name].result.details) for name in names}
 
     @property
     def judge(self) -> Mapping[str, Any] | None:

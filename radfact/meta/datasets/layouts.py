@@ -28,7 +28,7 @@ from radfact.meta.datasets.ratings import (
     count_quantities,
 )
 from radfact.meta.datasets.rows import InputRow, read_report_table, read_rows
-from radfact.metrics.llm.responses.corrections import SEVERITIES, Correction, Corrections, is_deletion, is_unchanged
+from radfact.metrics.llm.responses.corrections import DELETION, NO_EDIT, SEVERITIES, Correction, Corrections
 from radfact.records import NO_CLUSTERS, Pair, PatientContext
 
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
@@ -248,8 +248,8 @@ def _report(key: Sequence[str], rows: Sequence[InputRow], columns: _Refisco) -> 
         if original and not edited and columns.has_edit_marks:
             message = "expected [no edit], [delete] or a line, found an empty cell"
             raise row.error(message, columns.edited, ErrorCode.MISSING_FIELD)
-        is_unedited = edited in ("", original) or is_unchanged(edited)
-        text = original if is_unedited else None if is_deletion(edited) else edited
+        is_unedited = edited in ("", original) or bool(NO_EDIT.fullmatch(edited))
+        text = original if is_unedited else None if DELETION.fullmatch(edited) else edited
         if original:
             lines.append(original)
         if text:

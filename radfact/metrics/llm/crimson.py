@@ -113,7 +113,10 @@ def crimson_prompt(
     candidate: str, reference: str, context: PatientContext = NO_CONTEXT, *, guidelines: bool = True
 ) -> str:
     """Return the published prompt for two reports, with the doubled braces that the authors' code sends."""
-    values = {"Age": _age(context), "Indication": context.indication}
+    age = None if context.age is None else f"{context.age:g}"
+    if context.age is not None and context.age < 1:
+        age = f"{context.age * 12:.2g} months"  # this format is ours; the authors' examples are of adults
+    values = {"Age": age, "Indication": context.indication}
     lines = "".join(f"    {name}: {value}\n" for name, value in values.items() if value)
     return fill_prompt(
         load_prompt("crimson"),
@@ -124,13 +127,6 @@ def crimson_prompt(
         attribute_guidelines=f"{load_prompt('crimson_attributes')}\n\n" if guidelines else "",
         context_guidelines=f"{load_prompt('crimson_context')}\n\n" if guidelines and lines else "",
     )
-
-
-def _age(context: PatientContext) -> str | None:
-    """Return an age as in the authors' examples ("82"). The format of an age below one year is ours."""
-    if context.age is None:
-        return None
-    return f"{context.age:g}" if context.age >= 1 else f"{context.age * 12:.2g} months"
 
 
 def crimson_score(response: FindingErrors) -> float:

@@ -31,10 +31,12 @@ CATEGORY_NAMES: Mapping[str, str] = {
 }
 """FineRadScore's names of the categories in `ERROR_CATEGORIES`."""
 
-_DELETION = re.compile(
+DELETION = re.compile(
     r"\W*deleted?(?:\s+(?:this\s+|the\s+)?line)?\W*|.*\[\s*deleted?\s*\].*", re.IGNORECASE | re.DOTALL
 )
-_NO_EDIT = re.compile(r"\W*no[\W_]*edits?\W*", re.IGNORECASE)
+"""A correction that deletes its line: `[delete]` in any case, with or without brackets."""
+NO_EDIT = re.compile(r"\W*no[\W_]*edits?\W*", re.IGNORECASE)
+"""A correction that keeps its line: `[no edit]`, likewise."""
 _INSERTION_ID = r"(?:none|null|insert(?:ion|ed)?s?|new)(?:[\W_]*(?:line|sentence))?[\W_]*\d*"
 _ID = re.compile(rf"\W*(?:(?:line\s*)?\W*(?P<line>\d+)|{_INSERTION_ID})\W*", re.IGNORECASE)
 _OBJECT_START = re.compile(r"[{\[][\s{\[]*[\"']")
@@ -104,16 +106,6 @@ class Corrections:
             details = {"severity": item.severity, "comment": item.comment, "categories": list(item.categories)}
             rows.append({"line": item.line, **edit, **details})
         return {"corrections": rows, "corrected": self.corrected_report()}
-
-
-def is_deletion(text: str) -> bool:
-    """Return whether a correction deletes its line: `[delete]` in any case, with or without brackets."""
-    return _DELETION.fullmatch(text) is not None
-
-
-def is_unchanged(text: str) -> bool:
-    """Return whether a correction keeps its line: `[no edit]` in any case, with or without brackets."""
-    return _NO_EDIT.fullmatch(text) is not None
 
 
 class _JSONObject(list[tuple[str, Any]]):
@@ -236,12 +228,12 @@ def _parse_correction(key: str, value: Any, lines: Sequence[str]) -> Correction 
         raise ValueError(f"the clinical severity of '{key}' is neither 0 to 4 nor one of {', '.join(SEVERITIES)}")
     comment = value.field("comments", "comment")
     details = (severity, comment.strip() if isinstance(comment, str) else "", _parse_categories(value))
-    if line is not None and is_deletion(text):
+    if line is not None and DELETION.fullmatch(text):
         return Correction(line, None, *details)
-    if is_empty or is_deletion(text):
+    if is_empty or DELETION.fullmatch(text):
         raise ValueError(f"the correction of '{key}' is empty; give the whole line, or [delete]")
     unchanged = () if line is None else (normalize_text(lines[line]), "no change", "unchanged")
-    if is_unchanged(text) or normalize_text(text) in unchanged:
+    if NO_EDIT.fullmatch(text) or normalize_text(text) in unchanged:
         raise ValueError(f"'{key}' is graded but not changed; leave it out if it is right")
     return Correction(line, text, *details)
 
