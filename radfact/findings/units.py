@@ -97,11 +97,7 @@ def _join_general(units: Sequence[FindingUnit], ontology: Ontology) -> list[Find
 
 
 def _may_specify(general: Finding, specific: Finding) -> bool:
-    """Return whether a specific finding may be about a general one.
-
-    A certain finding without a place, in another sentence, is another finding than one at a stated place: "Opacity at
-    the right base. The interstitial markings are prominent."
-    """
+    """Return whether both may be one, unlike in "Opacity at the right base. Interstitial markings are prominent."."""
     is_apart = specific.sentence != general.sentence and bool(general.places) and not specific.places
     return not is_apart or specific.status == "uncertain" or specific.is_conclusion
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, WithJsonSchema, model_validator
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import option_error
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.response_text import parse_json
 from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
@@ -181,7 +181,7 @@ class Crimson(LLMMetric[FindingErrors]):
     def __init__(self, client: ChatClient, *, guidelines: bool = True, context: bool = True) -> None:
         for name, value in (("guidelines", guidelines), ("context", context)):
             if not isinstance(value, bool):
-                raise InputError(f"expected true or false, found {value!r}", code=ErrorCode.INVALID_OPTION, field=name)
+                raise option_error(f"expected true or false, found {value!r}", name)
         super().__init__(client)
         self.guidelines, self.context = guidelines, context
         self._prefix = PromptPrefix([("system", load_prompt("crimson_system"))])

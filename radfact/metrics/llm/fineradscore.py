@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, get_args
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import option_error
 from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.metrics.llm.llm_metric import LLMMetric, load_prompt
 from radfact.metrics.llm.responses.corrections import Corrections, parse_corrections
@@ -72,8 +72,7 @@ class FineRadScore(LLMMetric[Corrections]):
 
     def __init__(self, client: ChatClient, *, examples: Examples = "turns") -> None:
         if examples not in get_args(Examples):
-            message = f"expected one of {', '.join(get_args(Examples))}, found {examples!r}"
-            raise InputError(message, code=ErrorCode.INVALID_OPTION, field="examples")
+            raise option_error(f"expected one of {', '.join(get_args(Examples))}, found {examples!r}", "examples")
         super().__init__(client)
         self.examples = examples
         instructions = load_prompt("fineradscore")

@@ -45,10 +45,7 @@ def complete(
 
 
 class LLMMetric(Metric, Generic[ResponseT]):
-    """A metric that sends one request per pair and computes all its scores from the response.
-
-    A pair without a valid response scores NaN.
-    """
+    """A metric that computes all its scores of a pair from one response; without a valid one, they are NaN."""
 
     requirements = Requirements(judge="model")
 
@@ -75,7 +72,6 @@ class LLMMetric(Metric, Generic[ResponseT]):
         return [replace(self.request(pair), reports=_private_texts(pair)) for pair in pairs]
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Score pairs; a pair without a valid response is NaN, with the reason."""
         responses, usage = complete(self.client, self.requests(pairs))
         rows = [{} if isinstance(response, Failure) else self.compute_scores(response) for response in responses]
         details = [{} if isinstance(response, Failure) else self.record(response) for response in responses]

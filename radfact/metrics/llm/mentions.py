@@ -115,10 +115,7 @@ def _parse_yes_or_no(text: str) -> bool:
 
 
 def check_comparisons(metric: ComparisonMentions) -> dict[str, Any]:
-    """Measure a detector on our own labeled texts, half of which mention an earlier examination.
-
-    A failed query counts as wrong.
-    """
+    """Measure a detector on our own labeled texts, half of which have a mention; a failed query counts as wrong."""
     file = resources.files("radfact.metrics.llm") / "comparisons.json"
     labels: dict[str, bool] = {row["text"]: row["mention"] for row in json.loads(file.read_text(encoding="utf-8"))}
     results, _ = metric.detect(list(labels))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, option_error
 from radfact.io.jsonl import read_json
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
@@ -60,20 +60,18 @@ def load_shots(path: Path | str) -> list[Shot]:
 def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
     """Draw examples at random, without replacement (VERT, section 4.1.3)."""
     if not 0 < n <= len(shots):
-        message = f"expected a number from 1 to {len(shots)}, found {n}"
-        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="n")
+        raise option_error(f"expected a number from 1 to {len(shots)}, found {n}", "n")
     return random.Random(seed).sample(list(shots), n)
 
 
 def few_shot_section(style: Style, shots: Sequence[Shot]) -> str:
     """Format the section of examples that follows VERT's prompt."""
     if style not in get_args(Style):
-        message = f"expected one of {', '.join(get_args(Style))}, found '{style}'"
-        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="style")
+        raise option_error(f"expected one of {', '.join(get_args(Style))}, found '{style}'", "style")
     for index, shot in enumerate(shots):
         if style in ("rad-err", "rate-err") and shot.category is None:
-            message, field = f"missing; the style '{style}' requires it", f"shots[{index}].category"
-            raise InputError(message, code=ErrorCode.MISSING_FIELD, field=field)
+            message = f"missing; the style '{style}' requires it"
+            raise option_error(message, f"shots[{index}].category", ErrorCode.MISSING_FIELD)
     import jinja2
 
     template = jinja2.Template(load_prompt("vert_shots"), trim_blocks=True, keep_trailing_newline=True)

@@ -124,11 +124,8 @@ def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
 
     Correction and severity are accepted in either order, because FineRadScore's second example has them swapped.
     """
-    entries = _find_entries(text)
-    if entries is None:
-        raise ValueError("expected one JSON object by line number, {} where nothing is to be corrected")
     items: dict[int | str, Correction] = {}
-    for index, (key, value) in enumerate(entries):
+    for index, (key, value) in enumerate(_find_entries(text)):
         if (item := _parse_correction(key, value, lines)) is not None:
             # Several insertions may be equal.
             place = f"insertion {index}" if item.line is None else item.line
@@ -137,8 +134,8 @@ def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
     return Corrections(tuple(lines), tuple(items.values()))
 
 
-def _find_entries(text: str) -> _Entries | None:
-    """Return the entries of the objects in the fences, else of those in the whole text; None if there are none."""
+def _find_entries(text: str) -> _Entries:
+    """Return the entries of the objects in the fences, else of those in the whole text."""
     *fenced, whole = bodies(text)
     for body in ("\n".join(fenced), whole):
         objects, surroundings = _find_objects(body)
@@ -146,7 +143,7 @@ def _find_entries(text: str) -> _Entries | None:
             return _merge(filled)
         if objects and _LABEL.fullmatch(surroundings):
             return []
-    return None
+    raise ValueError("expected one JSON object by line number, {} where nothing is to be corrected")
 
 
 def _find_objects(text: str) -> tuple[list[_Entries], str]:
@@ -156,9 +153,7 @@ def _find_objects(text: str) -> tuple[list[_Entries], str]:
         surroundings, text = surroundings + text[: match.start()], text[match.start() :]
         data, rest = _decode(text)
         if (entries := _entries_of(data)) is not None:
-            # A key may hold a list of insertions, or null.
-            values = [(key, value if type(value) is list else [value] if value else []) for key, value in entries]
-            objects.append([(key, item) for key, items in values for item in items])
+            objects.append(entries)
             text = rest
             continue
         if data is None and _OBJECT_START.match(text):
@@ -187,7 +182,11 @@ def _entries_of(data: Any) -> _Entries | None:
         if not all(isinstance(value, _JSONObject | list | None) for _, value in data):
             return None
         inner = data[0][1] if len(data) == 1 and not _ID.fullmatch(data[0][0]) else None
-        return data if inner is None else _entries_of(inner)
+        if inner is not None:
+            return _entries_of(inner)
+        # A key may hold a list of insertions, or null.
+        values = [(key, value if type(value) is list else [value] if value else []) for key, value in data]
+        return [(key, item) for key, items in values for item in items]
     if isinstance(data, list) and all(isinstance(item, _JSONObject) for item in data):
         is_corrections = all("correct" in str(item) for item in data)
         return [(str(item.field("id", "line", "lineid")), item) for item in data] if is_corrections else None
