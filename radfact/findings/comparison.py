@@ -219,11 +219,9 @@ class _Comparer:
 
 
 def _attribute_errors(match: FindingMatch) -> Iterator[FindingError]:
+    indices = match.candidate, match.reference
     for item in match.attributes:
         if item.cost > 0:
             is_small = item.cost < _SMALL_DIFFERENCE and match.tier != "expected"
-            tier = "minor" if is_small else match.tier
-            cost = match.weight * item.cost
-            yield FindingError(
-                "attribute_error", tier, cost, match.candidate, match.reference, item.attribute, match.reason
-            )
+            tier, cost = "minor" if is_small else match.tier, match.weight * item.cost
+            yield FindingError("attribute_error", tier, cost, *indices, item.attribute, match.reason)

@@ -43,15 +43,13 @@ def compare_units(
     if not options:
         return None
     cost, distance, concepts, statuses = min(options, key=lambda option: option[0])
-    return UnitDifference(
-        distance.relation,
-        (
-            AttributeDifference("finding", *concepts, distance.value),
-            AttributeDifference("certainty", *statuses, cost - distance.value),
-            *_compare_attributes(candidate.finding, reference.finding, significance),
-            *_compare_changes(candidate, reference, significance, context),
-        ),
+    attributes = (
+        AttributeDifference("finding", *concepts, distance.value),
+        AttributeDifference("certainty", *statuses, cost - distance.value),
+        *_compare_attributes(candidate.finding, reference.finding, significance),
+        *_compare_changes(candidate, reference, significance, context),
     )
+    return UnitDifference(distance.relation, attributes)
 
 
 def _compare_attributes(
@@ -66,16 +64,14 @@ def _compare_attributes(
         yield AttributeDifference("region", None, None, 0.0 if agree else costs.region)
     elif not (node_of(candidate, ontology).midline or node_of(reference, ontology).midline):
         if candidate.sides or reference.sides:
-            yield AttributeDifference(
-                "side", sorted(candidate.sides), sorted(reference.sides), _side_cost(candidate, reference, costs)
-            )
+            cost = _side_cost(candidate.sides, reference.sides, costs)
+            yield AttributeDifference("side", sorted(candidate.sides), sorted(reference.sides), cost)
         if reference.zones:
             zones, others = candidate.zones, reference.zones
+            agree = others == {node_of(reference, ontology).usual_zone}
             if zones:
                 agree = all(any(overlapping_zones(zone, other, ontology) for zone in zones) for other in others)
-                cost = 0.0 if agree else costs.zone
-            else:
-                cost = 0.0 if others == {node_of(reference, ontology).usual_zone} else costs.zone_missing
+            cost = 0.0 if agree else costs.zone if zones else costs.zone_missing
             yield AttributeDifference("zone", sorted(zones), sorted(others), cost)
     if reference.degree:
         cost = costs.degree_missing
@@ -95,8 +91,7 @@ def _compare_attributes(
         yield AttributeDifference("device_position", list(candidate.position), list(reference.position), cost)
 
 
-def _side_cost(candidate: Finding, reference: Finding, costs: Differences) -> float:
-    sides, others = candidate.sides, reference.sides
+def _side_cost(sides: frozenset[str], others: frozenset[str], costs: Differences) -> float:
     if sides == others or not others:
         return 0.0  # a side that the reference does not state may be right
     if not sides:

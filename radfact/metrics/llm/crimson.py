@@ -88,11 +88,9 @@ class FindingErrors(_Part):
     @model_validator(mode="after")
     def _check_lists(self) -> FindingErrors:
         matches = {(match.ref_id, match.pred_id) for match in self.matched_findings}
-        sides = (
-            ("reference_findings", {ref_id for ref_id, _ in matches}, "missing_findings"),
-            ("predicted_findings", {pred_id for _, pred_id in matches}, "false_findings"),
-        )
-        for name, matched, other in sides:
+        sides = (("reference_findings", "missing_findings"), ("predicted_findings", "false_findings"))
+        for place, (name, other) in enumerate(sides):
+            matched = {match[place] for match in matches}
             ids = [finding.id for finding in getattr(self, name)]
             if len(set(ids)) < len(ids):
                 raise ValueError(f"expected unique ids in {name}, found a duplicate id")

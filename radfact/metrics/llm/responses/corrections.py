@@ -66,10 +66,8 @@ _SEVERITY_BY_LETTERS = {
 class Correction:
     """A correction of one line with its severity, 1 to 4, and letters of `ERROR_CATEGORIES`."""
 
-    line: int | None
-    """Index of the candidate's line, from 0; None for an insertion."""
-    text: str | None
-    """The corrected line; None for a deletion."""
+    line: int | None  # index of the candidate's line, from 0; None for an insertion
+    text: str | None  # the corrected line; None for a deletion
     severity: int
     comment: str = ""
     categories: tuple[str, ...] = ()
