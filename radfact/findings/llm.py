@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
-from radfact.findings.records import Extraction, Finding, FindingPlace, Status, Tier, report_sentences
+from radfact.findings.records import Extraction, Finding, Status, Tier, report_sentences
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import parse_json
-from radfact.reader.facts import parse_sentence
+from radfact.reader.facts import Place, parse_sentence
 from radfact.reader.ontology import Ontology, phrase_lemmas
 from radfact.reader.ontology_file import default_ontology, load_ontology
 from radfact.records import PatientContext, Report, Sentence, Text
@@ -137,7 +137,7 @@ class LLMFindingExtractor:
     def _to_finding(self, claim: _Claim, sentence: Sentence) -> Finding:
         ontology = self.ontology
         zone = claim.zone if claim.zone in ontology.zone_wholes else None
-        places: tuple[FindingPlace, ...] = tuple((side, zone) for side in _SIDES[claim.side] if side or zone)
+        places: tuple[Place, ...] = tuple((side, zone) for side in _SIDES[claim.side] if side or zone)
         change = ontology.implications.get(claim.change or "", frozenset())
         return Finding(
             concept=self._concept(claim.finding),

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from radfact.errors import Failure
-from radfact.reader.facts import Fact
+from radfact.reader.facts import Fact, Place
 from radfact.reader.ontology import Ontology
 from radfact.reader.reasons import describe_fact
 from radfact.reader.segmentation import segment_sentences
@@ -24,9 +24,6 @@ Verdict = Literal["correct", "attribute_error", "omitted", "unsupported", "contr
 ErrorKind = Literal["attribute_error", "omitted", "unsupported", "contradicted"]
 Attribute = Literal["finding", "certainty", "side", "zone", "region", "degree", "size", "change", "device_position"]
 """What is compared between matched findings; `finding` is its name."""
-
-FindingPlace = tuple[str | None, str | None]
-"""(side, zone): left, right, each (a plural: "at the bases") or None if not stated; a zone of the ontology or None."""
 
 
 class Finding(Record):
@@ -54,7 +51,7 @@ class Finding(Record):
 
     concept: str
     status: Status = "present"
-    places: tuple[FindingPlace, ...] = ()
+    places: tuple[Place, ...] = ()
     degree: tuple[NonNegativeInt, ...] = ()
     sizes: tuple[NonNegativeFloat, ...] = ()
     change: tuple[str, ...] = ()

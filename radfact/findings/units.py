@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from radfact.findings.records import TIERS, Finding, FindingPlace, Status, Tier
+from radfact.findings.records import TIERS, Finding, Status, Tier
 from radfact.findings.significance import Significance
+from radfact.reader.facts import Place
 from radfact.reader.ontology import Finding as Node
 from radfact.reader.ontology import Ontology
 from radfact.records import PatientContext
@@ -137,12 +138,12 @@ def _may_be_at_one_place(first: Finding, second: Finding, ontology: Ontology) ->
     return any(_overlap(a, b, ontology) for a in first.places for b in second.places)
 
 
-def is_covered(places: Sequence[FindingPlace], around: Sequence[FindingPlace], ontology: Ontology) -> bool:
+def is_covered(places: Sequence[Place], around: Sequence[Place], ontology: Ontology) -> bool:
     """Return whether every place of a finding lies at a place of another one, or one of both states none."""
     return not around or all(any(_overlap(a, b, ontology) for b in around) for a in places)
 
 
-def _overlap(first: FindingPlace, second: FindingPlace, ontology: Ontology) -> bool:
+def _overlap(first: Place, second: Place, ontology: Ontology) -> bool:
     sides = first[0] == second[0] or not {first[0], second[0]}.isdisjoint((None, "each"))
     return sides and overlapping_zones(first[1], second[1], ontology)
 

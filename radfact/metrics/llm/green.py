@@ -29,12 +29,10 @@ def count_scores(prefix: str) -> dict[str, Score]:
 
 def compute_counts(prefix: str, assessment: Assessment) -> dict[str, float]:
     """Return the values of `count_scores`."""
-    counts: dict[str, float] = {f"{prefix}_ec": 0, f"{prefix}_matched": assessment.matched.count}
-    for kind, errors in (("significant", assessment.significant), ("insignificant", assessment.insignificant)):
-        counts[f"{prefix}_{kind}"] = total(errors)
-        counts[f"{prefix}_ec"] += total(errors)
-        counts |= {f"{prefix}_{kind}_{letter}": category.count for letter, category in errors.items()}
-    return counts
+    kinds = (assessment.significant, assessment.insignificant)
+    totals = [total(errors) for errors in kinds]
+    by_category = [errors[letter].count for errors in kinds for letter in ERROR_CATEGORIES]
+    return dict(zip(count_scores(prefix), (sum(totals), *totals, *by_category, assessment.matched.count), strict=True))
 
 
 class Green(LLMMetric[Assessment]):
