@@ -138,14 +138,14 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 31417, "radfact/*": 1942, "radfact/cli": 2934, "radfact/findings": 1897,
-    "radfact/io": 1933, "radfact/judges": 2287, "radfact/llm": 2303, "radfact/meta": 3863, "radfact/metrics": 5498,
+    "radfact": 31159, "radfact/*": 1942, "radfact/cli": 2932, "radfact/findings": 1783,
+    "radfact/io": 1933, "radfact/judges": 2287, "radfact/llm": 2303, "radfact/meta": 3863, "radfact/metrics": 5356,
     "radfact/pages": 2244, "radfact/reader": 3800, "radfact/results": 1761, "radfact/statistics": 955,
     "radfact pages": 2669, "maira": 19651, "maira/*": 214, "maira/cli": 2088, "maira/evaluate": 564,
     "maira/generate": 1886, "maira/grounding": 514, "maira/judge": 1286, "maira/model": 2080, "maira/publish": 361,
     "maira/review": 3986, "maira/runtime": 346, "maira/train": 6326, "maira and data pages": 3901,
     "data": 6256, "data/*": 1959, "data/annotation": 711, "data/dicom": 776, "data/phantoms": 853, "data/sources": 1957,
-    "encoders": 396, "tests": 36216, "tests/radfact": 13037, "tests/maira": 13702, "tests/data": 2958,
+    "encoders": 396, "tests": 36214, "tests/radfact": 13037, "tests/maira": 13702, "tests/data": 2958,
     "tests/benchmarks": 2529,
 }
 # fmt: on

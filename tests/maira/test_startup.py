@@ -17,9 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 def run(folder: Path, command: str) -> str:
     """Run Python in a folder, with this project on the import path behind the folder; return its output."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    }
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, *command.split()]
     process = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert process.returncode == 0, process.stderr

@@ -370,7 +370,6 @@ def test_a_result_is_shown_as_one_line_and_as_a_table() -> None:
 
 
 def test_sentences_as_a_dataframe(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pandas")
     result = RadFact(Oracle(verbatim)).score([Pair("x", [located("a", LEFT)], texts("a", "b"))])
     frame = result.to_dataframe("sentences")
     assert frame["text"].tolist() == ["a", "a", "b"]
