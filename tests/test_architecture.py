@@ -145,7 +145,7 @@ MOST_LINES = {
     "maira/generate": 1886, "maira/grounding": 514, "maira/judge": 1286, "maira/model": 2080, "maira/publish": 361,
     "maira/review": 3986, "maira/runtime": 346, "maira/train": 6326, "maira and data pages": 3901,
     "data": 6256, "data/*": 1959, "data/annotation": 711, "data/dicom": 776, "data/phantoms": 853, "data/sources": 1957,
-    "encoders": 396, "tests": 36214, "tests/radfact": 13037, "tests/maira": 13702, "tests/data": 2958,
+    "encoders": 396, "tests": 36213, "tests/radfact": 13036, "tests/maira": 13702, "tests/data": 2958,
     "tests/benchmarks": 2529,
 }
 # fmt: on

@@ -220,17 +220,7 @@ def test_the_severity_of_a_kept_line_counts(compare: Compare) -> None:
     assert result["changes"]["all"]["no_change"]["n"] == 2
 
 
-@pytest.mark.parametrize(
-    ("setting", "table", "candidate", "reference"),
-    [
-        ("shuffled", 4, "[0] Lungs are clear. [1] Left", "Left effusion. Small. Lungs are clear."),
-        (
-            *("paraphrased", 7),
-            "[0] In other words: Lungs are clear. [1] In other words: Left effusion. Small. [2] In other",
-            "Lungs are clear. Left effusion. Small.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("setting", "table", "candidate", "reference"), RATINGS["settings"])
 def test_references_may_be_shuffled_and_candidates_paraphrased(
     setting: str, table: int, candidate: str, reference: str, compare: Compare
 ) -> None:
@@ -259,6 +249,15 @@ def test_categories_compared_with_expert_counts(tmp_path: Path, compare: Compare
     assert shares["a"] == {"precision": {"value": 0.5, "n": 2}, "recall": {"value": 1.0, "n": 1}}
     assert shares["b"]["recall"] == {"value": 0.0, "n": 1}
     assert "appendix D" in page
+    counts = list(product(("significant", "insignificant"), range(1, 7)))
+    columns = ["study", "report", "draft", "rater", "errors", *(f"{kind}_{'_abcdef'[at]}" for kind, at in counts)]
+    rows = []
+    for (study, (_, *texts)), rater in product(enumerate(reports), (0, 1)):
+        own = [int((study, category, rater, kind == "significant") in errors) for kind, category in counts]
+        rows.append([study, *texts, rater, sum(own), *own])
+    plain = write_table(tmp_path / "plain.csv", columns, rows)
+    names = ("--columns", "id=study,candidate=draft,reference=report")
+    assert compare(plain, "--layout", "plain", *names)[0]["categories"] == shares
 
 
 def test_a_report_without_a_response_is_excluded(compare: Compare, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ _TEXT_METRICS = ("bleu_1", "bleu_2", "bertscore", "rg_er", "radgraph_f1", "radcl
 @with_options
 def corrections(
     table: TableArgument,
-    rating: Annotated[RatingOptions, only("layout", "ids", layout="refisco-v1", better="lower")],
+    rating: Annotated[RatingOptions, only("layout", "ids", "columns", layout="refisco-v1", better="lower")],
     metrics: Annotated[MetricOptions, own.METRICS],
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,

@@ -92,7 +92,7 @@ def _read_plain(
     texts_only: bool,
 ) -> RatingSet:
     table = read_report_table(path, ("reference", "candidate"), cluster, columns, experts)
-    named = COUNTS if table.has_raters else ()
+    named = count_directions() if table.has_raters else {}
     is_rating = [name.startswith("expert") or ":" in name or name in named for name in table.columns]
     selected = list(experts) or list(compress(table.columns, is_rating))
     if texts_only:
