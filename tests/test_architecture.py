@@ -138,8 +138,8 @@ def test_light_modules_import_no_heavy_library(module: str) -> None:
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 31159, "radfact/*": 1942, "radfact/cli": 2932, "radfact/findings": 1783,
-    "radfact/io": 1933, "radfact/judges": 2287, "radfact/llm": 2303, "radfact/meta": 3863, "radfact/metrics": 5356,
+    "radfact": 31158, "radfact/*": 1942, "radfact/cli": 2932, "radfact/findings": 1783,
+    "radfact/io": 1933, "radfact/judges": 2287, "radfact/llm": 2303, "radfact/meta": 3862, "radfact/metrics": 5356,
     "radfact/pages": 2244, "radfact/reader": 3800, "radfact/results": 1761, "radfact/statistics": 955,
     "radfact pages": 2669, "maira": 19651, "maira/*": 214, "maira/cli": 2088, "maira/evaluate": 564,
     "maira/generate": 1886, "maira/grounding": 514, "maira/judge": 1286, "maira/model": 2080, "maira/publish": 361,

@@ -69,7 +69,7 @@ def corrections(
     Corrects reports with a model and the prompt of FineRadScore, as in the tables of the FineRadScore paper. For
     ReFiSco: the kind of correction of each line, the corrected text, the similarity to the reference before and after
     correction, and severities compared with those of the radiologists and, for candidates with several radiologists,
-    among them. For data sets with error counts (ReXVal, RadEval): precision and recall by category. For the
+    among them. For error counts by category (ReXVal, RadEval, --layout plain): precision and recall. For the
     correlation of scores with error counts, see 'radfact meta agreement --metrics fineradscore'.
     """
     ratings = read(table, rating)

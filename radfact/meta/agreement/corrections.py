@@ -17,7 +17,7 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.io.jsonl import write_jsonl
 from radfact.llm import ChatClient, ChatRequest
-from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, RatedReport, RatingSet
+from radfact.meta.datasets.ratings import COUNTS, SEVERITY_MAX, RatedReport, RatingSet, is_category_count
 from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
 from radfact.meta.scores import ScoreFunction
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
@@ -141,7 +141,7 @@ def evaluate_corrections(
     corrected: Sequence[CorrectedReport], ratings: RatingSet, score: ScoreFunction, folder: Path
 ) -> CorrectionResult:
     """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
-    result = CorrectionResult(categories=_categories(corrected, ratings))
+    result = CorrectionResult(categories=_categories(corrected, ratings) if has_categories(ratings) else {})
     reports = [report for report in corrected if report.expert is not None]
     if not reports:
         return result
@@ -186,9 +186,8 @@ def has_categories(ratings: RatingSet) -> bool:
 
 def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[str, dict[str, Mean]]:
     """Return whether a report has any error of a category, compared with the mean count of experts, rounded half up."""
-    if not has_categories(ratings):
-        return {}
-    known = [report for report in reports if not math.isnan(report.rated.mean("errors"))]
+    counts = [*filter(is_category_count, ratings.better)]
+    known = [report for report in reports if not math.isnan(sum(map(report.rated.mean, counts)))]
     shares = {}
     for letter in CATEGORY_NAMES:
         cases = []
