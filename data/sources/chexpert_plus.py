@@ -1,16 +1,15 @@
 """CheXpert Plus (Chambon et al. 2024): 223,462 radiographs of 187,711 studies, with reports in one table.
 
-Source: https://arxiv.org/abs/2405.19538, https://github.com/Stanford-AIMI/chexpert-plus, and public readers of the
-table; the release itself was not available.
-
-Inferred, not verified: what docs/prepare.md lists, and that `section_accession_number` does not identify a study. In
-some rows one section has the text of another, such as an impression in section_findings.
+The release itself was not available: the source is https://arxiv.org/abs/2405.19538,
+https://github.com/Stanford-AIMI/chexpert-plus, and public readers of the table. Inferred, not verified: what
+docs/prepare.md lists, and that `section_accession_number` does not identify a study. In some rows one section has the
+text of another, such as an impression in section_findings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from maira.data.archive import Archive
@@ -18,6 +17,7 @@ from maira.data.sources.table_records import Layout, TableRecord, find_table, fi
 from radfact.errors import describe
 
 _IMAGE, _VIEW, _PATIENT, _ORDER = "path_to_image", "frontal_lateral", "deid_patient_id", "patient_report_date_order"
+_SUFFIXES = (".dcm", ".png", ".jpg")
 _STUDY = re.compile(r"(?:.*/)?(patient\d+)/(study\d+)/[^/]+", re.ASCII)
 
 
@@ -36,11 +36,6 @@ def _study(record: TableRecord, paths: Sequence[str]) -> str:
     return f"{match[1]}_{match[2]}"
 
 
-def _files(path: str) -> Iterator[str]:
-    for suffix in (".dcm", ".png", ".jpg"):
-        yield str(PurePosixPath(path).with_suffix(suffix))
-
-
 _LAYOUT = Layout(
     source="chexpert-plus",
     images=_IMAGE,
@@ -54,7 +49,7 @@ _LAYOUT = Layout(
     study=_study,
     view=lambda record, _index, _path: (record.text(_VIEW), _VIEW),
     split=lambda record: record.require("split"),
-    find=first_file(_files),
+    find=first_file(lambda path: [str(PurePosixPath(path).with_suffix(suffix)) for suffix in _SUFFIXES]),
     patient=_PATIENT,
     order=lambda record: record.order(_ORDER),
 )

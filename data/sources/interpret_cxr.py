@@ -1,16 +1,14 @@
 """interpret-cxr, the data of the shared task RRG24: studies of CheXpert, MIMIC-CXR, PadChest, BIMCV-COVID19 and OpenI.
 
-Source: https://stanford-aimi.github.io/RRG24 (columns, splits),
-https://huggingface.co/datasets/StanfordAIMI/rrg24-shared-task-bionlp, and public readers of the tables; the data itself
-was not available.
-
-Inferred, not verified: names of images (view1_frontal, vp-pa), and that they are unique where a table of views is used.
+The data itself was not available: the source is https://stanford-aimi.github.io/RRG24 (columns, splits),
+https://huggingface.co/datasets/StanfordAIMI/rrg24-shared-task-bionlp, and public readers of the tables. Inferred, not
+verified: names of images (view1_frontal, vp-pa), and that they are unique where a table of views is used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from maira.data.archive import Archive, radiograph_below
@@ -49,7 +47,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path]
         source="interpret-cxr",
         images=_IMAGES,
         sections={"findings": ("findings",), "impression": ("impression",)},
-        study=_study,
+        study=lambda _record, paths: radiograph_below(Path(), Path(paths[0]), "frontal").key,
         view=view,
         split=_split,
         find=first_file(_files),
@@ -63,8 +61,7 @@ def _read_views(table: Path) -> Iterator[tuple[str, str]]:
     record = None
     for record in table_records(table):
         record.value("")  # refuses an item that is no object
-        names = next((names for names in _VIEW_COLUMNS if record.cells.keys() >= set(names)), None)
-        if names is None:
+        if (names := next((names for names in _VIEW_COLUMNS if record.cells.keys() >= set(names)), None)) is None:
             pairs = "; ".join(" and ".join(names) for names in _VIEW_COLUMNS)
             message = f"expected the columns {pairs}, found {list_columns(list(record.cells))}"
             raise InputError(message, code=ErrorCode.MISSING_FIELD, file=table, line=1)
@@ -78,10 +75,6 @@ def _read_views(table: Path) -> Iterator[tuple[str, str]]:
 def _key(name: str) -> str:
     """Return the key that all file names of an image share: that of OpenI, or the name without suffix."""
     return radiograph_key(name) or name.partition(".")[0]
-
-
-def _study(_record: TableRecord, paths: Sequence[str]) -> str:
-    return radiograph_below(Path(), Path(paths[0]), "frontal").key
 
 
 def _split(record: TableRecord) -> str | None:

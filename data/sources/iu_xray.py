@@ -18,9 +18,6 @@ from radfact.errors import ErrorCode, InputError, describe_choice
 
 _VIEWS = "indiana_projections.csv"
 _REPORTS = "NLMCXR_reports.tgz"
-_FOLDERS = ("ecgen-radiology", "NLMCXR_reports/ecgen-radiology", ".")
-# Folder of the PNGs in the release; missing radiographs are expected there.
-_IMAGES = "NLMCXR_png"
 
 # A radiograph has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm
 # in that of DICOMs, and 1_IM-0001-3001.dcm.png in the table of views and the copies that go with it. Only for study 1,
@@ -31,13 +28,10 @@ _RADIOGRAPH = re.compile(r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d
 def read_iu_xray(root: Path) -> Archive:
     """Read IU-Xray. Every study is in the split "test" (MAIRA-2, appendix B.1), and no study has a patient.
 
-    De-identified words ("XXXX") become "___", as in MIMIC-CXR. The technique is the caption of the images, which is
-    the same for all images of a study. Four of the 7,470 radiographs have no view in `indiana_projections.csv` and are
-    listed as failures.
-
     The folder has the reports (`NLMCXR_reports.tgz`, or its `ecgen-radiology/*.xml`), `indiana_projections.csv`, and
     anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm`, or copies named as in the table. DICOM is preferred over
-    PNG, then the first folder by name. Missing images are reported by the conversion.
+    PNG, then the first folder by name. The technique is the caption of the images, which is the same for all images of
+    a study. Four of the 7,470 radiographs have no view in the table and are listed.
     """
     views, failures = _read_views(root)
     files = _files(root)
@@ -54,12 +48,10 @@ def read_iu_xray(root: Path) -> Archive:
 
 def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of every XML report."""
-    for folder in (root / name for name in _FOLDERS):
-        paths = sorted(folder.glob("*.xml"))
-        for path in paths:
-            yield path.name, path.read_bytes()
-        if paths:
-            return
+    folders = ("ecgen-radiology", "NLMCXR_reports/ecgen-radiology", ".")
+    if paths := next(filter(None, (sorted((root / name).glob("*.xml")) for name in folders)), None):
+        yield from ((path.name, path.read_bytes()) for path in paths)
+        return
     packed = root / _REPORTS
     if not packed.is_file():
         message = f"no reports: expected {_REPORTS} or ecgen-radiology/*.xml"
@@ -97,9 +89,9 @@ def _files(root: Path) -> dict[str, Path]:
     for folder, below, names in os.walk(root, followlinks=True):
         below.sort()
         for path in (Path(folder, name) for name in sorted(names) if name.endswith((".dcm", ".png"))):
-            if (key := radiograph_key(path.name)) is None:
-                continue
-            if key not in files or (path.suffix == ".dcm" and files[key].suffix != ".dcm"):
+            key = radiograph_key(path.name)
+            # By suffix, .dcm is before .png.
+            if key is not None and (key not in files or path.suffix < files[key].suffix):
                 files[key] = path
     return files
 
@@ -124,12 +116,11 @@ def _study(
     radiographs = []
     for image in report.iter("parentImage"):
         name = image.get("id") or ""
-        key = radiograph_key(name) or ""
-        if (view := views.get(key)) is None:
+        if (view := views.get(key := radiograph_key(name) or "")) is None:
             failures.append(read_failure(name or study_id, f"no view in {_VIEWS}"))
-            continue
-        path = files.get(key, root / _IMAGES / f"{name}.png")
-        radiographs.append(Radiograph(key=name, path=path, view=view))
+        else:
+            # Missing radiographs are expected in the folder of the PNGs in the release.
+            radiographs.append(Radiograph(name, files.get(key, root / "NLMCXR_png" / f"{name}.png"), view))
     return int(number[1]), ArchiveStudy(
         study_id=study_id,
         radiographs=tuple(radiographs),

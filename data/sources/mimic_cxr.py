@@ -1,16 +1,15 @@
 """MIMIC-CXR as DICOM (mimic-cxr) or JPEG (mimic-cxr-jpg): studies with time, reports and split.
 
-The layouts are those of the PhysioNet pages (mimic-cxr 2.0.0 and 2.1.0, mimic-cxr-jpg 2.0.0 and 2.1.0) and of public
-readers; credentialed files were not available.
+The layouts are those of the PhysioNet pages (2.0.0 and 2.1.0 of both releases) and of public readers; credentialed
+files were not available.
 
     mimic-cxr      files/p10/p10000032/s50414267/<dicom_id>.dcm
                    mimic-cxr-reports.zip, which contains files/p10/p10000032/s50414267.txt
     mimic-cxr-jpg  files/p10/p10000032/s50414267/<dicom_id>.jpg
                    mimic-cxr-2.0.0-metadata.csv.gz, mimic-cxr-2.0.0-split.csv.gz (same names in 2.1.0)
 
-The DICOM release has neither the table of views and times nor the split, the JPEG release has no reports. The labels
-that CheXpert and NegBio extracted from the reports are not read: a `Label` does not come from reading the report. The
-metadata table lists every image, so cxr-record-list.csv.gz is not needed.
+The DICOM release has neither the table of views and times nor the split, the JPEG release has no reports. The metadata
+table lists every image, so cxr-record-list.csv.gz is not needed. Labels, extracted from the reports, are not read.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,16 +45,12 @@ def read_mimic_cxr(
 ) -> Archive:
     """Read MIMIC-CXR.
 
-    Sections are those of `split_sections`: findings, indication, technique and comparison under their own headings
-    (MAIRA-2, appendix B.1, following Johnson et al.). A report with only an impression, or a paragraph without heading,
-    has no findings; a heading HISTORY or CLINICAL INFORMATION is not an indication. The latter is inferred from
-    MAIRA-2, figures E.12 and E.14, where studies of MIMIC-CXR have the indication "n/a".
-
-    The prior report of a later study is the whole report without the preliminary reading: MAIRA-2 mentions the full
-    report, and figures E.12 to E.14 show indication, comparison, findings and impression of a prior. Keeping the
-    original headings is our choice.
-
-    The time of a study is StudyDate and StudyTime, the earliest if its images differ.
+    Sections are those of `split_sections` under their own headings (MAIRA-2, appendix B.1, following Johnson et al.). A
+    report with only an impression, or a paragraph without heading, has no findings; a heading HISTORY or CLINICAL
+    INFORMATION is not an indication, which is inferred from MAIRA-2, figures E.12 and E.14, where studies of MIMIC-CXR
+    have the indication "n/a". The prior report of a later study is the whole report without the preliminary reading:
+    MAIRA-2 mentions the full report, and figures E.12 to E.14 show indication, comparison, findings and impression of a
+    prior. Keeping the original headings is our choice. The time of a study is the earliest StudyDate and StudyTime.
 
     `metadata` is a folder with the files missing in `root`: tables of mimic-cxr-jpg for the DICOM release, reports of
     mimic-cxr (zip or unpacked) for the JPEG release. With `ms_cxr`, patients of MS-CXR are held out of training.
@@ -64,9 +60,10 @@ def read_mimic_cxr(
     if not files.is_dir():
         message = "no folder 'files'; give the folder of the release, which contains 'files'"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    splits = _read_splits(_find_table(folders, "split"))
+    find_here = partial(find_table, folders, hint="of mimic-cxr-jpg here or in --metadata")
+    splits = _read_splits(find_here("mimic-cxr-2.0.0-split.csv"))
     missing: dict[str, set[str]] = {}
-    records = _present_records(_find_table(folders, "metadata"), files, missing)
+    records = _present_records(find_here("mimic-cxr-2.0.0-metadata.csv"), files, missing)
 
     def find(record: TableRecord, _folder: Path, image: str, view: View) -> Radiograph:
         folder = files / _patient_folder(record.require("subject_id")) / f"s{record.require('study_id')}"
@@ -78,6 +75,7 @@ def read_mimic_cxr(
         study=lambda record, _paths: record.require("study_id"),
         view=_view,
         find=find,
+        split=lambda record: splits.get(record.require("study_id")),
         patient="subject_id",
         order=_time,
     )
@@ -97,21 +95,16 @@ def read_mimic_cxr(
                 count += 1
             except InputError as error:
                 failures.append(read_failure(name, str(error)))
-            if study.study_id not in splits:
+            if study.split is None:
                 failures.append(read_failure(study.study_id, "not in the table of splits; the study has no split"))
             parts = split_sections(text)
             sections: dict[str, Any] = {name: parts.get(name) for name in _SECTIONS}
-            split = splits.get(study.study_id)
-            studies.append(replace(study, report=parts.get("text"), split=split, **sections))
+            studies.append(replace(study, report=parts.get("text"), **sections))
     if studies and not count:
         message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     archive = replace(archive, studies=studies)
     return archive if ms_cxr is None else hold_out(archive, ms_cxr)
-
-
-def _find_table(folders: Sequence[Path], name: str) -> Path:
-    return find_table(folders, f"mimic-cxr-2.0.0-{name}.csv", hint="of mimic-cxr-jpg here or in --metadata")
 
 
 def _read_splits(path: Path) -> dict[str, str]:
@@ -154,10 +147,8 @@ def _patient_folder(patient: str) -> str:
 
 def _view(record: TableRecord, _index: int, _path: str) -> tuple[str | None, str]:
     """Return ViewPosition, or else the meaning of the DICOM view code."""
-    for column in ("ViewPosition", "ViewCodeSequence_CodeMeaning"):
-        if (name := record.text(column)) is not None:
-            return name, column
-    return None, "ViewPosition"
+    names = ((record.text(column), column) for column in ("ViewPosition", "ViewCodeSequence_CodeMeaning"))
+    return next((named for named in names if named[0] is not None), (None, "ViewPosition"))
 
 
 def _time(record: TableRecord) -> datetime | None:
@@ -176,9 +167,7 @@ def _time(record: TableRecord) -> datetime | None:
 
 def _reports(folders: Sequence[Path], stack: ExitStack) -> Iterator[Path | zipfile.Path]:
     """Yield the places with the folder `files` of reports, first zip files, then folders."""
-    for path in (folder / "mimic-cxr-reports.zip" for folder in folders):
-        if not path.is_file():
-            continue
+    for path in (path for folder in folders if (path := folder / "mimic-cxr-reports.zip").is_file()):
         try:
             archive = stack.enter_context(zipfile.ZipFile(path))
         except (zipfile.BadZipFile, OSError) as error:

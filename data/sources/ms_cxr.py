@@ -1,9 +1,8 @@
 """MS-CXR: phrases of MIMIC-CXR's reports with their boxes on a frontal image (Boecking et al. 2022).
 
-The layout follows the release's PhysioNet page, its script that converts the JSON to CSV, and public readers. Release
-0.1 has `MS_CXR_Local_Alignment_v1.0.0.{json,csv}`, release 1.1.0 has `MS_CXR_Local_Alignment_v1.1.0.{json,csv}` with a
-split by patient (train, val, test). Both list one box per row, in pixels of the original image: a phrase with several
-boxes has several rows. In the JSON, the split is read from the annotation or the image.
+The layout follows the release's PhysioNet page, its script that converts the JSON to CSV, and public readers. The
+files of release 0.1 have the version 1.0.0, those of 1.1.0 have a split by patient (train, val, test; in the JSON, of
+the annotation or the image). Both list one box per row, in pixels of the original image.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from maira.data.study import Label
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.records import Box, Id, Row, Sentence, Text, validate_model
-
-SOURCE = "ms-cxr"
 
 _NAME = re.compile(r"MS_CXR_Local_Alignment_v(\d+)\.(\d+)\.(\d+)\.(csv|json)")
 # files/p10/p10233088/s54276838/<dicom_id>.jpg
@@ -51,8 +48,8 @@ class _Box(Row):
 class _JsonImage(Row):
     id: Id
     path: str
-    width: _Side
-    height: _Side
+    image_width: _Side = Field(alias="width")
+    image_height: _Side = Field(alias="height")
     file_name: str | None = None
     split: str | None = None
 
@@ -91,8 +88,8 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
 
     Boxes refer to an image, so a study here is an image and not a study of MIMIC-CXR; its `study_id` is the `dicom_id`.
     It has no lateral, prior or sections, since phrase grounding uses none (MAIRA-2, table B.1). A phrase is one (image,
-    category, text) with all its boxes; a category is a label of the image. `root` is the folder of the release, of
-    which the latest version is read, CSV before JSON, or its file.
+    category, text) with all its boxes; a category is a label of the image. `root` is the file, or the folder of the
+    release, of which the latest version is read, CSV before JSON.
     """
     path = _annotations(root)
     failures: list[Failure] = []
@@ -112,32 +109,31 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
         labels = tuple(Label(kind=category, boxes=tuple(boxes)) for category, boxes in boxes_of.items())
         study = ArchiveStudy(dicom_id, image.patient_id, phrases=phrases, labels=labels, split=image.split)
         studies.append(replace(study, radiographs=(Radiograph(dicom_id, file, "frontal"),)))
-    return Archive(SOURCE, studies, failures)
+    return Archive("ms-cxr", studies, failures)
 
 
 def hold_out(archive: Archive, root: Path) -> Archive:
     """Remove the training studies of patients in MS-CXR's test and validation folds from MIMIC-CXR.
 
-    MAIRA-2 (appendix B.1) does not train on studies in MS-CXR's test and validation folds and otherwise follows the
-    official MIMIC-CXR split. Both splits are by patient, so all training studies of such a patient are skipped and
-    listed. Official test and validation studies stay, also those of patients in MS-CXR's training fold.
+    MAIRA-2 (appendix B.1) does not train on these folds and otherwise follows the official split. Both splits are by
+    patient, so all training studies of such a patient are skipped and listed. Studies of the official test and
+    validation splits stay, also those of patients in MS-CXR's training fold.
     """
     path = _annotations(root)
     annotated = _read_images(path, []).values()
     if all(image.split is None for image in annotated):
         message = "no split; use MS-CXR from release 1.1.0 on"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, field="split")
-    folds = {image.patient_id: image.split for image in annotated if image.split in ("validate", "test")}
-    studies: list[ArchiveStudy] = []
-    failures = list(archive.failures)
-    for study in archive.studies:
-        fold = None if study.patient_id is None else folds.get(study.patient_id)
-        if study.split == "train" and fold is not None:
-            reason = f"held out of training: its patient is in MS-CXR's {fold} fold"
-            failures.append(Failure(source=study.study_id, stage="select", reason=reason))
-        else:
-            studies.append(study)
-    return replace(archive, studies=studies, failures=failures)
+    folds: dict[str | None, str | None] = {i.patient_id: i.split for i in annotated if i.split in ("validate", "test")}
+    held_out = {
+        s.study_id: folds[s.patient_id] for s in archive.studies if s.split == "train" and s.patient_id in folds
+    }
+    skipped = [
+        Failure(source=name, stage="select", reason=f"held out of training: its patient is in MS-CXR's {fold} fold")
+        for name, fold in held_out.items()
+    ]
+    studies = [study for study in archive.studies if study.study_id not in held_out]
+    return replace(archive, studies=studies, failures=[*archive.failures, *skipped])
 
 
 def _annotations(root: Path) -> Path:
@@ -187,14 +183,6 @@ def _json_records(path: Path) -> Iterator[TableRecord]:
             if (key := getattr(annotation, column)) not in known:
                 raise record.error(column, f"no such entry, {key}", ErrorCode.MISMATCH)
         image = images[annotation.image_id]
-        cells = {
-            "dicom_id": Path(image.file_name or image.path).stem,
-            "category_name": names[annotation.category_id],
-            "label_text": annotation.label_text,
-            "path": image.path,
-            "image_width": image.width,
-            "image_height": image.height,
-            "split": annotation.split or image.split,
-            **dict(zip("xywh", annotation.bbox, strict=True)),
-        }
-        yield replace(record, cells=cells)
+        cells = image.model_dump() | annotation.model_dump() | dict(zip("xywh", annotation.bbox, strict=True))
+        cells |= {"dicom_id": Path(image.file_name or image.path).stem, "category_name": names[annotation.category_id]}
+        yield replace(record, cells=cells | {"split": annotation.split or image.split})

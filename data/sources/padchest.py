@@ -1,17 +1,12 @@
 """PadChest (Bustos et al. 2020): 160,868 radiographs of 67,000 patients in one table, with reports in Spanish.
 
-Layout of the release:
-
     PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv[.gz]
     0/ ... 54/          16-bit PNGs, <ImageID> in the folder <ImageDir>; or as it is downloaded,
     0.zip ... 54.zip    the same, read without being unpacked
 
 Columns and known missing, empty or truncated radiographs follow public readers of the release. Members of zip files
-are identified by the last part of their names, since their paths are not documented. A missing radiograph is listed
-here, one that cannot be decoded is listed by the conversion.
-
-The Labels of the table are not read: all come from the reports (27 % by physicians, the others by a network), and a
-`Label` does not come from reading the report.
+are identified by the last part of their names, since their paths are not documented. The Labels of the table are not
+read: all come from the reports (27 % by physicians, the others by a network).
 """
 
 from __future__ import annotations
@@ -58,16 +53,14 @@ def read_padchest(
     """Read PadChest.
 
     English findings come from the Interpret-CXR collection (RRG24), as in MAIRA-2 (appendix B.1); without them and
-    without `language="es"`, no study has findings. The prior report of a later study consists of findings and
-    impression. Spanish reports have no sections and are used as findings.
-
-    Images listed as MONOCHROME1 are inverted: they are assumed to contain the stored values of the DICOM files, as in
-    public readers. This was not verified on the radiographs.
+    without `language="es"`, no study has findings. Spanish reports have no sections and are used as findings. Images
+    listed as MONOCHROME1 are inverted: they are assumed to contain the stored values of the DICOM files, as in public
+    readers. This was not verified on the radiographs.
 
     `reports` are English reports: CSV (also `.gz`) or JSON Lines, with the columns `findings`, `impression`, and
     `StudyID`, `ImageID` or `images_path`; rows of another `source` are skipped. (The collection's Parquet files contain
-    the images too: save their text columns.) `splits` is a CSV table with the column `split` and `PatientID`, `StudyID`
-    or `ImageID`: PadChest-GR's `master_table.csv`, or the official splits released with it. All studies of a listed
+    the images too: save their text columns.) `splits` is a table with the column `split` and `PatientID`, `StudyID` or
+    `ImageID`: PadChest-GR's `master_table.csv`, or the official splits released with it. All studies of a listed
     patient are in that patient's split; the others have no split.
     """
     if language == "es" and reports is not None:
@@ -76,7 +69,7 @@ def read_padchest(
     table = find_table([root], f"{_NAME}_01.02.19.csv", f"{_NAME}.csv")
     # Other folders below the root may hold copies, of another size or already prepared.
     folders = {folder for record in table_records(table) if (folder := record.text("ImageDir"))}
-    places, missing = find_images(root, _NAME, folders), defaultdict[str, list[str]](list)
+    images, missing = find_images(root, _NAME, folders), defaultdict[str, list[str]](list)
     study_of: dict[str, str] = {}
     children: set[str] = set()
 
@@ -88,10 +81,11 @@ def read_padchest(
         return name
 
     def find(record: TableRecord, _folder: Path, image: str, view: View) -> Radiograph | None:
-        if (radiograph := find_radiograph(image, places, view)) is None:
+        if image not in images:
             missing[record.text("ImageDir") or ""].append(image)
             return None
-        return replace(radiograph, is_inverted=record.text("PhotometricInterpretation_DICOM") == "MONOCHROME1")
+        is_inverted = record.text("PhotometricInterpretation_DICOM") == "MONOCHROME1"
+        return replace(images[image], view=view, is_inverted=is_inverted)
 
     layout = Layout(
         source="padchest",
@@ -124,14 +118,14 @@ def read_padchest(
     return replace(archive, studies=studies)
 
 
-def find_images(root: Path, ignored: str, folders: Collection[str] | None = None) -> dict[str, tuple[Path, str | None]]:
-    """Return PNG files below a folder by name: path, or the path of a zip file and the name of the member in it.
+def find_images(root: Path, ignored: str, folders: Collection[str] | None = None) -> dict[str, Radiograph]:
+    """Return the PNG files below a folder by name, as frontal radiographs.
 
     The first unpacked file is preferred, then the first in a zip file. `ignored` is the beginning of the names of zip
     files that contain no images. With `folders`, only these and their zip files are searched, and the root itself. The
     PNG files of a preparation are no originals.
     """
-    places: dict[str, tuple[Path, str | None]] = {}
+    images: dict[str, Radiograph] = {}
     parts: list[Path] = []
     # Listed at once: testing 160,868 files one by one takes minutes on a network disk.
     for folder, below, names in os.walk(root, followlinks=True):
@@ -144,24 +138,19 @@ def find_images(root: Path, ignored: str, folders: Collection[str] | None = None
             names = [name for name in names if not name.endswith(".zip") or name.removesuffix(".zip") in folders]
         for path in (Path(folder, name) for name in sorted(names)):
             if path.suffix == ".png":
-                if places.get(path.name, (path, ""))[1] is not None:
-                    places[path.name] = (path, None)
+                if path.name not in images or images[path.name].member is not None:
+                    images[path.name] = Radiograph(path.stem, path, "frontal")
             elif path.suffix == ".zip" and not path.name.startswith(ignored):
                 for member in _png_members(path):
-                    places.setdefault(member.rpartition("/")[2], (path, member))
+                    name = member.rpartition("/")[2]
+                    images.setdefault(name, Radiograph(name.removesuffix(".png"), path, "frontal", member))
             elif path.name.endswith(".zip.001"):
                 parts.append(path)
-    if parts and not places:
+    if parts and not images:
         name = parts[0].name.removesuffix(".001")
         message = f"first part of a split zip file; join the parts: cat {name}.* > {name}"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=parts[0])
-    return places
-
-
-def find_radiograph(image: str, places: Mapping[str, tuple[Path, str | None]], view: View) -> Radiograph | None:
-    """Return the radiograph of an image; None if `find_images` did not find it."""
-    path, member = places.get(image, (None, None))
-    return None if path is None else Radiograph(image.removesuffix(".png"), path, view, member)
+    return images
 
 
 def _missing_images(root: Path, missing: Mapping[str, list[str]]) -> Iterator[Failure]:

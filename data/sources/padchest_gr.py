@@ -13,23 +13,22 @@ Layout of the release, according to public readers:
     PadChest_GR_progression_prior_studies/
         1,446 frontal radiographs of previous studies
 
-Images are found by name anywhere below the root. Unpacked images are preferred over zip files, then the first folder
-by name. Inferred, not verified: the words for a side among `locations` ("left", "right", "bilateral", in PadChest "loc
-left"), and that `boxes` are the reference if a second reader drew `extra_boxes`.
+Images are found by name anywhere below the root. Inferred, not verified: the words for a side among `locations`
+("left", "right", "bilateral", in PadChest "loc left"), and that `boxes` are the reference if a second reader drew
+`extra_boxes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from maira.data.archive import Archive, ArchiveStudy, Radiograph, prose, read_failure
+from maira.data.archive import Archive, ArchiveStudy, prose, read_failure
 from maira.data.manifest import Failure
-from maira.data.sources.padchest import Language, find_images, find_radiograph, read_padchest
+from maira.data.sources.padchest import Language, find_images, read_padchest
 from maira.data.sources.table_records import find_table, join_sections, parse_date, table_records
 from maira.data.study import Label, Side
 from radfact.errors import ErrorCode, InputError
@@ -76,7 +75,7 @@ def read_padchest_gr(
     entries = read_json(root / _REPORTS)
     if not isinstance(entries, list):
         raise InputError(f"expected a list of studies, found {type(entries).__name__}", file=root / _REPORTS)
-    places = find_images(root, _TABLE)
+    images = find_images(root, _TABLE)
     full_archive = read_padchest(padchest, reports=reports, language=language, pediatric=True) if padchest else None
     full_studies = {study.study_id: study for study in full_archive.studies} if full_archive else {}
     failures: list[Failure] = []
@@ -94,20 +93,19 @@ def read_padchest_gr(
             name = value.get("StudyID") if isinstance(value, dict) else None
             failures.append(read_failure(str(name or f"{_REPORTS}[{index}]"), str(error)))
             continue
-        frontals = _frontals(entry.image, places)
+        frontals = [images[entry.image]] if entry.image in images else []
         if not frontals:
             failures.append(read_failure(entry.image, "no such image below the folder"))
-        full_study = full_studies.get(entry.study)
-        laterals = [image for image in (full_study.radiographs if full_study else ()) if image.view == "lateral"]
+        laterals = [image for image in full_studies.get(entry.study, study).radiographs if image.view == "lateral"]
         grounded[entry.study] = replace(study, radiographs=(*frontals, *laterals))
         prior = full_studies.get(str(entry.previous_study))
         if prior is not None and prior.report is not None:
-            images = _frontals(str(entry.previous_image), places)
-            images = images or tuple(image for image in prior.radiographs if image.view == "frontal")
+            image = images.get(str(entry.previous_image))
+            frontals = [image] if image else [image for image in prior.radiographs if image.view == "frontal"]
             # A study that serves as a prior only, just before its successor.
             earlier = None if study.timestamp is None else (study.timestamp[0], 0)
             moved = replace(prior, patient_id=study.patient_id, timestamp=earlier, split=study.split)
-            prior = replace(moved, radiographs=images, findings=None, is_prior_only=True)
+            prior = replace(moved, radiographs=tuple(frontals), findings=None, is_prior_only=True)
             previous.setdefault(prior.study_id, prior)
     if grounded and not any(image.view == "frontal" for study in grounded.values() for image in study.radiographs):
         message = "expected images of the studies below this folder, found none"
@@ -131,11 +129,6 @@ def _read_metadata(table: Path) -> dict[str, ArchiveStudy]:
     return studies
 
 
-def _frontals(image: str, places: Mapping[str, tuple[Path, str | None]]) -> tuple[Radiograph, ...]:
-    radiograph = find_radiograph(image, places, "frontal")
-    return () if radiograph is None else (radiograph,)
-
-
 def _add_report(study: ArchiveStudy, entry: _Entry, language: Language) -> ArchiveStudy:
     sentences: list[Sentence] = []
     labels: list[Label] = []
@@ -145,12 +138,8 @@ def _add_report(study: ArchiveStudy, entry: _Entry, language: Language) -> Archi
             field = f"findings[{number}].sentence_{language}"
             raise InputError("expected text in this language, found none", field=field)
         clipped = [[min(max(corner, 0), 1) for corner in corners] for corners in finding.boxes or ()]
-        boxes = tuple(
-            validate_model(
-                Box, dict(zip(Box.model_fields, corners, strict=True)), field=f"findings[{number}].boxes[{i}]"
-            )
-            for i, corners in enumerate(clipped)
-        )
+        named = [dict(zip(Box.model_fields, corners, strict=True)) for corners in clipped]
+        boxes = tuple(validate_model(Box, box, field=f"findings[{number}].boxes[{i}]") for i, box in enumerate(named))
         sentences.append(Sentence(text=text, boxes=boxes))
         if finding.abnormal:
             kinds = finding.labels or []

@@ -1,15 +1,13 @@
 """ReXGradient-160K (Zhang et al. 2025): 273,004 radiographs of 160,000 studies of 109,487 patients, with reports.
 
-The tables `*_metadata.csv` have no image paths and are not read.
-
-Source: https://arxiv.org/abs/2505.00228, https://huggingface.co/datasets/rajpurkarlab/ReXGradient-160K, and public
-readers of the files; the release itself was not available.
-
-Inferred, not verified: the names of views. UNKNOWN, a tenth of the images, is listed instead of guessed.
+The tables `*_metadata.csv` have no image paths and are not read. The release itself was not available: the source is
+https://arxiv.org/abs/2505.00228, https://huggingface.co/datasets/rajpurkarlab/ReXGradient-160K, and public readers of
+the files. Inferred, not verified: the names of views. UNKNOWN, a tenth of the images, is listed instead of guessed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,17 +18,12 @@ from radfact.io.jsonl import read_json
 
 _METADATA = "_metadata_view_position.json"
 _IMAGES, _VIEWS = "ImagePath", "ImageViewPosition"
-_FOLDER = "deid_png/"
 
 
 def read_rexgradient(root: Path, images: Path | None = None) -> Archive:
     """Read the splits of ReXGradient-160K whose metadata is present."""
-    files = [
-        file
-        for split in ("train", "valid", "test")
-        for file in (root / "metadata" / f"{split}{_METADATA}", root / f"{split}{_METADATA}")
-        if file.is_file()
-    ]
+    names = [f"{split}{_METADATA}" for split in ("train", "valid", "test")]
+    files = [file for name in names for file in (root / "metadata" / name, root / name) if file.is_file()]
     if not files:
         message = f"expected metadata/{{train,valid,test}}{_METADATA} in this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
@@ -55,22 +48,15 @@ def _view(record: TableRecord, index: int, _path: str) -> tuple[str | None, str]
     return views[index], f"{_VIEWS}[{index}]"
 
 
-def _files(path: str) -> Iterator[str]:
-    while path.startswith("../"):
-        path = path[3:]
-    yield path
-    yield path.removeprefix(_FOLDER)
+def _files(path: str) -> tuple[str, str]:
+    below = re.sub(r"^(\.\./)+", "", path)
+    return below, below.removeprefix("deid_png/")
 
 
 _LAYOUT = Layout(
     source="rexgradient",
     images=_IMAGES,
-    sections={
-        "findings": ("Findings",),
-        "impression": ("Impression",),
-        "indication": ("Indication",),
-        "comparison": ("Comparison",),
-    },
+    sections={name: (name.title(),) for name in ("findings", "impression", "indication", "comparison")},
     study=lambda record, _paths: record.key,
     view=_view,
     split=lambda record: record.file.name.partition("_")[0],

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,32 +34,24 @@ _TEXT = r"""(?:'[^']*'|"[^"]*")"""
 _LIST = re.compile(rf"\[\s*(?:{_TEXT}(?:[\s,]+{_TEXT})*\s*,?)?\s*\]")
 
 
-def parse_number(value: str) -> int | None:
+def parse_number(value: str | None, digits: str = "+") -> int | None:
     """Return a natural number; pandas writes "3.0" if values are missing."""
-    match = re.fullmatch(r"(\d+)(\.0)?", value, re.ASCII)
+    match = re.fullmatch(rf"(\d{digits})(\.0)?", value or "", re.ASCII)
     return int(match[1]) if match else None
 
 
-def parse_date(value: str | None) -> int | None:
-    """Return a date yyyymmdd as a number."""
-    return parse_number(value) if value is not None and len(value.partition(".")[0]) == 8 else None
+parse_date = partial(parse_number, digits="{8}")
+"""Return a date yyyymmdd as a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """A row of a table, or an object of a JSON file.
-
-    Attributes:
-        file: the file.
-        cells: values by column. A damaged JSON file can have another value in place of an object.
-        line: line on which the row begins; None for an object of a JSON file.
-        key: path of the object in its JSON file; "" for a row.
-    """
+    """A row of a table, or an object of a JSON file, for which a damaged file can have another value."""
 
     file: Path
-    cells: Mapping[str, Any]
-    line: int | None = None
-    key: str = ""
+    cells: Mapping[str, Any]  # by column
+    line: int | None = None  # on which the row begins; None for an object of a JSON file
+    key: str = ""  # path of the object in its JSON file; "" for a row
 
     @property
     def location(self) -> str:
@@ -90,13 +83,13 @@ class TableRecord:
             raise self.error(column, "expected a value, found none", ErrorCode.MISSING_FIELD)
         return text
 
-    def order(self, column: str, parse: Callable[[str], int | None] = parse_number) -> int | None:
+    def order(self, column: str, parse: Callable[[str | None], int | None] = parse_number) -> int | None:
         """Return a cell as a sort key; None for a missing value."""
         text = self.text(column)
-        if text is not None and parse(text) is None:
+        if (number := parse(text)) is None and text is not None:
             message = f"expected a date or a number, found {describe_choice(text)}; the study is used without it"
             raise self.error(column, message)
-        return None if text is None else parse(text)
+        return number
 
     def split(self, name: str | None) -> str:
         """Return the name of a split as used in manifests."""
@@ -108,9 +101,9 @@ class TableRecord:
         """Return a list of strings; a CSV cell holds the list as JSON, Python or numpy write it, or one string."""
         value = self.value(column)
         if isinstance(value, list):
-            if any(not isinstance(item, str | None) for item in value):
-                found = next(describe(item) for item in value if not isinstance(item, str | None))
-                raise self.error(column, f"expected a list of strings, found {found} in it")
+            for item in value:
+                if not isinstance(item, str | None):
+                    raise self.error(column, f"expected a list of strings, found {describe(item)} in it")
             return [None if item is None or item.strip().casefold() in _MISSING else item.strip() for item in value]
         text = self.text(column)
         if text is None:
@@ -124,33 +117,20 @@ class TableRecord:
 
 @dataclass(frozen=True)
 class Layout:
-    """Column names and parsers of an archive.
+    """Column names and parsers of an archive; the parsers get the record, and what else they need."""
 
-    Attributes:
-        source: name of the archive.
-        images: column with the path of an image, or a list of paths.
-        study: returns the name of a record's study, from the record and its image paths.
-        view: returns the view of an image as the archive names it, and its column, from the record, the position of
-            the image in it, and its path.
-        find: returns the radiograph of an image, from the record, the folder of images, the path and the view; None if
-            the reader lists it itself.
-        sections: columns of each section; the first one with text is used.
-        split: returns the split as the archive names it; None if it has none.
-        patient: column of the patient, if there is one.
-        requires_patient: whether a record without its patient is refused.
-        order: returns the time or position of the study among those of the patient; None if it is unknown.
-    """
-
-    source: str
-    images: str
-    study: Callable[[TableRecord, Sequence[str]], str]
+    source: str  # name of the archive
+    images: str  # column with the path of an image, or a list of paths
+    study: Callable[[TableRecord, Sequence[str]], str]  # the name of the study, from the paths of its images
+    # The view of an image as the archive names it, and its column, from its position in the record and its path.
     view: Callable[[TableRecord, int, str], tuple[str | None, str]]
+    # The radiograph of an image, from the folder of images, its path and view; None if the reader lists it itself.
     find: Callable[[TableRecord, Path, str, View], Radiograph | None]
-    sections: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    split: Callable[[TableRecord], str | None] = lambda _record: None
-    patient: str | None = None
-    requires_patient: bool = True
-    order: Callable[[TableRecord], Any] = lambda _record: None
+    sections: Mapping[str, Sequence[str]] = field(default_factory=dict)  # columns; the first one with text is used
+    split: Callable[[TableRecord], str | None] = lambda _record: None  # as the archive names it; None if it has none
+    patient: str | None = None  # column, if there is one
+    requires_patient: bool = True  # whether a record without its patient is refused
+    order: Callable[[TableRecord], Any] = lambda _record: None  # time or position of the study; None if unknown
 
 
 def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -> Archive:
@@ -160,46 +140,50 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
     the earliest is used. The prior report of a later study consists of findings and impression.
     """
     studies: dict[str, ArchiveStudy] = {}
-    radiographs: dict[str, list[Radiograph]] = {}
     location_of: dict[str, str] = {}
     failures: list[Failure] = []
     for record in records:
         paths: list[str] = []
         try:
-            paths = _image_paths(record, layout.images)
+            if not (images := record.texts(layout.images)) or None in images:
+                raise record.error(layout.images, "expected the path of an image, found none", ErrorCode.MISSING_FIELD)
+            paths = [path for path in images if path is not None]
             name = layout.study(record, paths)
             if name not in studies and all(path in location_of for path in paths):
                 _check_new(paths[0], location_of, record, layout)
-            study = _study(layout, record, name)
-            first = _merge(studies.get(study.study_id, study), study, record, layout)
+            study = _study(layout, record, name, studies.get(name))
         except InputError as error:
             failures.append(read_failure(next(iter(paths), record.location), str(error)))
             continue
         try:
-            orders = (first.timestamp, layout.order(record))
-            first = replace(first, timestamp=min((order for order in orders if order is not None), default=None))
+            orders = (study.timestamp, layout.order(record))
+            study = replace(study, timestamp=min((order for order in orders if order is not None), default=None))
         except InputError as error:
-            failures.append(read_failure(study.study_id, str(error)))
-        studies[study.study_id] = first
+            failures.append(read_failure(name, str(error)))
+        radiographs = list(study.radiographs)
         for index, path in enumerate(paths):
             try:
                 _check_new(path, location_of, record, layout)
                 location_of[path] = record.location
-                shown_as, view = _view(layout, record, index, path)
+                shown_as, column = layout.view(record, index, path)
+                known = "" if shown_as is None else re.sub("[_-]", " ", shown_as.upper())
+                if known not in _VIEWS:
+                    found = "none" if shown_as is None else describe_choice(shown_as)
+                    raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
             except InputError as error:
                 failures.append(read_failure(path, str(error)))
                 continue
-            if view is None:
+            if (view := _VIEWS[known]) is None:
                 reason = f"view {shown_as} is neither frontal nor lateral"
                 failures.append(Failure(source=path, stage="select", reason=reason))
             elif (radiograph := layout.find(record, folder, path, view)) is not None:
-                radiographs.setdefault(study.study_id, []).append(radiograph)
-    images = [image for group in radiographs.values() for image in group]
-    if images and not any(os.path.isfile(image.path) for image in images):  # noqa: PTH113
+                radiographs.append(radiograph)
+        studies[name] = replace(study, radiographs=tuple(radiographs))
+    files = [radiograph.path for study in studies.values() for radiograph in study.radiographs]
+    if files and not any(map(os.path.isfile, files)):
         message = f"expected the images of the table below this folder, such as {next(iter(location_of))}, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
-    shown = [replace(study, radiographs=tuple(radiographs.get(name, ()))) for name, study in studies.items()]
-    return Archive(layout.source, shown, failures)
+    return Archive(layout.source, list(studies.values()), failures)
 
 
 def first_file(files: Callable[[str], Iterable[str]]) -> Callable[[TableRecord, Path, str, View], Radiograph]:
@@ -208,17 +192,10 @@ def first_file(files: Callable[[str], Iterable[str]]) -> Callable[[TableRecord, 
     def find(_record: TableRecord, folder: Path, path: str, view: View) -> Radiograph:
         candidates = [folder / name for name in files(path)]
         # Unlike Path.is_file, it is false for names that the file system does not allow.
-        file = next((file for file in candidates if os.path.isfile(file)), candidates[0])  # noqa: PTH113
+        file = next(filter(os.path.isfile, candidates), candidates[0])
         return replace(radiograph_below(folder, Path(path), view), path=file)
 
     return find
-
-
-def _image_paths(record: TableRecord, column: str) -> list[str]:
-    paths = record.texts(column)
-    if not paths or None in paths:
-        raise record.error(column, "expected the path of an image, found none", ErrorCode.MISSING_FIELD)
-    return [path for path in paths if path is not None]
 
 
 def _check_new(path: str, location_of: Mapping[str, str], record: TableRecord, layout: Layout) -> None:
@@ -226,43 +203,31 @@ def _check_new(path: str, location_of: Mapping[str, str], record: TableRecord, l
         raise record.error(layout.images, f"duplicate image, first at {location_of[path]}", ErrorCode.DUPLICATE)
 
 
-def _study(layout: Layout, record: TableRecord, name: str) -> ArchiveStudy:
-    """Return the study of one record, without radiographs and time."""
+def _study(layout: Layout, record: TableRecord, name: str, first: ArchiveStudy | None) -> ArchiveStudy:
+    """Return the study of a record, with what its earlier records state."""
     sections: dict[str, Any] = {
         section: next((text for column in columns if (text := section_text(record.text(column) or ""))), None)
         for section, columns in layout.sections.items()
     }
     split = layout.split(record)
     patient = record.require if layout.requires_patient else record.text
-    return ArchiveStudy(
+    study = ArchiveStudy(
         study_id=name,
         patient_id=None if layout.patient is None else patient(layout.patient),
         report=join_sections(sections.get("findings"), sections.pop("impression", None)),
         split=None if split is None else record.split(split),
         **sections,
     )
-
-
-def _merge(first: ArchiveStudy, study: ArchiveStudy, record: TableRecord, layout: Layout) -> ArchiveStudy:
-    """Return a study with what another record of it states."""
-    for column, name in ((layout.patient or "", "patient_id"), ("split", "split")):
-        expected, actual = getattr(first, name), getattr(study, name)
+    if first is None:
+        return study
+    for column, field_name in ((layout.patient or "", "patient_id"), ("split", "split")):
+        expected, actual = getattr(first, field_name), getattr(study, field_name)
         if actual != expected:
             message = f"expected '{expected}' as in the study's first record, found '{actual}'"
             raise record.error(column, message, ErrorCode.MISMATCH)
-    if first.findings is None and study.findings is not None:
-        return replace(study, timestamp=first.timestamp)
-    return first
-
-
-def _view(layout: Layout, record: TableRecord, index: int, path: str) -> tuple[str | None, View | None]:
-    """Return the view as the archive names it, and as frontal, lateral or neither."""
-    name, column = layout.view(record, index, path)
-    known = "" if name is None else re.sub("[_-]", " ", name.upper())
-    if known not in _VIEWS:
-        found = "none" if name is None else describe_choice(name)
-        raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
-    return name, _VIEWS[known]
+    if first.findings is not None or study.findings is None:
+        return first
+    return replace(study, timestamp=first.timestamp, radiographs=first.radiographs)
 
 
 def find_table(folders: Sequence[Path], *names: str, hint: str = "here") -> Path:
