@@ -18,7 +18,6 @@ from radfact.records import Sentence
 
 _OWN = resources.files("maira.data") / "static"
 _FACTS = ("source", "split", "patient_id", "study_id")
-_TEXTS = ("indication", "technique", "comparison", "prior_report")
 
 
 def write_contact_sheet(
@@ -91,7 +90,7 @@ def _card(study: Study) -> dict[str, Any]:
         "phrases": _sentences(study.phrases),
         "labels": [_label(label) for label in study.labels or ()],
         "findings_text": study.findings,
-        **{name: getattr(study, name) for name in _TEXTS},
+        **{name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")},
     }
 
 

@@ -67,11 +67,9 @@ def load_gray(path: Path | str, content: IO[bytes] | None = None) -> Gray:
 
     with _errors_with_path(path), Image.open(path if content is None else content) as image:
         check_size(*image.size, path)
-        frames = getattr(image, "n_frames", 1)
-        if frames == 1:
-            gray = gray_levels(ImageOps.exif_transpose(image))
-    if frames != 1:
-        raise InputError(f"expected one frame, found {frames}", code=ErrorCode.INVALID_FORMAT, file=path)
+        if (frames := getattr(image, "n_frames", 1)) != 1:
+            raise InputError(f"expected one frame, found {frames}", code=ErrorCode.INVALID_FORMAT, file=path)
+        gray = gray_levels(ImageOps.exif_transpose(image))
     if not np.isfinite(gray).all():
         raise InputError("expected finite pixel values, found infinity or NaN", file=path)
     return gray

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, groupby
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,24 +36,15 @@ UNREADABLE = "no frontal radiograph that can be read"
 
 @dataclass(frozen=True)
 class Rules:
-    """How samples are made.
+    """How samples are made."""
 
-    Attributes:
-        seed: seed of random choices. Each choice depends on the seed and the sample's own study only, so other studies
-            of the archive do not change it.
-        train_priors: priors of training samples; MAIRA-2 uses "every" for MIMIC-CXR and "one" for PadChest.
-        priors: priors in the other splits, and in archives without a split.
-        shares: share of patients by split for a random split; None keeps the archive's own split.
-        splits: splits to make samples of; None for all.
-        include_unreported: also make samples of studies without a report, to draft reports for.
-    """
-
+    # Each random choice depends on the seed and the sample's own study only, so other studies do not change it.
     seed: int = 0
-    train_priors: Priors = "one"
-    priors: Priors = "one"
-    shares: Mapping[str, float] | None = None
-    splits: Sequence[str] | None = None
-    include_unreported: bool = False
+    train_priors: Priors = "one"  # of training samples; MAIRA-2 uses "every" for MIMIC-CXR and "one" for PadChest
+    priors: Priors = "one"  # in the other splits, and in archives without a split
+    shares: Mapping[str, float] | None = None  # of patients by split, for a random split; None keeps the archive's
+    splits: Sequence[str] | None = None  # splits to make samples of; None for all
+    include_unreported: bool = False  # also make samples of studies without a report, to draft reports for
 
     def split_of(self, own: str | None, unit: str) -> str | None:
         """Return the split of a study."""
@@ -176,16 +169,13 @@ def _prior_studies(studies: Sequence[ArchiveStudy]) -> dict[str, ArchiveStudy]:
         if study.patient_id is not None and study.timestamp is not None:
             of_patient[study.patient_id].append(study)
     priors: dict[str, ArchiveStudy] = {}
+    timestamp = attrgetter("timestamp")
     for history in of_patient.values():
-        history.sort(key=lambda study: study.timestamp)
-        last: ArchiveStudy | None = None
-        for _, group in groupby(history, lambda study: study.timestamp):
-            simultaneous = list(group)
-            if last is not None:
-                priors |= {study.study_id: last for study in simultaneous}
-            last = next(
-                (s for s in reversed(simultaneous) if s.report is not None and _radiographs(s, "frontal")), last
-            )
+        usable = [study for study in history if study.report is not None and _radiographs(study, "frontal")]
+        usable.sort(key=timestamp)
+        for study in history:
+            if earlier := bisect_left(usable, study.timestamp, key=timestamp):
+                priors[study.study_id] = usable[earlier - 1]
     return priors
 
 
@@ -193,15 +183,12 @@ def _image_combinations(study: ArchiveStudy, prior: ArchiveStudy | None, rules: 
     """Yield (frontal, lateral, prior frontal) of each sample of a study."""
     laterals = _radiographs(study, "lateral")
     choice = rules.train_priors if study.split == "train" else rules.priors
-    prior_frontals = _radiographs(prior, "frontal") if prior is not None and choice != "none" else []
+    prior_frontals = [*_radiographs(prior, "frontal")] if prior is not None and choice != "none" else [None]
     for frontal in _radiographs(study, "frontal"):
         rng = _rng(rules.seed, study.study_id, frontal.key)
         lateral = rng.choice(laterals) if laterals else None
-        chosen = prior_frontals if choice == "every" or not prior_frontals else [rng.choice(prior_frontals)]
-        for prior_frontal in chosen:
-            yield frontal, lateral, prior_frontal
-        if not chosen:
-            yield frontal, lateral, None
+        chosen = prior_frontals if choice == "every" else [rng.choice(prior_frontals)]
+        yield from ((frontal, lateral, prior_frontal) for prior_frontal in chosen)
 
 
 def _sample(source: str, study: ArchiveStudy, sample_id: str, images: _Images, prior: ArchiveStudy | None) -> Study:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -47,7 +48,7 @@ _HEAD_BYTES = 2**14
 SETTINGS, FAILURES = "pack.run.json", "failures.jsonl"
 
 _PARTS = ".parts"
-_READERS = 8
+_READERS, _BATCH = 8, 32
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _END = bytes(2 * tarfile.BLOCKSIZE)
 """Two empty blocks end a tar file."""
@@ -94,8 +95,7 @@ class Shards:
         except (ImportError, ValueError) as error:
             message = f"cannot open the URL: {error}"
             raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=self.location) from None
-        content = parse_json(_text(self._read(INDEX), self.path_of(INDEX)), self.path_of(INDEX))
-        self.index = validate_model(Index, content, file=self.path_of(INDEX))
+        self.index = validate_model(Index, _json(self._read(INDEX), self.path_of(INDEX)), file=self.path_of(INDEX))
         try:
             self.rows: npt.NDArray[Any] = np.load(io.BytesIO(self._read(ROWS)), allow_pickle=False)
         except (ValueError, EOFError):
@@ -118,8 +118,7 @@ class Shards:
         if len(content) != size or zlib.crc32(content) != self.rows[number]["crc32"]:
             raise self._damaged(number)
         members = _members(content)
-        columns = {member.split(".")[1]: content for member, content in members.items()}
-        images = {column: content for column, content in columns.items() if column in IMAGE_COLUMNS}
+        images = {column: members[column] for column in IMAGE_COLUMNS if column in members}
         return PackedSample(self._study(number, members), images)
 
     def head(self, number: int) -> tuple[Study, bytes]:
@@ -134,8 +133,7 @@ class Shards:
             members = _members(self._read(name, begin, begin + length))
             if len(members) > 1:
                 break
-        frontal = next((member for key, member in members.items() if key.split(".")[1] == "frontal"), b"")
-        return self._study(number, members), frontal
+        return self._study(number, members), members.get("frontal", b"")
 
     def path_of(self, name: str) -> str:
         """Return the path or URL of a file."""
@@ -157,11 +155,10 @@ class Shards:
         return content
 
     def _study(self, number: int, members: dict[str, bytes]) -> Study:
-        name = next((name for name in members if name.endswith(".json")), None)
-        if name is None:
+        if "json" not in members:
             raise self._damaged(number)
-        file = f"{self.path_of(self._place(number)[0])}: {name}"
-        return parse_study(parse_json(_text(members[name], file), file), Path(), file=file)
+        file = f"{self.path_of(self._place(number)[0])}: {number:09d}.json"
+        return parse_study(_json(members["json"], file), Path(), file=file)
 
     def _damaged(self, number: int) -> InputError:
         name, begin, size = self._place(number)
@@ -170,19 +167,19 @@ class Shards:
 
 
 def _members(content: bytes) -> dict[str, bytes]:
-    """Return the tar members at the start of a sample by name; the last one may be truncated if it is an image."""
+    """Return the record ("json") and the images by column; the last one may be truncated if it is an image."""
     members = {}
     with suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         for member in archive:
-            end = member.offset_data + member.size
-            if end <= len(content) or not member.name.endswith(".json"):
-                members[member.name] = content[member.offset_data : end]
+            column, end = member.name.split(".")[1], member.offset_data + member.size
+            if end <= len(content) or column != "json":
+                members[column] = content[member.offset_data : end]
     return members
 
 
-def _text(content: bytes, file: str) -> str:
+def _json(content: bytes, file: str) -> Any:
     try:
-        return content.decode("utf-8")
+        return parse_json(content.decode("utf-8"), file)
     except UnicodeDecodeError as error:
         message = f"expected UTF-8 text, found an invalid byte at {error.start}"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file) from None
@@ -295,7 +292,12 @@ def _write_shard(
     rows: list[tuple[int, ...]] = []
     failures: list[Failure] = []
     with ThreadPoolExecutor(_READERS) as pool, open_atomic(out / name, "wb") as handle:
-        for position, sample in _samples(studies, following, pool):
+        # Images are read in batches, which bound the memory.
+        batches = (
+            enumerate(pool.map(_load, studies[begin : begin + _BATCH]), start=begin)
+            for begin in range(following, len(studies), _BATCH)
+        )
+        for position, sample in chain.from_iterable(batches):
             on_progress(position, len(studies))
             if isinstance(sample, PackedSample):
                 content = _as_members(f"{packed + len(rows):09d}", sample)
@@ -311,19 +313,10 @@ def _write_shard(
                 failures.append(sample)
             following = position + 1
         handle.write(_END)
-    if not rows:
+    shard = Shard(name=name, bytes=offset + len(_END), samples=len(rows)) if rows else None
+    if shard is None:
         (out / name).unlink()
-        return _Part(shard=None, rows=[], failures=failures, following=following)
-    shard = Shard(name=name, bytes=offset + len(_END), samples=len(rows))
     return _Part(shard=shard, rows=rows, failures=failures, following=following)
-
-
-def _samples(
-    studies: Sequence[Study], first: int, pool: ThreadPoolExecutor
-) -> Iterator[tuple[int, PackedSample | Failure]]:
-    """Yield (position, sample) from a position on; images are read in batches, which bound the memory."""
-    for begin in range(first, len(studies), 4 * _READERS):
-        yield from enumerate(pool.map(_load, studies[begin : begin + 4 * _READERS]), start=begin)
 
 
 def _load(study: Study) -> PackedSample | Failure:
@@ -334,12 +327,11 @@ def _load(study: Study) -> PackedSample | Failure:
             continue
         try:
             images[column] = path.read_bytes()
+            reason = None if _suffix(images[column]) else "expected a complete PNG or JPEG"
         except OSError as error:
             reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        if reason is not None:
             return Failure(sample_id=study.sample_id, stage="pack", reason=f"{path}: {reason}")
-        if _suffix(images[column]) is None:
-            reason = f"{path}: expected a complete PNG or JPEG"
-            return Failure(sample_id=study.sample_id, stage="pack", reason=reason)
     return PackedSample(study, images)
 
 
