@@ -1,4 +1,4 @@
-"""Miniatures of the releases that readers read, from `releases/*.yaml`, and archives as plain values."""
+"""Miniatures of the releases that readers read, from `releases/*.yaml`, and studies as plain values."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from zipfile import ZipFile
 
 import yaml
 
-from maira.data.archive import Archive, ArchiveStudy, Radiograph
+from maira.data.archive import ArchiveStudy, Radiograph
 
 FOLDER = Path(__file__).parent / "releases"
 Release = dict[str, Any]
@@ -107,8 +107,3 @@ def _plain_radiograph(radiograph: Radiograph, root: Path) -> str:
 
 def _plain_boxes(boxes: Any) -> list[list[float]]:
     return [[round(corner, 9) for corner in box.as_tuple()] for box in boxes or ()]
-
-
-def plain_failures(archive: Archive) -> list[tuple[str | None, str, str]]:
-    """Return source, reason and stage of each failure."""
-    return [(failure.source, failure.reason, failure.stage) for failure in archive.failures]

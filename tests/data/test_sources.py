@@ -74,13 +74,10 @@ def test_the_studies_of_a_release(tmp_path: Path, name: str, release: dict[str, 
         assert case.get("message", "") in str(caught.value)
         return
     archive = READERS[name](root, **options)
-    failures = releases.plain_failures(archive)
-    expected = [(source, part, *stage) for source, part, *stage in case.get("failures", ())]
-    assert [(source, *stage) for source, _, *stage in expected] == [
-        (source, stage) if stage != "read" else (source,) for source, _, stage in failures
-    ]
-    for (_, part, *_), (_, reason, _) in zip(expected, failures, strict=True):
-        assert part in reason
+    expected = [(source, *(stage or ["read"]), part) for source, part, *stage in case.get("failures", ())]
+    assert [failure[:2] for failure in expected] == [(failure.source, failure.stage) for failure in archive.failures]
+    for (*_, part), failure in zip(expected, archive.failures, strict=True):
+        assert part in failure.reason
     studies = {releases.without_digest(study.study_id): releases.plain_study(study, root) for study in archive.studies}
     assert list(studies) == list(case["studies"])
     for study, expected_fields in case["studies"].items() if isinstance(case["studies"], dict) else ():
