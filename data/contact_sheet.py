@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import open_atomic, read_jsonl
 from radfact.pages.images import MAX_EMBEDDED, load_images
 from radfact.pages.markup import STATIC, assemble
-from radfact.records import Sentence
 
 _OWN = resources.files("maira.data") / "static"
 _FACTS = ("source", "split", "patient_id", "study_id")
@@ -82,20 +81,17 @@ def _select(
 
 
 def _card(study: Study) -> dict[str, Any]:
+    sentences = study.model_dump(mode="json", include={"grounded_findings", "phrases"}, exclude_none=True)
     return {
         "sample_id": study.sample_id,
         "facts": {name.removesuffix("_id"): value for name in _FACTS if (value := getattr(study, name)) is not None},
         "images": {column: getattr(study, column) for column in IMAGE_COLUMNS},
-        "findings": _sentences(study.grounded_findings),
-        "phrases": _sentences(study.phrases),
+        "findings": sentences.get("grounded_findings", []),
+        "phrases": sentences.get("phrases", []),
         "labels": [_label(label) for label in study.labels or ()],
         "findings_text": study.findings,
         **{name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")},
     }
-
-
-def _sentences(sentences: Sequence[Sentence] | None) -> list[dict[str, Any]]:
-    return [sentence.model_dump(mode="json", exclude_none=True) for sentence in sentences or ()]
 
 
 def _label(label: Label) -> dict[str, Any]:

@@ -30,9 +30,7 @@ def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path]
     name of its first image. Leading folders of a path in the table may be absent below `images`. `views` are tables of
     views: `mimic-cxr-2.0.0-metadata.csv.gz`, PadChest's table, `indiana_projections.csv`.
     """
-    tables = [root]
-    if root.is_dir():
-        tables = sorted(path for path in root.iterdir() if _TABLE.fullmatch(path.name))
+    tables = sorted(path for path in root.iterdir() if _TABLE.fullmatch(path.name)) if root.is_dir() else [root]
     if not tables:
         message = "expected tables such as train.csv and val_mimic.json in this folder, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)

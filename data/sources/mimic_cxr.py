@@ -35,7 +35,6 @@ from radfact.errors import ErrorCode, InputError, describe_choice
 SOURCE = "mimic-cxr"
 
 _SECTIONS = ("findings", "indication", "technique", "comparison")
-_SUFFIXES = {"dicom": ".dcm", "jpg": ".jpg"}
 _NAMES = {"subject_id": r"[0-9]+", "study_id": r"[0-9]+", "dicom_id": r"[0-9a-zA-Z][0-9a-zA-Z.-]*"}
 """Names in the metadata table, which are part of the paths of files."""
 
@@ -67,7 +66,7 @@ def read_mimic_cxr(
 
     def find(record: TableRecord, _folder: Path, image: str, view: View) -> Radiograph:
         folder = files / _patient_folder(record.require("subject_id")) / f"s{record.require('study_id')}"
-        return Radiograph(image, folder / f"{image}{_SUFFIXES[release]}", view)
+        return Radiograph(image, folder / f"{image}.{'dcm' if release == 'dicom' else 'jpg'}", view)
 
     layout = Layout(
         source=SOURCE,

@@ -1,4 +1,3 @@
-import hashlib
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -74,18 +73,6 @@ def trace(kind: Kind, seed: int, size: int = 128) -> tuple[NDArray[np.float64], 
         )
         inside[rows, columns] = True
     return with_it - without, inside, finding
-
-
-def digest(phantom: PhantomStudy) -> str:
-    radiographs = b"".join(role.encode() + radiograph.tobytes() for role, radiograph in phantom.radiographs.items())
-    return hashlib.sha256(phantom.study.model_dump_json().encode() + radiographs).hexdigest()
-
-
-@settings(max_examples=15, deadline=None)
-@given(seeds, st.integers(0, 10**6))
-def test_a_study_depends_on_seed_and_index(seed: int, index: int) -> None:
-    first, second = (make_study(seed, index, SIZE, "test") for _ in range(2))
-    assert digest(first) == digest(second)
 
 
 @pytest.mark.parametrize("index", range(6))
@@ -213,13 +200,13 @@ def test_two_wordings_of_the_same_findings_entail_each_other() -> None:
     assert result.scores["logical_f1"] >= 0.98
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_written_phantoms_equal_generated_ones(tmp_path: Path, workers: int) -> None:
-    yielded = list(write_phantoms(tmp_path, 5, seed=3, size=SIZE, split="val", workers=workers))
+@pytest.mark.parametrize(("workers", "seed"), [(1, 3), (1, 0), (2, 2**31)])
+def test_written_phantoms_equal_those_of_their_seed_and_index(tmp_path: Path, workers: int, seed: int) -> None:
+    yielded = list(write_phantoms(tmp_path, 5, seed=seed, size=SIZE, split="val", workers=workers))
     read = read_manifest(tmp_path / "manifest.jsonl")
     assert [study.sample_id for study in read] == [study.sample_id for study in yielded]
     for index, study in enumerate(read):
-        phantom = make_study(3, index, SIZE, "val")
+        phantom = make_study(seed, index, SIZE, "val")
         paths = {role: tmp_path / role / f"{study.sample_id}.png" for role in phantom.radiographs}
         assert study == phantom.study.model_copy(update=dict(paths))
         for role, path in paths.items():

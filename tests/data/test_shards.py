@@ -3,6 +3,7 @@
 import pickle
 import tarfile
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -59,17 +60,13 @@ def packed(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_images_are_packed_byte_for_byte(manifest: Path, packed: Path) -> None:
+def test_images_are_packed_byte_for_byte_and_indexed_by_split_source_and_reports(manifest: Path, packed: Path) -> None:
     shards = Shards(packed)
     for number, study in reversed([*enumerate(read_manifest(manifest))]):
         there = {c: path.read_bytes() for c in IMAGE_COLUMNS if (path := getattr(study, c)) is not None}
         # A reader that was used can be pickled.
         sample = pickle.loads(pickle.dumps(shards))[number] if number == 4 else shards[number]
         assert (sample.study.sample_id, sample.images) == (f"Überweisung/{number}", there)
-
-
-def test_the_index_has_splits_sources_and_answers(packed: Path) -> None:
-    shards = Shards(packed)
     rows = shards.rows
     assert [shards.index.splits[code] for code in rows["split"]] == ["test"] * 3 + ["train"] * 6
     assert [shards.index.sources[code] for code in rows["source"]] == [None, "a"] * 4 + [None]
@@ -79,18 +76,15 @@ def test_the_index_has_splits_sources_and_answers(packed: Path) -> None:
 
 
 def test_shards_are_webdataset_archives_below_the_maximum_size(packed: Path) -> None:
-    groups: list[tuple[str, list[str]]] = []
+    names: list[list[str]] = []
     shards = sorted(packed.glob("*.tar"))
     assert len(shards) > 2
     for path in shards:
         assert path.stat().st_size <= 20_000
         with tarfile.open(path) as archive:
-            for member in archive:
-                key, suffix = member.name.split(".", 1)
-                if not groups or groups[-1][0] != key:
-                    groups.append((key, []))
-                groups[-1][1].append(suffix)
-                assert member.isreg()
+            assert all(member.isreg() for member in archive)
+            names += [name.split(".", 1) for name in archive.getnames()]
+    groups = [(key, [suffix for _, suffix in group]) for key, group in groupby(names, lambda name: name[0])]
     assert len({key for key, _ in groups}) == len(groups) == 9
     assert groups[5][1] == ["json", "frontal.png", "lateral.png", "prior_frontal.png"]
 
