@@ -78,8 +78,7 @@ def draw_finding(kind: Kind, anatomy: Anatomy, rng: np.random.Generator) -> Find
             sides = ("left", "right")
     extent = float(rng.uniform(*GRADES[rng.integers(3)]))
     if kind in RADII:
-        zones: tuple[Zone, ...] = ("upper", "mid", "lower")
-        zone = zones[rng.integers(3)]
+        zone = list(ZONE_V)[rng.integers(3)]
         v = float(rng.uniform(*ZONE_V[zone]))
         # The heart hides the medial part of the lower left zone.
         inner = 0.19 if zone == "lower" and sides == ("left",) else 0.13
@@ -99,7 +98,7 @@ def apply_to(anatomy: Anatomy, findings: tuple[Finding, ...]) -> Anatomy:
     return anatomy
 
 
-def device_path(finding: Finding, anatomy: Anatomy, side: Side | None = None) -> list[tuple[float, float]]:
+def device_path(finding: Finding, anatomy: Anatomy) -> list[tuple[float, float]]:
     """Return the points (u, v) of a tube, catheter or lead."""
     u, shift = anatomy.midline, finding.v
     if finding.kind == "endotracheal_tube":
@@ -108,13 +107,12 @@ def device_path(finding: Finding, anatomy: Anatomy, side: Side | None = None) ->
         stomach = anatomy.dome_left + 0.10
         return [(u + 0.022, 0.0), (u + 0.02, 0.4), (u + 0.03, stomach - 0.08), (u + 0.09, stomach),
                 (u + 0.16, stomach + 0.02 + shift)]  # fmt: skip
-    if finding.kind == "central_line" and side == "right":
+    if finding.kind == "central_line" and finding.side == "right":
         return [(u - 0.10, 0.0), (u - 0.085, 0.14), (u - 0.055, 0.24), (u - 0.052, 0.42 + shift)]
     if finding.kind == "central_line":
         return [(u + 0.30, 0.16), (u + 0.20, 0.155), (u + 0.08, 0.20), (u - 0.03, 0.27), (u - 0.05, 0.42 + shift)]
-    start = generator(finding, anatomy)
-    right = side == "right"
-    return [((start[0] + start[2]) / 2, start[1]), (u + (-0.12 if right else 0.12), 0.17), (u - 0.035, 0.30),
+    left, top, right, _ = generator(finding, anatomy)
+    return [((left + right) / 2, top), (u + (-0.12 if finding.side == "right" else 0.12), 0.17), (u - 0.035, 0.30),
             (u - 0.04, 0.52), (u + 0.06, 0.68 + shift)]  # fmt: skip
 
 
@@ -142,7 +140,7 @@ def rectangles(finding: Finding, anatomy: Anatomy) -> list[Rectangle]:
     elif kind == "pacemaker":
         boxes = [generator(finding, anatomy)]
     elif kind in ("endotracheal_tube", "nasogastric_tube", "central_line"):
-        line = np.array(device_path(finding, anatomy, finding.sides[0] if finding.sides else None))
+        line = np.array(device_path(finding, anatomy))
         (u0, v0), (u1, v1) = line.min(0), line.max(0)
         boxes = [(u0 - 0.015, v0, u1 + 0.015, v1 + 0.01)]
     elif kind in ("edema", "effusion", "pneumothorax", "atelectasis"):

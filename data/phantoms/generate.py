@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ LATERAL_SHARE = 0.2
 PRIOR_SHARE = 0.25
 ASPECTS = (1.0, 1.0, 0.9, 1.08)
 """Width over height of the radiographs; real radiographs are rarely square."""
+_NEGATIONS = re.compile(r"No pleural effusion( is seen)?\. No pneumothorax( is seen)?\.")
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,10 @@ def make_study(seed: int, index: int, size: int, split: str) -> PhantomStudy:
 
 def _narrative(sentences: list[Dictated], rng: np.random.Generator) -> str:
     """Return the report as running text; adjacent negations are sometimes joined."""
-    texts = [s.text for s in sentences]
+    text = " ".join(sentence.text for sentence in sentences)
     if rng.random() < 0.5:
-        for at, (first, second) in enumerate(pairwise(texts)):
-            are_negated = first.startswith("No") and second.startswith("No")
-            if are_negated and "pleural effusion" in first and "pneumothorax" in second:
-                texts[at : at + 2] = ["No pleural effusion or pneumothorax."]
-                break
-    return " ".join(texts)
+        text = _NEGATIONS.sub("No pleural effusion or pneumothorax.", text)
+    return text
 
 
 def _write_study(index: int, *, folder: Path, seed: int, size: int, split: str) -> Study:

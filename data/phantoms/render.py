@@ -173,9 +173,9 @@ def _paint_finding(
         left, top, right, bottom = generator(finding, anatomy)
         case = canvas.band(canvas.u - left) * canvas.band(right - canvas.u)
         case = case * canvas.band(canvas.v - top) * canvas.band(bottom - canvas.v)
-        canvas.pixels += 0.5 * case + 0.3 * canvas.stroke(device_path(finding, anatomy, finding.sides[0]), 0.006)
+        canvas.pixels += 0.5 * case + 0.3 * canvas.stroke(device_path(finding, anatomy), 0.006)
     elif kind != "cardiomegaly":
-        tube = canvas.stroke(device_path(finding, anatomy, finding.sides[0] if finding.sides else None), 0.011)
+        tube = canvas.stroke(device_path(finding, anatomy), 0.011)
         canvas.pixels += (0.34 if kind == "endotracheal_tube" else 0.27) * tube
 
 
