@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from radfact.errors import ErrorCode, InputError, RunError
+from radfact.io.coco import read_coco
+from radfact.records import Sentence
 
 
 @contextmanager
@@ -58,3 +60,11 @@ def full_disk(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def reports_of_coco(*paths: Path) -> dict[str, list[Sentence]]:
+    """Return the reports of a COCO file, or raise its first fault."""
+    read = read_coco(*paths)
+    for fault in read.faults.values():
+        raise fault
+    return read.reports

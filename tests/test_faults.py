@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import ChatServer
+from error_checks import reports_of_coco
 from fault_inputs import SENTENCES, write_inputs, write_reports
 from faults import ALLOWED, PRELOAD, Run, plan_runs, run_all
 from waiting import PATIENCE, wait_until
@@ -28,7 +29,6 @@ from maira.data.sources.table import read_table
 from maira.data.study import Study
 from maira.grounding.phrases import read_phrases
 from radfact.errors import InputError
-from radfact.io.coco import read_coco
 from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.judges.check import load_labeled_queries
 from radfact.meta.datasets.layouts import read_ratings
@@ -141,7 +141,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "studies.jsonl": read_table,
     "studies.csv": read_table,
     "phrases.jsonl": lambda path: read_phrases(path, {"a"}),
-    "coco.json": read_coco,
+    "coco.json": reports_of_coco,
     "export.json": _annotations,
     "labeled.json": load_labeled_queries,
     "ratings.csv": lambda path: read_ratings(path, better="lower"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, radiograph_below, read_failure
 from radfact.errors import InputError
 from radfact.io.coco import read_coco
-from radfact.io.jsonl import read_json
 from radfact.records import Sentence
 
 
@@ -21,32 +20,25 @@ def read_coco_studies(root: Path, images: Path | None = None) -> Archive:
     narrative. An image without annotations has no findings and gives no sample.
 
     Boxes refer to the `width` and `height` of their image, so a radiograph of another size is not converted. An image
-    with an invalid annotation is skipped and listed.
+    with an invalid annotation, or without a file name, is skipped and listed.
     """
-    invalid: dict[str, str] = {}
-    reports = read_coco(root, faults=invalid)
-    folder = (images or root.parent).absolute()
-    radiographs = _radiographs(read_json(root)["images"], folder, root)
-    is_grounded = any(sentence.boxes or sentence.masks for report in reports.values() for sentence in report)
-    studies = [_study(key, radiographs[key], report, is_grounded) for key, report in reports.items()]
-    return Archive("coco", studies, [read_failure(key, reason) for key, reason in invalid.items()])
-
-
-def _radiographs(images: Sequence[Mapping[str, Any]], folder: Path, path: Path) -> dict[str, Radiograph]:
-    """Return the radiographs by the keys that `read_coco` uses."""
-    radiographs = {}
-    for index, image in enumerate(images):
-        name = image.get("file_name")
-        if not isinstance(name, str) or not name.strip():
-            raise InputError("expected a file name", file=path, field=f"images[{index}].file_name")
-        key = str(image.get("sample_id") or image["id"]).strip()
-        size = int(float(image["width"])), int(float(image["height"]))
-        radiographs[key] = radiograph_below(folder, Path(name), "frontal", size)
-    return radiographs
+    coco, folder = read_coco(root), (images or root.parent).absolute()
+    is_grounded = any(sentence.has_region for report in coco.reports.values() for sentence in report)
+    # A region that cannot be read is one, too.
+    is_grounded |= any(re.search("bbox|segmentation", str(fault.field)) for fault in coco.faults.values())
+    failures = [read_failure(key, str(fault)) for key, fault in coco.faults.items()]
+    studies = []
+    for key, report in coco.reports.items():
+        name, size = coco.images[key].file_name, (coco.images[key].width, coco.images[key].height)
+        if isinstance(name, str) and name.strip():
+            studies.append(_study(key, radiograph_below(folder, Path(name), "frontal", size), report, is_grounded))
+        else:
+            failures.append(read_failure(key, str(InputError("expected a file name", file=root, field="file_name"))))
+    return Archive("coco", studies, failures)
 
 
 def _study(key: str, radiograph: Radiograph, report: Sequence[Sentence], is_grounded: bool) -> ArchiveStudy:
-    located = tuple(sentence for sentence in report if sentence.boxes or sentence.masks)
+    located = tuple(sentence for sentence in report if sentence.has_region)
     return ArchiveStudy(
         study_id=key,
         radiographs=(radiograph,),

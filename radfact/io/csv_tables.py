@@ -9,7 +9,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from numbers import Number
 from pathlib import Path
@@ -21,6 +21,8 @@ from radfact.io.jsonl import open_atomic
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _BREAKS = ("\t", "\r", "\n")
 _SQLITE = b"SQLite format 3\0"
+_LONGEST = 10_000_000
+"""Maximum number of characters of a line or a cell: a damaged file must not fill the memory."""
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -65,15 +67,16 @@ def find_csv(root: Path, *names: str) -> Path | None:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line on which the row begins, from 1; cells) of the header and all rows that are not blank."""
     begins, width, reader = 1, None, csv.reader(())
-    # Python's limit of 131,072 characters is for files that do not close a quote, which `strict` finds.
-    csv.field_size_limit(2**31 - 1)
+    # Also for a quote that is not closed. Python's own limit is 131,072 characters.
+    csv.field_size_limit(_LONGEST)
     code, unreadable = ErrorCode.INVALID_FORMAT, ErrorCode.FILE_UNREADABLE
     try:
         with _open(path) as handle:
-            header = handle.readline()
+            lines = _lines(handle)
+            header = next(lines, "")
             _check_separator(header, path)
             # Strict, because a lenient reader swallows the rest of the file after a quote that is not closed.
-            reader = csv.reader(_refuse_nul(chain((header,), handle)), strict=True)
+            reader = csv.reader(chain((header,), lines), strict=True)
             for row in reader:
                 if row and width is None:
                     row, width = _header(row, path, begins), len(row)
@@ -98,10 +101,10 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     raise InputError(message, code=code, file=path, line=begins)
 
 
-def _refuse_nul(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        if "\0" in line:
-            raise csv.Error("it has a NUL character")
+def _lines(handle: IO[str]) -> Iterator[str]:
+    while line := handle.readline(_LONGEST):
+        if "\0" in line or len(line) == _LONGEST:
+            raise csv.Error("it has a NUL character" if "\0" in line else f"a line of over {_LONGEST:,} characters")
         yield line
 
 
@@ -126,22 +129,16 @@ def _check_separator(header: str, path: Path) -> None:
 
 @contextmanager
 def _open(path: Path) -> Iterator[IO[str]]:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as text:
-            yield text
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
+    with ExitStack() as stack:
+        binary: Any = stack.enter_context((gzip.open if path.suffix == ".gz" else open)(path, "rb"))
+        if binary.peek(len(_SQLITE)).startswith(_SQLITE):
+            message = "expected a table, found an SQLite database; export a review with maira review export --manifest"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
+        if path.suffix == ".zip":
+            archive = stack.enter_context(zipfile.ZipFile(binary))
             # macOS adds a folder of metadata.
             names = [n for n in archive.namelist() if n.endswith(".csv") and not n.startswith("__MACOSX/")]
             if len(names) != 1:
                 raise InputError(f"expected one CSV file, found {len(names)}", code=ErrorCode.INVALID_FORMAT, file=path)
-            with archive.open(names[0]) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as text:
-                yield text
-    else:
-        with path.open("rb") as binary:
-            is_database = binary.read(len(_SQLITE)) == _SQLITE
-        if is_database:
-            message = "expected a table, found an SQLite database; export a review with maira review export --manifest"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
-        with path.open(encoding="utf-8-sig", newline="") as text:
-            yield text
+            binary = stack.enter_context(archive.open(names[0]))
+        yield stack.enter_context(io.TextIOWrapper(binary, "utf-8-sig", newline=""))

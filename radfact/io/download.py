@@ -30,11 +30,7 @@ def download(
     sha256: str | None = None,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> str:
-    """Download a file, or check the one that exists, and return its SHA-256.
-
-    An interrupted download stays as `PATH.part`, which the next call resumes by an HTTP range. Without a published
-    checksum, that requires that the server still has the same version by its ETag.
-    """
+    """Download a file, or the rest of `PATH.part`, or check the one that exists, and return its SHA-256."""
     part = path.with_name(f"{path.name}.part")
     is_new = not path.exists()
     if is_new:
@@ -46,9 +42,8 @@ def download(
         if is_new:
             _remove(part)
         fate = "the download is removed" if is_new else "replace or remove the file"
-        raise RunError(
-            f"{path}: expected the SHA-256 {sha256}, found {digest}; {fate}", code=ErrorCode.CHECKSUM_MISMATCH
-        )
+        message = f"{path}: expected the SHA-256 {sha256}, found {digest}; {fate}"
+        raise RunError(message, code=ErrorCode.CHECKSUM_MISMATCH)
     if is_new:
         part.rename(path)
         _etag_file(part).unlink(missing_ok=True)
@@ -80,10 +75,8 @@ def _receive_all(url: str, part: Path, size: int | None, has_checksum: bool, on_
         raise _unavailable(f"{host}: no connection ({error.reason})") from None
     except (HTTPException, TimeoutError, ConnectionError) as error:
         done = part.stat().st_size if part.exists() else 0
-        raise _unavailable(
-            f"{host}: the connection broke off after {done:,} bytes of {part.stem} ({type(error).__name__}); the same "
-            "command resumes"
-        ) from None
+        message = f"{host}: the connection broke off after {done:,} bytes of {part.stem} ({type(error).__name__})"
+        raise _unavailable(f"{message}; the same command resumes") from None
 
 
 def _receive(url: str, part: Path, size: int | None, has_checksum: bool, on_progress: OnProgress) -> bool:

@@ -21,10 +21,7 @@ _SNAPSHOT = re.compile(r"models--(?P<organization>.+?)--(?P<name>.+)")
 
 
 def parse_hub_name(name: Path | str) -> tuple[str, str | None] | None:
-    """Return repository and revision of a name ORG/NAME or ORG/NAME@REVISION.
-
-    Returns None for a path: an existing one, one in an existing folder, and anything else of another form.
-    """
+    """Return repository and revision of a name ORG/NAME or ORG/NAME@REVISION; None for a path."""
     match = _NAME.fullmatch(str(name))
     if match is None or Path(name).exists() or Path(match["repo"]).exists() or Path(name).parts[0] == "..":
         return None
@@ -33,8 +30,7 @@ def parse_hub_name(name: Path | str) -> tuple[str, str | None] | None:
 
 def resolve_model(name: Path | str, *, field: str | None = None, **options: Any) -> Path:
     """Return the local folder of a model, downloading it from the Hub if needed."""
-    parsed = parse_hub_name(name)
-    if parsed is None:
+    if (parsed := parse_hub_name(name)) is None:
         return Path(name)
     repo, revision = parsed
     try:

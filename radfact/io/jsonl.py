@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import zlib
@@ -23,6 +24,8 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(?P<half>u[dD][89a-fA
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of writing to an open file, for which Python does not name the file."""
 _NOT_WRITTEN = "cannot be written: "
+_LINE_BYTES = 64 << 20
+"""Size from which a line of JSON Lines is refused: a damaged file must not fill the memory."""
 
 command_inputs: ContextVar[tuple[Path, ...]] = ContextVar("command_inputs", default=())
 """Files and folders that the running command reads; no file is written over them."""
@@ -65,8 +68,6 @@ def naming_file(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 def create_folder(folder: Path) -> None:
     """Create a folder and its parents if they are missing, for their owner only if `private_files` is set."""
-    if folder.is_dir():
-        return
     for path in reversed([folder, *folder.parents]):
         if not path.exists():
             path.mkdir(mode=0o700 if private_files.get() else 0o777, exist_ok=True)
@@ -125,12 +126,8 @@ class CompressedRows(Sequence[dict[str, Any]]):
 
 def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> int:
     """Write rows as JSON Lines atomically, and return their number."""
-    count = 0
     with open_atomic(path) as handle:
-        for row in rows:
-            handle.write(dumps(row) + "\n")
-            count += 1
-    return count
+        return sum(1 for row in rows if handle.write(dumps(row) + "\n"))
 
 
 def append_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -174,14 +171,14 @@ def read_text(path: Path | str) -> str:
         return _decode(Path(path).read_bytes(), path).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: Path | str) -> Any:
+def read_json(path: Path | str, decoder: json.JSONDecoder | None = None) -> Any:
     """Read one JSON document; NaN, which pandas writes for a missing value, is null."""
-    return parse_json(read_text(path), path)
+    return parse_json(read_text(path), path, decoder=decoder)
 
 
 def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) for every line that is not blank, while the file is read."""
-    return parse_rows(read_lines(path), path)
+    return parse_rows(read_lines(path, _LINE_BYTES), path)
 
 
 def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -196,21 +193,26 @@ def parse_rows(lines: Iterable[str], path: Path | str, first_line: int = 1) -> I
         yield number, row
 
 
-def read_lines(path: Path | str) -> Iterator[str]:
+def read_lines(path: Path | str, most: int = -1) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file (a byte order mark is dropped), which may be larger than the memory."""
     offset = 0
     # Read as bytes: JSON strings may contain U+2028 and similar characters, which are not line ends here.
     with _reading(path), Path(path).open("rb") as handle:
-        for line in handle:
+        for number, line in enumerate(iter(lambda: handle.readline(most), b""), start=1):
+            if len(line) == most:
+                message = f"expected lines of less than {most >> 20} MB, found a longer one"
+                raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, line=number)
             yield _decode(line, path, offset).removesuffix("\n")
             offset += len(line)
 
 
-def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str | None = None) -> Any:
+def parse_json(
+    text: str, path: Path | str, *, first_line: int = 1, field: str | None = None, decoder: Any = None
+) -> Any:
     """Parse one JSON document."""
     line, code, offset = first_line, ErrorCode.INVALID_FORMAT, None
     try:
-        value = _decoder.decode(text)
+        value = (decoder or _decoder).decode(text)
         # Fast for the texts without such an escape, which are most.
         escapes = _ESCAPE.finditer(text) if "\\ud" in text or "\\uD" in text else ()
         if (offset := next((escape.start() for escape in escapes if escape["half"]), None)) is None:
@@ -220,10 +222,11 @@ def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str |
         message, line = f"not JSON: {error.msg} at column {error.colno}", first_line + error.lineno - 1
     except _DuplicateKeyError:
         message, code = "duplicate key of an object, expected one value", ErrorCode.DUPLICATE
-        offset = _find_duplicate_key(text)
-    except _InfinityError as error:
-        message = f"expected a finite number or null, found {error}"
-        offset = next(token.start() for token in _TOKEN.finditer(text) if token[0] == str(error))
+        seen = dict[tuple[int, str], int]()
+        offset = next(at for keys, object_, at in _iter_keys(text) if seen.setdefault((object_, keys[-1]), at) != at)
+    except KeyError as error:
+        message = f"expected a finite number or null, found {error.args[0]}"
+        offset = next(token.start() for token in _TOKEN.finditer(text) if token[0] == error.args[0])
     except (ValueError, RecursionError) as error:
         # Integers of thousands of digits and nesting of thousands of levels, which Python refuses.
         message = f"not JSON that can be read: {error}"
@@ -237,9 +240,6 @@ def parse_json(text: str, path: Path | str, *, first_line: int = 1, field: str |
 class _DuplicateKeyError(Exception): ...
 
 
-class _InfinityError(Exception): ...
-
-
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
@@ -247,13 +247,11 @@ def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _parse_constant(name: str) -> None:
-    if name != "NaN":
-        raise _InfinityError(name)
-
-
 # Created once: json.loads would create one for each line, which takes half of its time.
-_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_parse_constant)
+_decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant={"NaN": None}.__getitem__)
+_ANY = {"NaN": None, "Infinity": math.inf, "-Infinity": -math.inf}
+any_number = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_ANY.get)
+"""Decoder that also reads infinity."""
 
 
 KeyLines = Mapping[tuple[str, ...], int]
@@ -278,13 +276,3 @@ def _iter_keys(text: str) -> Iterator[tuple[tuple[str, ...], int, int]]:
         elif token["colon"] is not None:
             path[-1] = json.loads(token[0].removesuffix(token["colon"]))
             yield tuple(path), objects[-1], token.start()
-
-
-def _find_duplicate_key(text: str) -> int:
-    """Return the offset of the first duplicate key of a valid document that has one."""
-    seen = set[tuple[int, str]]()
-    for path, number, offset in _iter_keys(text):
-        if (number, path[-1]) in seen:
-            return offset
-        seen.add((number, path[-1]))
-    raise AssertionError("no duplicate key")

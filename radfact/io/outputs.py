@@ -1,8 +1,4 @@
-"""Lock the outputs of commands, protect their inputs, and replace earlier files only by complete ones.
-
-`.output.json` in an output folder records its content and files. While a command writes to a folder or file, a lock
-file identifies the process.
-"""
+"""Lock the outputs of commands, protect their inputs, and replace earlier files only by complete ones."""
 
 from __future__ import annotations
 
@@ -32,8 +28,8 @@ from radfact.io.jsonl import (
     write_json,
 )
 
-LOCK = ".lock"
-RECORD = ".output.json"
+LOCK, RECORD = ".lock", ".output.json"
+"""Files of an output folder that identify the process that writes to it, and that record its content and files."""
 _NEW, _COMMIT = ".new", ".commit"
 _ATTEMPTS = 100
 """Maximum number of attempts to lock an output while other runs create and remove its folder."""
@@ -79,9 +75,8 @@ def lock_output(
 ) -> Iterator[bool]:
     """Lock an output during the block, after checking that writing to it destroys no other files; yield if it could.
 
-    An output that is locked in this context already is not locked again. If the block writes nothing, folders created
-    for the lock are removed. On file systems without locks, the output is only checked. With `waits`, another process
-    that has the lock is waited for; with `overwrite`, files of another origin are replaced, inputs never.
+    An output that this context has locked is not locked again. On file systems without locks, it is only checked. With
+    `waits`, another process that has the lock is waited for; with `overwrite`, files of another origin are replaced.
     """
     path = Path(path)
     if (real := path.resolve()) in _locked_outputs.get():
@@ -142,9 +137,8 @@ def _record_content(folder: Path, content: str) -> Iterator[None]:
 def replace_files(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, and move its files into `folder` when the block ends without an error.
 
-    The new files replace all files that the previous call wrote to `folder`; other files are kept. The rename of the
-    temporary folder to `.commit` decides: a process that is killed before it leaves the files of the previous call,
-    and one that is killed after it those of this call, which the next `lock_output` or `finish_interrupted` moves.
+    They replace all files of the previous call. The rename of the temporary folder to `.commit` decides whose files a
+    killed process leaves: after it those of this call, which the next `lock_output` or `finish_interrupted` moves.
     """
     new = folder / _NEW
     with _removed_on_failure(new, folder):
@@ -244,9 +238,8 @@ def _check_kind(path: Path, output: Output) -> None:
     """Refuse a file instead of a folder, a folder instead of a file, and a folder that is not writable."""
     if output.kind == "file" and path.is_dir():
         raise _conflict("expected a file, found a folder", path)
-    existing = next(parent for parent in (path, *path.parents) if parent.exists() or parent.is_symlink())
-    if existing == path and output.kind == "file":
-        existing = path.parent
+    folder = path.parent if output.kind == "file" else path
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists() or parent.is_symlink())
     if not existing.is_dir():
         raise _conflict("expected a folder, found a file", existing)
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -22,7 +22,7 @@ from radfact.io.columns import (
     inside,
     with_own_names,
 )
-from radfact.io.jsonl import key_lines, read_json, read_jsonl, read_text
+from radfact.io.jsonl import any_number, key_lines, read_json, read_jsonl, read_text
 from radfact.io.rexrank import is_rexrank, read_rexrank, read_study
 from radfact.records import NO_CLUSTERS, Pair, Pairs, PatientContext, Report, Sentence, is_missing, parse_sentences
 
@@ -317,7 +317,7 @@ def _read(
 ) -> dict[str, _Record]:
     """Read the records of a file in any format; the reports of COCO and ReXrank are candidates and references."""
     suffix, is_pairs = path.suffix.lower(), layout is NAMES
-    value: Any = read_json(path) if suffix == ".json" else None
+    value: Any = read_json(path, None if is_pairs else any_number) if suffix == ".json" else None
     if is_rexrank(value, columns):
         lines = key_lines(read_text(path))
         studies = {key: read_study(key, value[key], section, columns, path, lines) for key in value}
@@ -326,8 +326,14 @@ def _read(
     if suffix == ".json" and not is_pairs:
         from radfact.io.coco import read_coco
 
-        is_list = dataset is not None and dataset.suffix.lower() == ".json"
-        return {key: _Record(report, report) for key, report in read_coco(path, dataset if is_list else None).items()}
+        coco = read_coco(path, dataset if dataset is not None and dataset.suffix.lower() == ".json" else None)
+        records = {key: _Record(report, report) for key, report in coco.reports.items()}
+        for key, fault in coco.faults.items():
+            if key == fault.field and layout is _DRAFTS:
+                raise fault  # of no known image
+            place: Place = {"file": path, "field": f"{fault.field}: {fault.message}"}
+            records[key] = _Record(place=place, missing=["report"])
+        return records
     if is_pairs and not (isinstance(value, list) or suffix in (".csv", ".jsonl")):
         expected = "pairs as a list (.json), lines (.jsonl) or a table (.csv), or a ReXrank file"
         hint = "COCO files, drafts and manifests are given as --candidates and --references"

@@ -1,9 +1,8 @@
 """Files of the ReXrank leaderboard: one JSON object that maps ids to studies, with reference sections and prediction.
 
-Source: rajpurkarlab/ReXrank, `data/READMD.md` and `example_files`; rajpurkarlab/ReXrank-metric, README, read
-from a stored public copy of the repository that was not verified to be its newest state. Inferred: that
-the findings of a prediction end at its heading "Impression:", and that both reports are scored without their headings
-if only the findings are scored.
+Source: rajpurkarlab/ReXrank, `data/READMD.md` and `example_files`; rajpurkarlab/ReXrank-metric, README, in a public
+copy that may not be the newest. Inferred: that the findings of a prediction end at its heading "Impression:", and that
+both reports are scored without their headings if only the findings are scored.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ class _Study(Row):
 def is_rexrank(value: object, columns: Columns) -> bool:
     """Return whether a JSON document is a ReXrank file."""
     studies = [*value.values()] if isinstance(value, dict) else []
-    names = (*_FIELDS, *columns.values())
-    return all(isinstance(study, dict) for study in studies) and any(
-        name in study for study in studies for name in names
-    )
+    names = {*_FIELDS, *columns.values()}
+    return all(isinstance(study, dict) for study in studies) and any(names & study.keys() for study in studies)
 
 
 def read_rexrank(path: Path, columns: Columns) -> dict[str, Any] | None:
@@ -86,9 +83,7 @@ def read_study(
 
 def findings_of(report: str) -> str:
     """Return the findings of a report with the headings "Findings:" and "Impression:"; all of it without headings."""
-    match = _IMPRESSION_HEADING.search(report)
-    findings = report if match is None else report[: match.start()]
-    return _FINDINGS_HEADING.sub("", findings).strip()
+    return _FINDINGS_HEADING.sub("", _IMPRESSION_HEADING.split(report, maxsplit=1)[0]).strip()
 
 
 def write_rexrank(pairs: Pairs, path: Path, studies: Mapping[str, Any] | None = None) -> None:

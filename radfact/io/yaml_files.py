@@ -18,21 +18,15 @@ class _DuplicateKeyError(yaml.constructor.ConstructorError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader of texts, numbers, booleans, lists and mappings; a date is a text.
-
-    It refuses duplicate keys and aliases that contain themselves or each other many times, and reads 1e-3 as a number,
-    as in YAML 1.2.
-    """
+    """YAML loader of texts, numbers (1e-3, too, as in YAML 1.2), booleans, lists and mappings; a date is a text."""
 
     def get_single_node(self) -> yaml.Node | None:
-        """Return the root of the document after counting the characters that its aliases stand for."""
         node = super().get_single_node()
         if node is not None and _expanded_size(node, {}) > 2 * self.index + _MOST_COPIED:
             raise yaml.composer.ComposerError(None, None, "the aliases stand for too many values", node.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Construct a mapping without duplicate keys."""
         keys = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
