@@ -146,9 +146,8 @@ def check_patient_splits(studies: Iterable[ArchiveStudy | Study]) -> None:
     for study in studies:
         if study.patient_id is not None and study.split is not None:
             splits[study.patient_id].add(study.split)
-    divided = {patient: names for patient, names in splits.items() if len(names) > 1}
-    if divided:
-        patient, names = next(iter(divided.items()))
+    if divided := [(patient, names) for patient, names in splits.items() if len(names) > 1]:
+        patient, names = divided[0]
         more = f" and {len(divided) - 1} more patients" if len(divided) > 1 else ""
         message = f"patient '{patient}'{more} in more than one split ({', '.join(sorted(names))}); split by patient"
         raise InputError(message, code=ErrorCode.MISMATCH)

@@ -17,7 +17,6 @@ from maira.data.sources.table_records import Layout, TableRecord, find_table, fi
 from radfact.errors import describe
 
 _IMAGE, _VIEW, _PATIENT, _ORDER = "path_to_image", "frontal_lateral", "deid_patient_id", "patient_report_date_order"
-_SUFFIXES = (".dcm", ".png", ".jpg")
 _STUDY = re.compile(r"(?:.*/)?(patient\d+)/(study\d+)/[^/]+", re.ASCII)
 
 
@@ -49,7 +48,7 @@ _LAYOUT = Layout(
     study=_study,
     view=lambda record, _index, _path: (record.text(_VIEW), _VIEW),
     split=lambda record: record.require("split"),
-    find=first_file(lambda path: [str(PurePosixPath(path).with_suffix(suffix)) for suffix in _SUFFIXES]),
+    find=first_file(lambda path: [str(PurePosixPath(path).with_suffix(suffix)) for suffix in (".dcm", ".png", ".jpg")]),
     patient=_PATIENT,
     order=lambda record: record.order(_ORDER),
 )

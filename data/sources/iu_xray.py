@@ -17,7 +17,6 @@ from maira.data.sources.table_records import find_table, table_records
 from radfact.errors import ErrorCode, InputError, describe_choice
 
 _VIEWS = "indiana_projections.csv"
-_REPORTS = "NLMCXR_reports.tgz"
 
 # A radiograph has four names: CXR1_1_IM-0001-3001 in the reports, with .png in the release of PNGs, 1_IM-0001-3001.dcm
 # in that of DICOMs, and 1_IM-0001-3001.dcm.png in the table of views and the copies that go with it. Only for study 1,
@@ -52,9 +51,8 @@ def _reports(root: Path) -> Iterator[tuple[str, bytes]]:
     if paths := next(filter(None, (sorted((root / name).glob("*.xml")) for name in folders)), None):
         yield from ((path.name, path.read_bytes()) for path in paths)
         return
-    packed = root / _REPORTS
-    if not packed.is_file():
-        message = f"no reports: expected {_REPORTS} or ecgen-radiology/*.xml"
+    if not (packed := root / "NLMCXR_reports.tgz").is_file():
+        message = f"no reports: expected {packed.name} or ecgen-radiology/*.xml"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
     try:
         with tarfile.open(packed) as archive:

@@ -34,7 +34,6 @@ from radfact.errors import ErrorCode, InputError, describe_choice
 
 SOURCE = "mimic-cxr"
 
-_SECTIONS = ("findings", "indication", "technique", "comparison")
 _NAMES = {"subject_id": r"[0-9]+", "study_id": r"[0-9]+", "dicom_id": r"[0-9a-zA-Z][0-9a-zA-Z.-]*"}
 """Names in the metadata table, which are part of the paths of files."""
 
@@ -97,8 +96,8 @@ def read_mimic_cxr(
             if study.split is None:
                 failures.append(read_failure(study.study_id, "not in the table of splits; the study has no split"))
             parts = split_sections(text)
-            sections: dict[str, Any] = {name: parts.get(name) for name in _SECTIONS}
-            studies.append(replace(study, report=parts.get("text"), **sections))
+            named: Any = {name: parts.get(name) for name in ("findings", "indication", "technique", "comparison")}
+            studies.append(replace(study, report=parts.get("text"), **named))
     if studies and not count:
         message = "no reports; expected mimic-cxr-reports.zip of mimic-cxr (or its content) here or in --metadata"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)

@@ -99,7 +99,7 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
             continue
         # The paths in MS-CXR are those of mimic-cxr-jpg.
         candidates = (images / image.path, (images / image.path).with_suffix(".dcm"))
-        if (file := next((file for file in candidates if file.is_file()), None)) is None:
+        if (file := next(filter(Path.is_file, candidates), None)) is None:
             failures.append(read_failure(dicom_id, f"no image {image.path} (nor .dcm) below {images.name}"))
             continue
         boxes_of: dict[str, dict[Box, None]] = {}

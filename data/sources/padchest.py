@@ -15,7 +15,7 @@ import os
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -102,7 +102,13 @@ def read_padchest(
     if missing and not any(study.radiographs for study in archive.studies):
         message = "expected the table's images in 0/ to 54/ or 0.zip to 54.zip, found none"
         raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=root)
-    archive.failures.extend(_missing_images(root, missing))
+    # One failure for a missing folder; users often have some of them.
+    for folder, names in missing.items():
+        if existing := [name for name in (folder, f"{folder}.zip") if folder and (root / name).exists()]:
+            archive.failures.extend(read_failure(name, f"image not in {' or '.join(existing)}") for name in names)
+        else:
+            reason = f"no such folder or zip file, for {len(names)} images"
+            archive.failures.append(read_failure(folder or str(root), reason))
     patient_of = {study.study_id: study.patient_id or study.study_id for study in archive.studies}
     english = _read_english(reports, patient_of, study_of) if reports else {}
     split_of = _read_splits(splits, patient_of, study_of) if splits else {}
@@ -151,16 +157,6 @@ def find_images(root: Path, ignored: str, folders: Collection[str] | None = None
         message = f"first part of a split zip file; join the parts: cat {name}.* > {name}"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=parts[0])
     return images
-
-
-def _missing_images(root: Path, missing: Mapping[str, list[str]]) -> Iterator[Failure]:
-    """Yield a failure for each missing image of the table, but only one for a missing folder."""
-    for folder, names in missing.items():
-        existing = [name for name in (folder, f"{folder}.zip") if folder and (root / name).exists()]
-        if existing:
-            yield from (read_failure(name, f"image not in {' or '.join(existing)}") for name in names)
-        else:
-            yield read_failure(folder or str(root), f"no such folder or zip file, for {len(names)} images")
 
 
 def _png_members(packed: Path) -> list[str]:

@@ -2,16 +2,13 @@
 
 Layout of the release, according to public readers:
 
-    grounded_reports_20240819.json
+    grounded_reports_20240819.json:
         [{"StudyID", "ImageID", "PreviousStudyID", "PreviousImageID", "findings": [{"sentence_en", "sentence_es",
         "abnormal", "boxes", "extra_boxes", "labels", "locations", "progression"}]}]; sentences about normal anatomy
         may have texts only; boxes are [x_min, y_min, x_max, y_max] in shares of the image
-    master_table.csv[.zip]
-        one row per study and label, with PatientID, StudyDate_DICOM and split (train, validation, test)
-    Padchest_GR_files/PadChest_GR/*.png
-        16 bit; downloaded as PadChest_GR.zip.001 to .037, the parts of one zip
-    PadChest_GR_progression_prior_studies/
-        1,446 frontal radiographs of previous studies
+    master_table.csv[.zip]: a row per study and label, with PatientID, StudyDate_DICOM, split (train, validation, test)
+    Padchest_GR_files/PadChest_GR/*.png: 16 bit; downloaded as PadChest_GR.zip.001 to .037, the parts of one zip
+    PadChest_GR_progression_prior_studies/: 1,446 frontal radiographs of previous studies
 
 Images are found by name anywhere below the root. Inferred, not verified: the words for a side among `locations`
 ("left", "right", "bilateral", in PadChest "loc left"), and that `boxes` are the reference if a second reader drew

@@ -1,7 +1,4 @@
-"""Shared code of the readers of tables, which have a row per image or per study.
-
-A reader states in a `Layout` how its archive names columns, studies, views and files; `read_studies` does the rest.
-"""
+"""Readers of tables with a row per image or study: a `Layout` names columns and parsers, `read_studies` does the rest."""
 
 from __future__ import annotations
 

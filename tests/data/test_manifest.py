@@ -73,12 +73,6 @@ def test_relative_images_are_resolved_from_the_manifest(tmp_path: Path, monkeypa
     assert study.lateral.resolve() == tmp_path / "other" / "b.png"
 
 
-def test_missing_is_null_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.jsonl"
-    write_manifest(path, [Study(sample_id="s", frontal=Path("a.png"))])
-    assert json.loads(path.read_text()) == dict.fromkeys(Study.model_fields) | {"sample_id": "s", "frontal": "a.png"}
-
-
 @pytest.mark.parametrize(("second", "expected"), CASES["invalid lines"])
 def test_an_invalid_line_is_an_error_with_a_number(tmp_path: Path, second: dict[str, Any] | str, expected: str) -> None:
     path = write_rows(tmp_path / "manifest.jsonl", row(), second)
@@ -101,11 +95,12 @@ def test_samples_without_a_frontal_are_skipped_on_request(tmp_path: Path, fronta
     assert failure.reason == f"{path}:2: frontal: expected the path of the frontal image"
 
 
-def test_duplicates_leave_the_existing_manifest(tmp_path: Path) -> None:
+def test_missing_is_null_in_the_file_which_duplicates_leave_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
     study = Study(sample_id="s", frontal=Path("a.png"))
     write_manifest(path, [study])
     before = path.read_bytes()
+    assert json.loads(before) == dict.fromkeys(Study.model_fields) | {"sample_id": "s", "frontal": "a.png"}
     with raises("manifest.jsonl:2: sample_id: duplicate"):
         write_manifest(path, [study, study])
     assert path.read_bytes() == before
