@@ -1,4 +1,4 @@
-"""Readers of tables with a row per image or study: a `Layout` names columns and parsers, `read_studies` does the rest."""
+"""Readers of tables with a row per image or study: a `Layout` names columns and parsers, `read_studies` reads them."""
 
 from __future__ import annotations
 
