@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
@@ -53,6 +54,13 @@ _EXPORTS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl", 
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css")
 
 _log = logging.getLogger(__name__)
+
+
+class _StudyNumber(IntegerConvertor):
+    regex = "[0-9]{1,9}"  # int() refuses thousands of digits
+
+
+register_url_convertor("study", _StudyNumber())
 
 
 class _Envelope(Row):
@@ -158,9 +166,7 @@ class Server:
                 **self._label(number),
                 **describe_study(self.set, number, request.path_params["number"]),
                 "state": state_json(review),
-                "reference": [_sentence(sentence) for sentence in self.set.reference(number)]
-                if sees_reference
-                else None,
+                "reference": [_sentence(line) for line in self.set.reference(number)] if sees_reference else None,
                 "verdicts": self._verdicts(sample_id) if sees_reference else None,
             }
         )
@@ -171,9 +177,7 @@ class Server:
         if max(review.visited) < REFERENCE_STEP:
             raise _not_found()
         sentences = review.state.sentences
-        reference = [
-            (sentence.text, [box.as_tuple() for box in sentence.boxes or ()]) for sentence in self.set.reference(number)
-        ]
+        reference = [(line.text, [box.as_tuple() for box in line.boxes or ()]) for line in self.set.reference(number)]
         places = find_counterparts([(sentence.text, sentence.boxes) for sentence in sentences], reference)
         by_sentence = {sentence.id: found for sentence, found in zip(sentences, places, strict=True)}
         return JSONResponse({"version": review.version, "counterparts": by_sentence})
@@ -182,10 +186,10 @@ class Server:
         """Respond to `GET /images/{number}/{kind}?longest=N`: a level whose longest side has at least N pixels."""
         pyramid = self._pyramid(request)
         longest = request.query_params.get("longest", "")
-        values, step = pyramid.level(int(longest) if longest.isascii() and longest.isdigit() else 1)
+        values, step = pyramid.level(int(longest[:9]) if longest.isascii() and longest.isdigit() else 1)
         rows, columns = values.shape
-        info = {**pyramid.info, "level": {"columns": columns, "rows": rows, "step": step}}
-        headers = {"image-info": json.dumps(info)}
+        level = {"columns": columns, "rows": rows, "step": step}
+        headers = {"image-info": json.dumps({**pyramid.info, "level": level})}
         return Response(values.astype("<u2", copy=False).tobytes(), headers=headers, media_type=_BINARY)
 
     def thumbnail(self, request: Request) -> Response:
@@ -210,8 +214,7 @@ class Server:
             content = corrections_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
         elif name == "drafts.jsonl":
             rows = corrected_drafts(self.store, reader)
-            hidden = ("model", "arm")
-            lines = (dumps({key: row[key] for key in row if key not in hidden}) for row in rows)
+            lines = (dumps({key: row[key] for key in row if key not in ("model", "arm")}) for row in rows)
             content = "".join(f"{line}\n" for line in lines).encode()
         else:
             content = dumps(summarize(self.store, [reader])).encode()
@@ -243,11 +246,8 @@ class Server:
             message = f"expected events of review {self.drafts_id}, found {batch.drafts:.64}; reload the page"
             raise InputError(message, code=ErrorCode.MISMATCH, field="drafts")
         reader = self._checked(request, batch.reader)
-        numbers = [self._study(request, event.number) for event in batch.events]
-        events = tuple(
-            event.model_copy(update={"number": number}) for event, number in zip(batch.events, numbers, strict=True)
-        )
-        self.store.add_events(batch.model_copy(update={"reader": reader, "events": events}))
+        events = [event.model_copy(update={"number": self._study(request, event.number)}) for event in batch.events]
+        self.store.add_events(batch.model_copy(update={"reader": reader, "events": tuple(events)}))
         return JSONResponse({})
 
     def _reader(self, request: Request) -> str:
@@ -319,18 +319,18 @@ def make_app(
         Route("/api/set", server.about),
         _post("/api/readers", server.add_reader),
         Route("/api/studies", server.studies),
-        Route("/api/studies/{number:int}", server.study),
-        _post("/api/studies/{number:int}/changes", server.change),
+        Route("/api/studies/{number:study}", server.study),
+        _post("/api/studies/{number:study}/changes", server.change),
         _post("/api/times", server.times),
-        Route("/api/studies/{number:int}/counterparts", server.counterparts),
-        Route("/images/{number:int}/{kind}", _in_turn(server.image, places)),
-        Route("/thumbnails/{number:int}/{kind}", _in_turn(server.thumbnail, places)),
+        Route("/api/studies/{number:study}/counterparts", server.counterparts),
+        Route("/images/{number:study}/{kind}", _in_turn(server.image, places)),
+        Route("/thumbnails/{number:study}/{kind}", _in_turn(server.thumbnail, places)),
     ]
     if campaign is not None:
         coordinator = Coordinator(server, campaign, current_tokens)
         routes += [
             Route("/api/campaign", _for_coordinator(coordinator.overview)),
-            Route("/api/campaign/studies/{number:int}", _for_coordinator(coordinator.study)),
+            Route("/api/campaign/studies/{number:study}", _for_coordinator(coordinator.study)),
             _post("/api/campaign/actions", _for_coordinator(coordinator.apply_action)),
             _post("/api/campaign/readers", _for_coordinator(coordinator.add_reader)),
             _post("/api/campaign/studies", _for_coordinator(coordinator.add_studies)),

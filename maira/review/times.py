@@ -40,7 +40,7 @@ UNFINISHED = "not finished"
 class PageEvent(Record):
     """An event of the page."""
 
-    sequence: Annotated[int, Field(ge=0)]
+    sequence: Annotated[int, Field(ge=0, lt=2**63)]
     number: Annotated[int, Field(ge=1)]
     kind: EventKind
     clock: Milliseconds
