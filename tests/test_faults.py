@@ -7,10 +7,14 @@ import csv
 import io
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from waiting import PATIENCE, wait_until
 
 from maira.data.annotation.results import read_label_studio
 from maira.data.manifest import read_manifest
+from maira.data.phantoms import write_phantoms
 from maira.data.sources.table import read_table
 from maira.data.study import Study
 from maira.grounding.phrases import read_phrases
@@ -36,6 +41,7 @@ from radfact.meta.datasets.preferences import read_preferences
 from radfact.meta.datasets.reports import read_reports
 from radfact.meta.injection.records import read_injected
 
+ROOT = Path(__file__).parents[1]
 QUICK = yaml.safe_load(Path(__file__).with_name("quick_faults.yaml").read_text("utf-8"))
 STRIDE = 89
 """Every STRIDE-th run of the whole matrix is a slow test."""
@@ -92,6 +98,41 @@ def test_workers_end_with_their_command(number: signal.Signals, tmp_path: Path) 
         assert process.returncode == 1
         assert error.endswith("[interrupted]\n")
         assert "Traceback" not in error
+
+
+GENERATE = f"generate --checkpoint {ROOT / 'checkpoints/phantom'} --manifest phantoms/manifest.jsonl"
+
+
+def _contents(folder: Path) -> dict[str, object]:
+    """Return the files of a folder, without the seconds in drafts."""
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: re.sub(rb'"seconds": ?[^,}]*', b"", content) for name, content in files.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["prepare table --root studies.csv --size 256 --workers 3", GENERATE])
+def test_a_command_that_is_killed_resumes_with_equal_files(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    list(write_phantoms(tmp_path / "phantoms", 50, seed=3, size=512))
+    lines = [f"{study.sample_id},{study.frontal},Clear." for study in read_manifest("phantoms/manifest.jsonl")]
+    Path("studies.csv").write_text("\n".join(["sample_id,frontal,findings", *lines, "gone,gone.png,Clear."]))
+    words = command.split()
+    whole, out = (Path(name) / ("" if words[0] == "prepare" else "drafts.jsonl") for name in ("whole", "out"))
+    begun = time.monotonic()
+    undisturbed = _start("maira", *words, "--out", whole)
+    undisturbed.communicate(timeout=PATIENCE)
+    seconds = time.monotonic() - begun
+    # Half of the time is that of starting. The last run is not killed.
+    for patience in (*(random.uniform(seconds / 2, seconds) for _ in range(3)), PATIENCE):
+        process = _start("maira", *words, "--out", out)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=patience)
+        process.kill()
+        _, error = process.communicate()
+    assert process.returncode == undisturbed.returncode, error
+    assert _contents(Path("out")) == _contents(Path("whole"))
 
 
 def test_a_signal_ends_a_run_that_waits_for_a_server(tmp_path: Path) -> None:

@@ -14,17 +14,6 @@ from rich.table import Table
 from maira.cli.show import print_line
 
 _GIB = 1 << 30
-_LABELS = {
-    "states": "optimizer states",
-    "encoder": "activations of the encoder",
-    "adapter": "activations of the adapter and embeddings",
-    "activations": "activations of the language model",
-    "logits": "logits of answers",
-    "gathered": "gathered by FSDP2",
-    "copies": "bfloat16 copies of trained weights",
-    "cache": "keys and values",
-    "temporary": "temporary tensors",
-}
 
 
 def estimate(
@@ -98,7 +87,10 @@ def _times(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _print_memory(console: Console, title: str, sizes: dict[str, int]) -> None:
-    _print_table(console, (title, ""), {_LABELS.get(p, p): [_format_bytes(n)] for p, n in sizes.items() if n})
+    from maira.train.cost.flops import TABLES
+
+    labels = TABLES["labels"]
+    _print_table(console, (title, ""), {labels.get(p, p): [_format_bytes(n)] for p, n in sizes.items() if n})
 
 
 def _print_table(console: Console, heads: Sequence[str], rows: Mapping[str, Iterable[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -155,11 +156,13 @@ def judge_train(
 
     Use the resulting folder with vLLM: --judge vllm:PATH, or --judge openai:NAME --base-url URL for a server.
     """
-    from transformers.utils.logging import disable_progress_bar
-
     from maira.judge.run_config import read_judge_config
-    from maira.judge.training import train_judge
+    from maira.train.config.check import check_run
 
-    disable_progress_bar()
-    console = Console()
-    print_line(console, f"judge: {train_judge(read_judge_config(config, overrides), console, overwrite=overwrite)}")
+    console, options = Console(), read_judge_config(config, overrides)
+    check_run(options, partial(print_line, console), overwrite=overwrite)
+    from maira.judge.training import setup_judge_training as setup
+    from maira.train.loop import run_training
+
+    command = ["maira", "judge-train", str(config), *(overrides or ())]
+    print_line(console, f"judge: {run_training(options, setup, console, overwrite=overwrite, command=command)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,14 +33,16 @@ def train(
     Use torchrun or accelerate launch for several GPUs or machines. On SIGTERM the run saves its state before the next
     step and exits with code 1.
     """
-    from transformers.utils.logging import disable_progress_bar
-
+    from maira.train.config.check import check_run
     from maira.train.config.run_config import read_train_config
-    from maira.train.report_training import train as run
 
-    disable_progress_bar()
-    console = Console()
-    print_line(console, f"checkpoint: {run(read_train_config(config, overrides), console, overwrite=overwrite)}")
+    console, options = Console(), read_train_config(config, overrides)
+    check_run(options, partial(print_line, console), overwrite=overwrite)
+    from maira.train.loop import run_training
+    from maira.train.report_training import setup_report_training as setup
+
+    command = ["maira", "train", str(config), *(overrides or ())]
+    print_line(console, f"checkpoint: {run_training(options, setup, console, overwrite=overwrite, command=command)}")
 
 
 @with_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from maira.evaluate.experiments import Experiment, ReportTask, Scoring, score_ex
 from maira.grounding.evaluation import has_reference_boxes
 from maira.model.task_examples import INPUTS
 from maira.train.config.run_config import TrainConfig, read_train_config
+from maira.train.config.run_folder import flatten, read_record, resume_fields
 from radfact.errors import ErrorCode, ExitCode, InputError, RunError
 
 NAME = "{name}"
@@ -99,7 +100,6 @@ def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
     A checkpoint without saved states is accepted, since states are large and no longer needed after training. So is
     one whose last state, start or data cannot be read any more, with a message.
     """
-    from maira.train.checkpointing import read_record, resume_fields
     from maira.train.data.dataset import data_fingerprints
 
     if not (config.out / "checkpoint" / "config.json").is_file():
@@ -215,13 +215,5 @@ def describe_trials(trials: Sequence[Trial], task: ReportTask) -> Iterator[str]:
 
 def differences_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """Return the values of a configuration that differ from another one (except the folder), nested keys with dots."""
-    values, others = (dict(_flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, baseline))
+    values, others = (dict(flatten(item.model_dump(mode="json", exclude={"out"}))) for item in (config, baseline))
     return {key: value for key, value in values.items() if key not in others or value != others[key]}
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

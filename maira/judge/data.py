@@ -13,7 +13,7 @@ from maira.judge.pairing import PAIRINGS, Pairing, ReportPair, is_held_out, make
 from maira.judge.samples import Labeled, Split, TrainingExample
 from maira.judge.scores import ScoreTask, make_rating_examples, make_score_examples
 from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
-from maira.train.data.packing import JudgeTask
+from maira.train.config.run_config import JudgeTask
 from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import write_json, write_jsonl

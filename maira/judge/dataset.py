@@ -12,7 +12,8 @@ from jinja2 import TemplateError
 
 from maira.judge.run_config import ChatSource, JudgeTrainConfig
 from maira.judge.samples import ChatSample
-from maira.train.data.packing import ALL_TASKS, SAMPLE_LENGTHS, EncodedSample
+from maira.train.config.run_config import ALL_TASKS
+from maira.train.data.packing import SAMPLE_LENGTHS, EncodedSample
 from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, read_text
 from radfact.records import validate_model

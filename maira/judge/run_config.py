@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import field_validator
-
 from maira.train.config.files import read_config_values
-from maira.train.config.run_config import BaseTrainConfig, LossValidationConfig, NonNegative
-from maira.train.data.packing import JudgeTask
-from radfact.records import Record
+from maira.train.config.run_config import BaseTrainConfig, JudgeTask, LossValidationConfig, NonNegative, Source
 
 
-class ChatSource(Record):
+class ChatSource(Source):
     """Conversations with their answers, as `maira judge-data` writes them (`samples.jsonl`)."""
 
+    path_field = "file"
     file: Path  # a relative path is relative to the working directory
-    split: str | None = "train"  # None for all
+    split: str | None = "train"
     # Factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     tasks: dict[JudgeTask, NonNegative] | None = None
+
+    def _row_samples(self, row: Mapping[str, Any]) -> Mapping[Any, int]:
+        return {str(row.get("task")): 1}
 
 
 class JudgeValidationConfig(LossValidationConfig):
@@ -32,14 +33,9 @@ class JudgeTrainConfig(BaseTrainConfig):
     """Options of the training of a judge, a language model that is trained entirely or by adapters."""
 
     model: Path  # folder of a causal language model with its tokenizer and chat template
-    train: list[ChatSource]  # the path of a file stands for a list with its split `train`
+    train: list[ChatSource]
     validation: JudgeValidationConfig = JudgeValidationConfig()
     tasks: dict[JudgeTask, NonNegative] = {"entailment": 1.0, "green": 1.0, "vert": 1.0}  # noqa: RUF012
-
-    @field_validator("train", mode="before")
-    @classmethod
-    def _path_is_a_file(cls, value: Any) -> Any:
-        return [{"file": value}] if isinstance(value, str | Path) else value
 
 
 def read_judge_config(path: Path, overrides: list[str] | None = None) -> JudgeTrainConfig:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from maira.judge.pairing import ReportPair
-from maira.train.data.packing import JudgeTask
+from maira.train.config.run_config import JudgeTask
 from radfact.judges.prompt import Example
 from radfact.llm import Message
 from radfact.records import Record, Text

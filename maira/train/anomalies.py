@@ -23,10 +23,7 @@ Kind = Literal["not_finite", "spike"]
 
 
 class AnomalyDetector:
-    """Checks each step before the weights are updated, with the same result on all processes, and lists anomalies.
-
-    They are the rows of `faults.jsonl`, which the main process writes (None: another process).
-    """
+    """Checks each step before the weights are updated, alike on all processes; lists anomalies in `faults.jsonl`."""
 
     def __init__(self, config: AnomalyConfig, file: Path | None = None) -> None:
         self._config, self._file = config, file
@@ -104,12 +101,12 @@ def describe_row(row: dict[str, Any]) -> str:
     return f"{len(row['sample_ids'])} of {row['of']} samples of {step} cannot be read, the first: {row['reasons'][0]}"
 
 
-def stop_error(row: dict[str, Any], file: Path, resume_hint: str) -> InputError | RunError:
-    """Return the error of a row of `faults.jsonl` that ends a run, with what the same command will do."""
+def stop_error(row: dict[str, Any], file: Path, resume_hint: str, advice: str) -> InputError | RunError:
+    """Return the error of a row of `faults.jsonl` that ends a run, with what the same command and others will do."""
     if row["fault"] == "unreadable":
         hint = "Repair them" if len(row["sample_ids"]) == row["of"] else "Repair them, or raise faults.most_unreadable"
         message = f"{describe_row(row)}. All skipped samples are listed in {file}. {hint}; {resume_hint}"
         return InputError(message, code=ErrorCode.FILE_UNREADABLE)
-    hint = "A lower learning_rate" + (" or faults.not_finite=skip" if row["fault"] == "not_finite" else "")
+    hint = "To skip such steps, add faults.not_finite=skip. " if row["fault"] == "not_finite" else ""
     reason = f"{describe_row(row)} at step {row['step']}"
-    return RunError(f"{reason}; its samples are listed in {file}, and {resume_hint}. {hint} may help")
+    return RunError(f"{reason}; its samples are listed in {file}, and {resume_hint}. {hint}{advice}")

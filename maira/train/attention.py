@@ -111,10 +111,7 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: 
 def _samples(
     query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: float | None, dropout: float
 ) -> Tensor:
-    """Compute causal attention over the samples as a padded batch.
-
-    What follows a sample's end is later than all its tokens, so the causal mask suffices.
-    """
+    """Compute causal attention over the samples as a padded batch: what follows a sample is later than its tokens."""
     # (tokens, heads, width) -> (samples, longest, heads, width) -> (samples, heads, longest, width)
     q, k, v = (states[row.places].transpose(1, 2) for states in (query, key, value))
     grouped = q.shape[1] != k.shape[1]
@@ -134,10 +131,7 @@ def _attend(
     row: PackedRow | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the attention of a packed row by a kernel, or without one by transformers' SDPA, as in generation.
-
-    Queries, keys and values are (1, heads, tokens, width), and the result is (1, tokens, heads, width).
-    """
+    """Compute the attention (1, tokens, heads, width) by a kernel, or without a packed row by transformers' SDPA."""
     if row is None:
         options |= {"scaling": scaling, "dropout": dropout}
         attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)

@@ -36,27 +36,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from maira.runtime.processes import DistributedContext
-from maira.train.config.run_config import BaseTrainConfig
+from maira.train.config.run_folder import FORMAT, RECORD, read_record
 from maira.train.parallel import TIMEOUT
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.jsonl import read_json, write_json
+from radfact.io.jsonl import write_json
 from radfact.machine import project_version
 
-RECORD = "state.json"
-FORMAT = 3
-"""Version of the format of states; increased when their content, or how it is computed (fingerprints, say), changes."""
-_CHANGEABLE_FIELDS: dict[str, Any] = dict.fromkeys(
-    (
-        # The length of the run and its output.
-        *("out", "epochs", "passes", "checkpoint_dtype", "save_every", "log_every", "keep", "trackers", "validation"),
-        # How the same sums are computed.
-        *("token_budget", "workers", "parallel", "activation_checkpointing", "compile", "attention"),
-        # A run that an anomaly ended may be resumed with other actions.
-        "faults",
-    ),
-    True,
-) | {"grpo": dict.fromkeys(("engine", "engine_args", "importance_sampling_clip_max"), True)}
-"""Fields of a configuration that may change when a run resumes."""
 _NAME = re.compile(r"step-(\d+)")
 _WRITING = ".writing"
 
@@ -91,11 +76,8 @@ class CheckpointManager:
 
     @torch.no_grad()
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, record: dict[str, Any]) -> None:
-        """Copy a state to memory and write it in the background, after the previous one; all processes call this.
-
-        A state that cannot be written is reported, and the previous ones stay. `record` is what else is needed to
-        resume, as JSON values.
-        """
+        """Copy a state to memory and write it in the background, after the previous one; all processes call this."""
+        # A state that cannot be written is reported, and the previous ones stay.
         self.finish()
         parts = {
             name: part._replace(tensor=part.tensor.detach().to("cpu", copy=True).contiguous())
@@ -121,6 +103,15 @@ class CheckpointManager:
             self.last = step
         return not reasons
 
+    def mark_anomaly(self, step: int) -> int | None:
+        """Mark the states from a step on as leading to an anomaly; return the step of the last one before it."""
+        steps = {int(state.name.removeprefix("step-")): state for state in self.find()}
+        for number, state in steps.items():
+            if self.context.is_main and number >= step:
+                with suppress(RunError, OSError):  # the run ends with the error of the anomaly
+                    write_json(state / RECORD, read_record(state) | {"leads_to_anomaly": True})
+        return max((number for number in steps if number < step), default=None)
+
     @property
     def resume_hint(self) -> str:
         """What the same command will do next, for the last message of a run that ends early."""
@@ -143,35 +134,28 @@ class CheckpointManager:
         return found
 
     def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, check: Callable[[Path, dict[str, Any]], None]
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, is_usable: Callable[[Path, dict[str, Any]], bool]
     ) -> dict[str, Any] | None:
-        """Load the last readable state that passes a check of its record, and return that; None without any state.
-
-        If no state can be read, that is an error: a silent restart would lose the progress.
-        """
-        states = self.find()
-        for state in states:
+        """Load the last readable state whose record can be used, and return the record; None without any such state."""
+        is_damaged = False
+        for state in self.find():
             try:
                 record = read_record(state)
-                check(state, record)
-                self.load(state, model, optimizer)
+                if is_usable(state, record):
+                    self.load(state, model, optimizer)
+                    return record
             except (RunError, KeyError) as error:
                 reason = f"{state}: {RECORD} lacks {error}" if isinstance(error, KeyError) else error
                 self.notify(f"{reason}; it is damaged, and the previous state is tried")
-                continue
-            return record
-        if states:
+                is_damaged = True
+        if is_damaged:
             message = "no state here can be read; remove the folder to start again"
             raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=self.folder)
         return None
 
     @torch.no_grad()
     def load(self, state: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Load tensors and random number generators in place; all processes call this.
-
-        Raises:
-            RunError: the state cannot be read on one of the processes.
-        """
+        """Load tensors and random number generators in place, or raise a RunError; all processes call this."""
         error: Exception | None = None
         record = read_record(state)
         try:
@@ -250,29 +234,6 @@ class CheckpointManager:
             torch.distributed.all_gather_object(reasons, reasons[0], group=self._group)
         if failed := next(filter(None, reasons), None):
             raise RunError(failed)
-
-
-def read_record(state: Path) -> dict[str, Any]:
-    """Read the step and the record that `CheckpointManager.save` saved with the tensors; RunError if it is damaged."""
-    try:
-        record: dict[str, Any] = read_json(state / RECORD)
-        version = record.get("format", 0)
-    except (InputError, AttributeError) as error:
-        raise RunError(f"{state}: {_reason(error)}") from None
-    if version == FORMAT:
-        return record
-    raise InputError(
-        f"was saved by {record.get('version', 'another version')} in the format {version}, and this code, of version "
-        f"{project_version()}, reads the format {FORMAT}. Resume with the code that saved it, or train in another "
-        "folder; a finished checkpoint needs no states",
-        code=ErrorCode.UNSUPPORTED_VERSION,
-        file=state,
-    )
-
-
-def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:
-    """Return the fields of a configuration that must not change when a run resumes, as JSON values."""
-    return config.model_dump(mode="json", exclude=_CHANGEABLE_FIELDS)
 
 
 def _tensor_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, _Part]]:

@@ -96,10 +96,7 @@ def _convert(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
 def build_from_scratch(
     parts: FromScratch, texts: Iterable[str]
 ) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
-    """Build a model with random weights, and a processor with a tokenizer trained on some texts.
-
-    The weights come from the global generator of PyTorch, which the caller seeds.
-    """
+    """Build a model with random weights of PyTorch's global generator, and a processor with a trained tokenizer."""
     if unknown := sorted(set(parts.text_config) - set(LlamaConfig().to_dict())):
         raise InputError("unknown key; correct or remove it", field=f"model.text_config.{unknown[0]}")
     tokenizer = train_tokenizer(map(words_of, texts), parts.vocab_size)
@@ -109,23 +106,31 @@ def build_from_scratch(
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
+    model_config = make_model_config(parts, text_config, tokenizer.convert_tokens_to_ids(IMAGE))
     try:
-        model_config = MairaConfig(
-            vision_config=parts.vision_config.model_dump(),
-            text_config=text_config,
-            image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
-            image_merge=parts.image_merge,
-            projector_n_layers=parts.projector_n_layers,
-        )
         model = MairaForConditionalGeneration(model_config)
-    except (ValueError, StrictDataclassError) as error:
-        raise invalid_model_config(error) from None
+    except ValueError as error:
+        raise _invalid_model_config(error) from None
     images = MairaImageProcessor(size=model_config.vision_config.image_size)
     return model, MairaProcessor(images, tokenizer, image_seq_length=model_config.image_seq_length)
 
 
-def invalid_model_config(error: Exception) -> InputError:
-    """Return a library's error about a model configuration as an `InputError`, without the name of its exception."""
+def make_model_config(parts: FromScratch, text_config: dict[str, Any], image_token: int) -> MairaConfig:
+    """Return the configuration of a new model."""
+    try:
+        return MairaConfig(
+            vision_config=parts.vision_config.model_dump(),
+            text_config=text_config,
+            image_token_index=image_token,
+            image_merge=parts.image_merge,
+            projector_n_layers=parts.projector_n_layers,
+        )
+    except (ValueError, StrictDataclassError) as error:
+        raise _invalid_model_config(error) from None
+
+
+def _invalid_model_config(error: Exception) -> InputError:
+    # Without the name of the exception.
     message = str(error).splitlines()[-1].strip()
     return InputError(re.sub(r"^[A-Za-z]*Error: ", "", message), field="model")
 
@@ -138,12 +143,7 @@ def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sampl
 
 def set_trainable(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
     """Set which weights of a model are trained, and add low-rank adapters if the configuration has them."""
-    if not config.trained:
-        raise InputError("expected at least one of encoder, adapter and language_model", field="trained")
     if config.lora:
-        if config.lora.quantize and isinstance(config.model, FromScratch):
-            message = "4-bit weights need a checkpoint as the model, found a new model"
-            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="lora.quantize")
         dtype = torch.bfloat16 if config.weights == "bfloat16" else torch.float32
         lora.add(model, config.lora, dtype, lora.added_rows(config.lora, model.config))
     for part in MODULES:
@@ -170,11 +170,8 @@ def write_checkpoint(
     context: DistributedContext,
     folder: Path,
 ) -> None:
-    """Write a model and its processor atomically; all processes call this.
-
-    Weights that were not trained come from the initial checkpoint, which may have them in a more precise type than the
-    model in training. Low-rank adapters are merged into them.
-    """
+    """Write a model and its processor atomically, with low-rank adapters merged; all processes call this."""
+    # Weights that were not trained come from the initial checkpoint, which may have them in a more precise type.
     weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
     if context.is_main:
         dtype: torch.dtype = getattr(torch, config.checkpoint_dtype)

@@ -44,10 +44,7 @@ _RESIDENT_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class MetricsFile:
-    """`metrics.jsonl`, one object with its `step` per line; lines that cannot be written wait for the next one.
-
-    Of a run that resumes from a step, later and incomplete lines are removed.
-    """
+    """`metrics.jsonl`, an object with its `step` per line, without the lines after the step that a run resumes from."""
 
     def __init__(self, path: Path, step: int) -> None:
         self._path, self._pending = path, ""
@@ -99,11 +96,8 @@ def _start_tensorboard(config: BaseTrainConfig, first_step: int) -> Tracker:
 
 
 def _start_wandb(config: BaseTrainConfig, first_step: int) -> Tracker:
-    """Log to a run of Weights & Biases, the same one after resumption; its id is saved in the run's folder.
-
-    Its environment variables (`WANDB_MODE=offline`, `WANDB_PROJECT`, `WANDB_ENTITY`, ...) apply. Metrics are plotted
-    over `step`, which is one of them, since its own step counter could not go back to a saved state.
-    """
+    """Log to a run of Weights & Biases, the same one after resumption; its id is saved in the run's folder."""
+    # Metrics are plotted over `step`, one of them, since its own step counter could not go back to a saved state.
     wandb: Any = import_module("wandb")
     if os.environ.get("WANDB_MODE", "online") == "online" and not _has_wandb_key():
         # wandb would ask for it, and wait, on a terminal.
@@ -112,12 +106,8 @@ def _start_wandb(config: BaseTrainConfig, first_step: int) -> Tracker:
     id_file = config.out / "wandb-id.txt"
     run_id = read_text(id_file).strip() if first_step and id_file.exists() else None
     config.out.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {
-        "name": config.out.name,
-        "dir": str(config.out),
-        "config": config.model_dump(mode="json"),
-    }
-    options |= {"id": run_id, "resume": "allow" if run_id else None}
+    options: dict[str, Any] = {"name": config.out.name, "dir": str(config.out), "id": run_id}
+    options |= {"config": config.model_dump(mode="json"), "resume": "allow" if run_id else None}
     try:
         run = wandb.init(project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT), **options)
     except wandb.Error as error:
@@ -139,19 +129,6 @@ def _has_wandb_key() -> bool:
 
 
 _STARTS = {"tensorboard": _start_tensorboard, "wandb": _start_wandb}
-_PACKAGES = {"tensorboard": "tensorboard", "wandb": "maira-radfact[wandb]"}
-
-
-def start_trackers(config: BaseTrainConfig, first_step: int) -> dict[str, Tracker]:
-    """Start the trackers of a run that resumes from a step, and return them by name."""
-    trackers = {}
-    for name in tracker_names(config):
-        try:
-            trackers[name] = _STARTS[name](config, first_step)
-        except ImportError:
-            message = f"{name} is not installed: pip install '{_PACKAGES[name]}', or remove it from trackers"
-            raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="trackers") from None
-    return trackers
 
 
 def tracker_names(config: BaseTrainConfig) -> list[str]:
@@ -163,11 +140,10 @@ def tracker_names(config: BaseTrainConfig) -> list[str]:
 
 
 class MetricsLogger:
-    """Logs the steps of a run, every `log_every`, and its validations.
+    """Logs the steps of a run, every `log_every`, and its validations; all processes call it alike, `start` first.
 
-    All processes call it alike, `start` first. Each keeps its own counts, which are summed when a line is due, so that
-    no step synchronizes with the device or waits for other processes. Only the main process writes. A tracker or file
-    that cannot be written during the run is reported once and does not end the run.
+    Each process keeps its own counts, which are summed when a line is due, so that no step synchronizes with the device
+    or waits. A tracker or file that cannot be written during the run is reported once and does not end the run.
     """
 
     def __init__(
@@ -186,7 +162,7 @@ class MetricsLogger:
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; files lose what they hold of later steps."""
         if self._context.is_main:
-            self._trackers = start_trackers(self._config, step)
+            self._trackers = {name: _STARTS[name](self._config, step) for name in tracker_names(self._config)}
             self._metrics = MetricsFile(self._config.out / "metrics.jsonl", step)
             self.validated = self._metrics.validated
         self._begin_line(time.perf_counter())
@@ -218,6 +194,10 @@ class MetricsLogger:
             f"{processes[sharding]} on {self._context.device.type}, attention {kernel.removeprefix('maira_')}",
             f"metrics in {', '.join(targets)}",
         )
+        for part in (part for part in schedule.parts if part.used < part.available):
+            factor = (self._config.train[part.source].tasks or {}).get(part.task, 1.0)
+            used = f"an epoch uses {part.used:,} of {part.available:,} {part.task} samples (share {part.share:g})"
+            self.info(f"train[{part.source}]: {used}; tasks.{part.task}={1 / factor:g} uses all")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next line needs of previous steps, as JSON values, the same in every process."""

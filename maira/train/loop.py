@@ -1,15 +1,13 @@
-"""The training loop, on one CPU or GPU, or in the processes that `accelerate launch` or `torchrun` start.
-
-Source: MAIRA-2, appendix B.2.
-"""
+"""The training loop (MAIRA-2, appendix B.2), in one process or those that `accelerate launch` or `torchrun` start."""
 
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -17,12 +15,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from rich.console import Console
 from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
 
 from maira.runtime.processes import DistributedContext, TerminationSignal
 from maira.train import attention
 from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
-from maira.train.checkpointing import CheckpointManager, resume_fields
+from maira.train.checkpointing import CheckpointManager
+from maira.train.config.check import check_packages
 from maira.train.config.run_config import BaseTrainConfig
+from maira.train.config.run_folder import changed_settings, lock_run_folder, resume_fields
 from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
 from maira.train.data.schedule import DataSchedule, Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.logging import MetricsLogger
@@ -42,10 +43,8 @@ from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.hub import resolve_model
 from radfact.io.jsonl import write_json
-from radfact.io.outputs import Output, lock_output
 
 ConfigT = TypeVar("ConfigT", bound=BaseTrainConfig)
-_FOLDER = Output("folder", content="training", is_private=False)
 
 
 class StepResult(NamedTuple):
@@ -93,11 +92,14 @@ class Trainer:
     """A training run in progress."""
 
     step = 0  # optimizer steps done
+    has_begun = False
+    command: Sequence[str] = ()  # command line, for advice
 
     def __init__(
         self, config: BaseTrainConfig, setup: TrainingSetup, context: DistributedContext, console: Console
     ) -> None:
         self.config, self.setup, self.context = config, setup, context
+        self._changes: list[dict[str, Any]] = []  # with which the run was resumed
         self._data_fingerprint = hashlib.sha256(setup.dataset.table.tobytes()).hexdigest()[:16]
         self.schedule = DataSchedule(setup.dataset.table, config)
         self.schedule.check(setup.dataset.sample_id, context.size)
@@ -123,6 +125,7 @@ class Trainer:
     def train(self, termination: TerminationSignal) -> None:
         """Train from the current step to the last one."""
         config, context = self.config, self.context
+        self.has_begun = True
         with closing(self._iterate_steps(termination)) as steps:
             self.model.wrapped.train()
             self._validate()
@@ -143,9 +146,11 @@ class Trainer:
                         self._update(result)
                 else:
                     self._skip(kind, result)
-                # Also before a validation: if it is interrupted, the resumed run repeats it.
+                # Also before a validation: if it is interrupted, the resumed run repeats it. Not between skipped steps,
+                # which may fail because of the weights: the states from before them stay.
                 is_validated = self.validator is not None and self.validator.is_due(self.step)
-                if is_validated or self.step % config.save_every == 0 or self.step == self.schedule.steps:
+                is_due = (is_validated or self.step % config.save_every == 0) and not self.anomalies.skipped
+                if is_due or self.step == self.schedule.steps:
                     self._save()
                 self._validate()
 
@@ -169,7 +174,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Load the last complete state of an interrupted run, if there is one, and start logging from there."""
-        record = self.checkpoints.resume(self.model.training, self.optimizer, self._check_same_run)
+        record = self.checkpoints.resume(self.model.training, self.optimizer, self._is_usable)
         self.step = record["step"] if record else 0
         self.log.start(self.step)
         if self.validator:
@@ -179,6 +184,11 @@ class Trainer:
         self.anomalies.load_state_dict(record["watch"])
         self.log.load_state_dict(record["log"])
         self.log.info(f"Resuming {self.config.out} at step {self.step} of {self.schedule.steps}")
+        self._changes = record.get("changes", [])
+        if changes := changed_settings(self.config, record, self.config.out.name):
+            self._changes.append({"step": self.step, "settings": changes})
+            settings = (f"{name} {old} -> {new}" for name, (old, new) in changes.items())
+            self.log.info(f"changed from step {self.step} on: {', '.join(settings)}")
         if (planned := record["steps"]) != self.schedule.steps:
             self.log.info(
                 f"the run was planned with {planned} steps; the learning rate follows the new number of steps"
@@ -189,12 +199,14 @@ class Trainer:
         self.setup.write_checkpoint(folder)
         if self.context.is_main:
             record = make_record(self.config, self.setup.origin, self.setup.dataset.table, self.step)
-            write_json(folder / RECORD_FILE, record.model_dump(mode="json"))
+            write_json(folder / RECORD_FILE, {**record.model_dump(mode="json"), "changes": self._changes})
 
     def _save(self) -> None:
         """Save the training state in the background."""
         record = {
             "recipe": resume_fields(self.config),
+            "faults": self.config.faults.model_dump(mode="json"),
+            "changes": self._changes,
             "steps": self.schedule.steps,
             "length": [self.config.epochs, self.config.passes],
             "data": self._data_fingerprint,
@@ -204,17 +216,13 @@ class Trainer:
         }
         self.checkpoints.save(self.step, self.model.training, self.optimizer, record)
 
-    def _check_same_run(self, state: Path, record: dict[str, Any]) -> None:
+    def _is_usable(self, state: Path, record: dict[str, Any]) -> bool:
+        """Return whether a state of this run leads on, and refuse those of other runs."""
         config, name, steps = self.config, state.name, self.schedule.steps
         length = "epochs" if config.passes is None else "passes"
-        fields = resume_fields(config)
+        changed = [field for field in changed_settings(config, record, name) if not field.startswith("faults.")]
         message, code, field = "", ErrorCode.MISMATCH, ""
-        if changed := [key for key, value in fields.items() if record["recipe"].get(key) != value]:
-            message = (
-                f"{config.out} holds a run with another {', '.join(changed)} ({name}); set another `out`, or remove "
-            )
-            message, code, field = f"{message}the folder", ErrorCode.OUTPUT_CONFLICT, "out"
-        elif record["data"] != self._data_fingerprint:
+        if record["data"] != self._data_fingerprint:
             start = config.model if isinstance(config.model, Path) else "random weights"
             message = f"the training samples have changed since {name} was saved; restore them (set faults.unreadable="
             message += f"skip to skip those that cannot be read), or start from {start} in another `out`"
@@ -226,8 +234,14 @@ class Trainer:
         elif record["step"] > steps:
             message = f"expected at most {steps} steps, found a state at step {record['step']}; increase `{length}` or "
             message, code, field = f"{message}set another `out`", ErrorCode.OUTPUT_CONFLICT, length
+        elif changed and record["step"] == steps:
+            message = f"the run in {config.out} is complete, without another {', '.join(changed)}; set another `out`"
+            code, field = ErrorCode.OUTPUT_CONFLICT, "out"
         if message:
             raise InputError(message, code=code, field=field)
+        if leads_to_anomaly := bool(changed and record.get("leads_to_anomaly")):
+            self.log.info(f"{state} leads to the same anomaly again, and is not resumed")
+        return not leads_to_anomaly
 
     def _exclude_skipped(self, skipped: list[SkippedSample], batches: list[PackedBatch]) -> list[PackedBatch]:
         """Return the rows with the totals of the readable samples of their step."""
@@ -249,7 +263,16 @@ class Trainer:
     def _stop_if_told(self, row: dict[str, Any]) -> None:
         if row["action"] == "stop":
             self.checkpoints.finish()
-            raise stop_error(row, self._anomaly_file, self.checkpoints.resume_hint)
+            advice = "" if row["fault"] == "unreadable" else self._lower_rate()
+            raise stop_error(row, self._anomaly_file, self.checkpoints.resume_hint, advice)
+
+    def _lower_rate(self) -> str:
+        """Return how to resume from the last state before an anomaly with a lower learning rate."""
+        state = self.checkpoints.mark_anomaly(self.step + 1 - self.anomalies.skipped)
+        kept = [word for word in self.command if not word.startswith("learning_rate=")]
+        command = shlex.join([*kept, f"learning_rate={self.config.learning_rate / 2:.3g}"])
+        action = "start again" if state is None else f"resume from the state of step {state}"
+        return f"To {action} with a lower learning rate: {command}"
 
     def _validate(self) -> None:
         """Validate if that is due after the current step."""
@@ -344,42 +367,34 @@ def run_training(
     console: Console | None = None,
     *,
     overwrite: bool = False,
+    command: Sequence[str] = (),
 ) -> Path:
-    """Train to the end, resuming an interrupted run, and return the folder of the checkpoint."""
+    """Train to the end, resuming an interrupted run, and return the checkpoint; `command` is for advice."""
     config.check_sources()
+    check_packages(config)
+    disable_progress_bar()
     if isinstance(config.model, Path):
         config = config.model_copy(update={"model": resolve_model(config.model, field="model")})
     context, console = init_distributed(), console or Console()
     torch.manual_seed(config.seed)
-    with _lock_run_folder(config, overwrite) if context.is_main else nullcontext() as is_new:
+    with lock_run_folder(config, overwrite=overwrite) if context.is_main else nullcontext() as is_new:
+        trainer: Trainer | None = None
         try:
             context.wait()  # until the main process holds the lock; the folder is read from here on
             trainer = Trainer(config, make_setup(config, context, console), context, console)
-            try:
-                trainer.resume()
-            except InputError:
-                trainer.close()
-                raise
-        except InputError:
-            if is_new:
-                for name in ("tables", "tensorboard"):
-                    shutil.rmtree(config.out / name, ignore_errors=True)
-            raise
-        try:
+            trainer.command = command
+            trainer.resume()
             with TerminationSignal() as termination:
                 trainer.train(termination)
                 return trainer.finish()
+        except InputError:
+            if is_new and not (trainer and trainer.has_begun):
+                for name in ("tables", "tensorboard"):
+                    shutil.rmtree(config.out / name, ignore_errors=True)
+            raise
         finally:
-            trainer.close()
-
-
-@contextmanager
-def _lock_run_folder(config: BaseTrainConfig, overwrite: bool) -> Iterator[bool]:
-    """Lock the folder of a run; yield whether it was empty, so that a refused run can remove what it has written."""
-    sources = (*config.train, *config.validation.sources)
-    inputs = [path for source in sources for _, path in source if isinstance(path, Path)]
-    with lock_output(config.out, _FOLDER, inputs=inputs, overwrite=overwrite) as is_locked:
-        yield is_locked and all(path.name.startswith(".") for path in config.out.iterdir())
+            if trainer is not None:
+                trainer.close()
 
 
 def attention_kernel(config: BaseTrainConfig, context: DistributedContext) -> str:

@@ -1,7 +1,4 @@
-"""Low-rank adapters in the language model's blocks (LoRA, Hu et al. 2021), optionally over weights in 4 bits (QLoRA).
-
-In addition, the rows of MAIRA-2's added tokens are trained in the embeddings and the head (peft's trainable tokens).
-"""
+"""Low-rank adapters (LoRA, Hu et al. 2021), optionally over weights in 4 bits (QLoRA), and trained rows of tokens."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ _REMEDY = "add them so, as maira assemble does, or set it to false"
 
 
 def add(model: Any, lora: LoraOptions, dtype: torch.dtype, rows: Sequence[int] = ()) -> None:
-    """Add adapters to a language model in place, and freeze its other weights except rows of tokens.
-
-    Weights in 4 bits are quantized when the model is moved to its device.
-    """
+    """Add adapters to a language model in place, and freeze its other weights except rows of tokens."""
     # Imported here, since peft imports all quantization libraries, and most runs have no adapters.
     from peft import inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
@@ -135,12 +129,8 @@ def _peft_config(lora: LoraOptions, rows: Sequence[int]) -> Any:
 
 def _quantize(blocks: nn.Module) -> None:
     """Replace the linear layers of the blocks by layers in 4 bits (NF4, Dettmers et al. 2023)."""
-    try:
-        from bitsandbytes.nn import Linear4bit, Params4bit
-    except ImportError:
-        raise InputError(
-            "nf4 needs bitsandbytes, which is not installed: pip install 'maira-radfact[qlora]'", field="lora.quantize"
-        ) from None
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
     for parent in list(blocks.modules()):
         for name, layer in list(parent.named_children()):
             if not isinstance(layer, nn.Linear):

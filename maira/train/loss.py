@@ -1,7 +1,4 @@
-"""Training losses: cross-entropy or another loss of the answers, and an auxiliary loss of a trained encoder.
-
-Source: MAIRA-2, appendix B.2 (cross-entropy).
-"""
+"""Losses: cross-entropy of the answers (MAIRA-2, appendix B.2) or another one, and an auxiliary one of the encoder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How a model is trained on its devices: processes that share the model, blocks, optimizer.
-
-`torchrun` and `accelerate launch` start the processes. Tensors travel by NCCL between GPUs and by gloo between CPUs.
-Source: MAIRA-2, appendix B.2.
-"""
+"""How a model is trained on its devices (MAIRA-2, appendix B.2): processes that share it, blocks, optimizer."""
 
 from __future__ import annotations
 
@@ -71,10 +67,7 @@ def init_distributed() -> DistributedContext:
 def main_process_first(
     context: DistributedContext, title: str, function: Callable[[Callable[[int, int], None] | None], OpenedT]
 ) -> OpenedT:
-    """Call a function in the main process, with progress, then in the others, which use the files it has written.
-
-    It takes a callback for (done, total).
-    """
+    """Call a function, with a callback for (done, total), in the main process, then in the others (with its files)."""
     usage: dict[str, int] = {}
     if context.is_main:
         with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
@@ -237,10 +230,7 @@ _KEPT = frozenset(
 
 
 def prepare_blocks(model: nn.Module, config: BaseTrainConfig) -> None:
-    """Apply activation checkpointing and compilation to the blocks of a model before it is distributed.
-
-    Blocks in evaluation mode, as in validation and generation, are not affected.
-    """
+    """Apply activation checkpointing and compilation to the blocks in training, before the model is distributed."""
     for block in _blocks(model):
         forward: Callable[..., Any] = block.forward
         if config.activation_checkpointing == "selective":
@@ -289,11 +279,8 @@ def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Opt
     groups: list[dict[str, Any]] = [{"params": group, "weight_decay": decay} for group, decay in decays if group]
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
-    try:
-        from torchao.optim import AdamW8bit
-    except ImportError:
-        message = "adamw_8bit needs torchao, which is not installed: pip install 'maira-radfact[states8bit]'"
-        raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT, field="optimizer") from None
+    from torchao.optim import AdamW8bit
+
     # A message for torchao's developers, when the step is compiled.
     warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
     stochastic = config.weights == "bfloat16"

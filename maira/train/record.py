@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from maira.train.config.run_config import BaseTrainConfig
-from maira.train.data.packing import ALL_TASKS
+from maira.train.config.run_config import ALL_TASKS, BaseTrainConfig
 from radfact.io.hub import snapshot_name
 from radfact.machine import project_version
 from radfact.records import Record
@@ -42,6 +41,7 @@ class TrainingRecord(Record):
     model: ModelRecord
     data: tuple[SourceRecord, ...]  # in the order of the run config
     steps: int  # optimizer steps done
+    changes: tuple[dict[str, Any], ...] = ()  # with which the run resumed: `step`, and `settings` [old, new] by name
 
 
 def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArray[Any], steps: int) -> TrainingRecord:

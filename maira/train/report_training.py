@@ -1,7 +1,4 @@
-"""Training of a MAIRA-2 model to write reports: supervised, with rewards (GRPO), or with preference pairs (DPO).
-
-Source: MAIRA-2, appendix B.2.
-"""
+"""Training of a MAIRA-2 to write reports: supervised (MAIRA-2, appendix B.2), by rewards or preferences."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
 from maira.model.task_examples import drop_inputs, make_example
 from maira.runtime.processes import DistributedContext
-from maira.train.config.run_config import BaseTrainConfig, TrainConfig
+from maira.train.config.run_config import ALL_TASKS, TASKS, BaseTrainConfig, TrainConfig
 from maira.train.data.dataset import StudyDataset, open_dataset
-from maira.train.data.packing import ALL_TASKS, TASKS, SampleDataset, StepTotals, check_lengths, pack
+from maira.train.data.packing import SampleDataset, StepTotals, check_lengths, pack
 from maira.train.data.schedule import SkippedSample, collate_row, encode_row, map_in_workers
 from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.logging import MetricsLogger, MetricValues
@@ -55,10 +55,7 @@ MONITORED = tuple(f"drafts/{name}" for name in (*_SCORES_IF_INSTALLED, *_SENTENC
 
 
 class Validator:
-    """Validates a model during a run; all processes make and call it alike.
-
-    The training is not affected: the modes of the modules and the states of random number generators are restored.
-    """
+    """Validates a model during a run, without an effect on the training; all processes make and call it alike."""
 
     def __init__(
         self,
@@ -162,11 +159,7 @@ class Validator:
 
 
 class BestCheckpoint:
-    """The best checkpoint by a metric, in `checkpoint-best/` of the run's folder, with `best.json` in it.
-
-    `names` are the metrics of the samples that are drawn, and `measured_on` is the fingerprint of the validation data:
-    values on other data are not compared.
-    """
+    """The best checkpoint by a metric, in `checkpoint-best/` with `best.json`; `measured_on` identifies the data."""
 
     def __init__(self, config: BaseTrainConfig, names: list[str], measured_on: str = "") -> None:
         self._name, self._measured_on = config.validation.best_by, measured_on
@@ -177,10 +170,7 @@ class BestCheckpoint:
             raise InputError(reason, code=ErrorCode.UNKNOWN_NAME, field="validation.best_by")
 
     def start(self, step: int) -> str | None:
-        """Compare with the best checkpoint of the run so far, or return why it is not compared with.
-
-        A checkpoint of a later step than the run starts from belongs to a run whose states were removed.
-        """
+        """Compare with the best checkpoint of the run so far, or return why it is not compared with."""
         file = self._folder / "best.json"
         if not file.exists() or (record := read_json(file)).get("figure") != self._name:
             return None
@@ -237,10 +227,7 @@ def make_report_validator(
 
 
 def sample_answers(dataset: SampleDataset, config: BaseTrainConfig) -> npt.NDArray[np.int64]:
-    """Draw the validation samples, rows of the table, as a function of the seed and the data.
-
-    They are drawn by their shares, so that the total loss is that of the mix that is trained on.
-    """
+    """Draw the validation samples, rows of the table, by their shares, as a function of the seed and the data."""
     table = dataset.table
     shares = np.zeros(len(table))
     for index, source in enumerate(config.validation.sources):
@@ -317,12 +304,7 @@ class DraftEvaluator:
         self._items.sort(key=lambda item: length_key(item.request))
 
     def evaluate(self, model: ParallelModel, step: int) -> tuple[dict[str, float | None], list[str]]:
-        """Draft with the current weights, save the drafts to `drafts/step-N.jsonl`, and score them.
-
-        All processes call this. The scores are `drafts/...` by RadFact with the offline judge, `boxes/...` by box
-        completion, and in post-training those of `monitor_drafts`, None if undefined; then come the reasons why
-        requests have no response.
-        """
+        """Save drafts of the current weights to `drafts/step-N.jsonl`; return their scores, and failures."""
         with generation_engine(model, self._processor, self._config.faults.image_check) as engine:
             drafts, boxes, failures = self._generate(engine, f"step-{step}")
         parts = self._context.gather((drafts, boxes, failures))
@@ -393,11 +375,7 @@ def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:
 
 
 def sentence_statistics(reports: Sequence[Report]) -> dict[str, list[Any]]:
-    """Return the words of each report, and three values of each sentence.
-
-    They are whether it only denies findings or states normality, whether it repeats an earlier one of its report, and
-    its number of boxes.
-    """
+    """Return the words of each report; of each sentence, whether it is normal or repeated, and its boxes."""
     columns: dict[str, list[Any]] = {name: [] for name in _SENTENCE_STATISTICS}
     for report in reports:
         columns["words"].append(len(narrative(report).split()))
@@ -443,10 +421,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def gathered_weights(model: ParallelModel) -> Iterator[None]:
-    """Context with all weights of a sharded model on every process, in the type of the computation.
-
-    All processes enter it; inside, they compute independently.
-    """
+    """Context with all weights of a sharded model on every process, in the type of the computation; all enter it."""
     from torch.distributed.fsdp import FSDPModule
 
     root: Any = model.training

@@ -16,8 +16,8 @@ from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.evaluate import ablations
 from maira.evaluate.ablations import differences_of, is_trained, plan_trials, read_configs
-from maira.train.checkpointing import FORMAT, resume_fields
 from maira.train.config.run_config import TrainConfig, read_train_config
+from maira.train.config.run_folder import FORMAT, resume_fields
 from maira.train.data.dataset import data_fingerprints
 from radfact.errors import RunError
 from radfact.io.jsonl import write_json

@@ -15,14 +15,15 @@ from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
-from tiny_runs import train_config
+from tiny_runs import CASES, train_config
 from torch import nn
 
 import maira.train.checkpointing as module
 from maira.runtime.processes import DistributedContext
 from maira.train.anomalies import WARMUP, WINDOW, AnomalyDetector
-from maira.train.checkpointing import CheckpointManager, resume_fields
+from maira.train.checkpointing import CheckpointManager
 from maira.train.config.run_config import AnomalyConfig
+from maira.train.config.run_folder import changed_settings, resume_fields
 from maira.train.data.schedule import SkippedSample
 from radfact.errors import RunError
 from radfact.io.jsonl import write_json
@@ -97,7 +98,7 @@ def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) 
             record.write_text(record.read_text(encoding="utf-8")[:20], encoding="utf-8")
         else:
             (tensors if damage == "missing" else record).unlink()
-        resumed = manager.resume(trained.model, trained.optimizer, lambda *_: None)
+        resumed = manager.resume(trained.model, trained.optimizer, lambda *_: True)
         assert resumed is not None
         assert resumed["step"] == manager.last == 5
         (line,) = messages
@@ -105,7 +106,7 @@ def test_a_damaged_state_is_skipped_with_a_message(damage: str, tmp_path: Path) 
         assert "\n" not in line
         (tmp_path / "states" / "step-000005" / TENSORS).unlink()
         with raises("states: file-unreadable"):
-            manager.resume(trained.model, trained.optimizer, lambda *_: None)
+            manager.resume(trained.model, trained.optimizer, lambda *_: True)
 
 
 class Command:
@@ -140,7 +141,7 @@ def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -
     with states(tmp_path, 5) as (manager, trained, messages):
         write_json(tmp_path / "states" / "step-000005" / "state.json", {"format": 99, "version": "9.0"})
         with raises("step-000005: unsupported-version"):
-            manager.resume(trained.model, trained.optimizer, lambda *_: None)
+            manager.resume(trained.model, trained.optimizer, lambda *_: True)
     assert messages == []
 
 
@@ -176,10 +177,18 @@ def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
     assert not list((tmp_path / "states").iterdir())
 
 
-def test_irrelevant_config_changes_are_accepted(tmp_path: Path) -> None:
-    changes = {"passes": 64, "token_budget": 4096, "save_every": 1, "keep": 9, "workers": 3}
-    before, after = train_config(tmp_path / "m", tmp_path), train_config(tmp_path / "m", tmp_path / "moved", **changes)
-    assert resume_fields(before) == resume_fields(after)
+@pytest.mark.parametrize(("before", "after", "expected"), CASES["resumed settings"])
+def test_a_state_is_resumed_with_some_other_settings(
+    before: dict[str, Any], after: dict[str, Any], expected: dict[str, Any] | list[str], tmp_path: Path
+) -> None:
+    old, new = (train_config(tmp_path / "m", tmp_path, **changes) for changes in (before, before | after))
+    record = {"recipe": resume_fields(old), "faults": old.faults.model_dump(mode="json")}
+    if isinstance(expected, dict):
+        assert changed_settings(new, record, "") == expected
+    else:
+        with raises("out: output-conflict") as caught:
+            changed_settings(new, record, "")
+        assert f"another {', '.join(expected)} (" in str(caught.value)
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)])

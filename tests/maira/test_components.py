@@ -13,7 +13,7 @@ import torch
 from packed_rows import gradients, make_sample, pack
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_runs import minimal_config
+from tiny_runs import CASES, minimal_config
 from transformers import AutoModelForCausalLM
 
 from maira.generate.vllm_parts import write_settings
@@ -53,18 +53,9 @@ def test_only_trained_parts_receive_gradients(checkpoint: Path, config: MairaCon
     assert set(named_gradients) == {name for name, p in model.named_parameters() if p.requires_grad}
 
 
-@pytest.mark.parametrize(
-    ("options", "halved"),
-    [
-        ({"precision": "bf16"}, {"encoder"}),
-        ({"precision": "bf16", "trained": ["adapter"]}, {"encoder", "language_model"}),
-        ({"precision": "bf16", "weights": "bfloat16", "optimizer": "adamw_8bit"}, {*MODULES}),
-        ({"trained": ["adapter"]}, set()),
-    ],
-    ids=["paper", "adapter alone", "bfloat16", "float32"],
-)
+@pytest.mark.parametrize(("options", "halved"), CASES["halved parts"])
 @pytest.mark.parametrize("empty", [False, True], ids=["read", "empty"])
-def test_each_part_has_its_dtype(checkpoint: Path, options: Any, halved: set[str], empty: bool) -> None:
+def test_each_part_has_its_dtype(checkpoint: Path, options: Any, halved: list[str], empty: bool) -> None:
     model, _ = load_model(make_config(checkpoint, **options), [], empty=empty)
     for part in MODULES:
         dtypes = {parameter.dtype for module in modules_of(model, part) for parameter in module.parameters()}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_runs import CASES
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
@@ -45,15 +46,7 @@ def test_a_patch_merge_that_does_not_divide_the_grid_is_refused() -> None:
         MairaConfig(image_merge=3)
 
 
-@pytest.mark.parametrize(
-    ("rope", "room"),
-    [
-        ({"rope_type": "default"}, 100),
-        ({"rope_type": "linear", "factor": 1.25}, 125),
-        ({"rope_type": "dynamic", "factor": 2.0}, 200),
-        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 50}, 100),
-    ],
-)
+@pytest.mark.parametrize(("rope", "room"), CASES["context windows"])
 def test_only_position_scaling_extends_the_context_window(rope: dict[str, Any], room: int) -> None:
     config = LlamaConfig(max_position_embeddings=100, rope_parameters={"rope_theta": 10000.0, **rope})
     assert context_window(config) == room

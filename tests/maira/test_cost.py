@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_runs import minimal_config
+from tiny_runs import CASES, minimal_config
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -30,7 +30,6 @@ FLOPS_VISION = VISION | {"image_size": 28, "hidden_size": 32, "num_hidden_layers
 FLOPS_TEXT = TEXT | {"vocab_size": 120, "hidden_size": 48, "num_hidden_layers": 3, "num_key_value_heads": 2}
 FLOPS_TEXT["intermediate_size"] = 80
 ALL = ["encoder", "adapter", "language_model"]
-FEW = {"rank": 4, "added_tokens": False}
 
 
 def make_config() -> MairaConfig:
@@ -108,21 +107,7 @@ def counted(model: MairaForConditionalGeneration, images: int, text: int, answer
     return int(counter.get_total_flops())
 
 
-@pytest.mark.parametrize(
-    ("values", "stem"),
-    [
-        (FULL, "patch"),
-        ({"trained": ["language_model"]}, "patch"),
-        ({"trained": ["adapter"]}, "conv"),
-        ({"trained": ALL}, "patch"),
-        ({"trained": ALL}, "conv"),
-        ({"trained": ["encoder"]}, "conv"),
-        (FULL | {"lora": FEW}, "patch"),
-        ({"trained": ["language_model"], "lora": FEW}, "patch"),
-        ({"trained": ["language_model"], "lora": FEW | {"targets": ["o_proj", "up_proj"]}}, "patch"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("values", "stem"), CASES["operations"])
 def test_operation_counts_match_torch(values: dict[str, Any], stem: str) -> None:
     train_config = minimal_config(**values)
     vision = FLOPS_VISION | {"frozen": "encoder" not in train_config.trained, "stem": stem}

@@ -17,9 +17,8 @@ from maira.data.shards import pack as pack_shards
 from maira.data.study import Label, Study
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import BOX_CLIPPED, PRIOR_REPORT_UNUSED, drop_inputs, make_example
-from maira.train.config.run_config import AnomalyConfig
+from maira.train.config.run_config import TASKS, AnomalyConfig
 from maira.train.data.dataset import StudyDataset, encode_example, open_dataset, patch_coverage
-from maira.train.data.packing import TASKS
 from maira.train.data.schedule import LENGTH_MULTIPLE, DataSchedule, iterate_steps
 from radfact.errors import InputError
 from radfact.records import Box, Sentence

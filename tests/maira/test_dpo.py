@@ -353,16 +353,7 @@ def test_a_margin_and_the_penalties_of_grpo_decide(phantoms: Path, tmp_path: Pat
     assert pair["rejected_reward"] < 0
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--scores findings",
-        "--scores findings=much",
-        "--scores no_such_score=1",
-        "--reward-option no_such_option=1",
-        "--length-penalty inf",
-    ],
-)
+@pytest.mark.parametrize("option", CASES["options of preferences"])
 def test_wrong_options_are_refused(option: str, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.jsonl"
     result = run_preferences(write_drafts(phantoms, tmp_path, [1], [2]), phantoms, out, *option.split())

@@ -1,29 +1,34 @@
-"""The guide "Train on 8 GPUs": its commands on a tiny model and phantoms, in two processes."""
+"""The guides of the 7B model: their commands on a tiny model and phantoms, in two processes."""
 
+import csv
 import re
 import shlex
-from contextlib import chdir
+import shutil
+import subprocess
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from chat_server import ChatServer
+from ports import free_port
+from slurm import slurm_environment
 from test_assemble import language_model, sentencepiece_tokenizer
+from test_llm_resume import verdict_reply
 from tiny_runs import run_together
 from transformers import Dinov2Config, Dinov2Model
 from typer.testing import CliRunner
 
 from maira.cli.main import app as maira
 from maira.data.manifest import read_manifest, write_manifest
+from maira.data.phantoms import write_phantoms
 from radfact.cli.main import app as radfact
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/train-8-gpus.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)
-PROGRAMS = ("maira", "radfact", "torchrun")
-COMMANDS = [line for block in BLOCKS for line in block.replace("\\\n", "").splitlines() if line.startswith(PROGRAMS)]
+PROGRAMS = ("maira", "radfact", "torchrun", "sbatch deploy/slurm/train.sh", "sbatch deploy/slurm/generate.sh")
 SMALL: dict[str, Any] = {
     "base": str(ROOT / "configs/maira2_7b.yaml"),
     "epochs": 1,
@@ -37,12 +42,23 @@ SMALL: dict[str, Any] = {
     "validation": {"samples": 8, "drafts": 2},
 }
 """Only what is too large for a test."""
-TRIAL = {"passes=1280": "passes=16", "passes=2560": "passes=24"}
+TRIAL = {"passes=1280": "passes=16", "passes=2560": "passes=24", "global_batch=32": "global_batch=4"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of a guide in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text("utf-8"), re.M | re.S)
+
+
+def commands(page: str) -> list[str]:
+    """The commands of a guide."""
+    lines = [line for block in blocks(page, "text") for line in block.replace("\\\n", "").splitlines()]
+    return [line for line in lines if line.startswith(PROGRAMS)]
 
 
 def replace(words: list[str]) -> list[str]:
     """The command line for a tiny model; `prepare` makes phantoms instead of reading archives."""
-    if words[:2] == ["maira", "prepare"]:
+    if words[:2] == ["maira", "prepare"] and words[2] != "table":
         out = words[words.index("--out") + 1]
         seed = sum(out.encode())
         return ["maira", "prepare", "phantom", "--count", "12", "--size", "64", "--seed", str(seed), "--out", out]
@@ -51,6 +67,12 @@ def replace(words: list[str]) -> list[str]:
 
 def run(words: list[str], folder: Path) -> str:
     """Run a command in a folder; returns its output."""
+    if words[0] == "sbatch":
+        environment = slurm_environment(folder / Path(words[1]).stem, 2, MASTER_PORT=str(free_port()))
+        job = ["bash", str(ROOT / words[1]), *words[2:]]
+        done = subprocess.run(job, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
     if words[0] != "torchrun":
         with chdir(folder):
             result = CliRunner().invoke(maira if words[0] == "maira" else radfact, words[1:])
@@ -77,7 +99,7 @@ def test_the_commands_lead_from_weights_to_scores(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/maira2_7b.yaml").write_text(yaml.safe_dump(SMALL))
     outputs = {}
-    for line in COMMANDS:
+    for line in commands("train-8-gpus.md"):
         words = shlex.split(line)
         outputs[line] = run(replace(words), tmp_path)
         if words[:2] == ["maira", "prepare"]:
@@ -88,3 +110,28 @@ def test_the_commands_lead_from_weights_to_scores(tmp_path: Path) -> None:
     resumed = next(output for line, output in outputs.items() if "passes=2560" in line)
     assert "Resuming runs/trial at step 2 of 3" in resumed
     assert "was planned with 2 steps" in resumed
+
+
+def test_the_commands_lead_from_a_table_to_scores(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "microsoft/maira-2")
+    (tmp_path / "configs").mkdir()
+    config = SMALL | {"base": str(ROOT / "configs/maira2_7b_lora.yaml"), "lora": {"rank": 4}}
+    (tmp_path / "configs/maira2_7b_lora.yaml").write_text(yaml.safe_dump(config))
+    list(write_phantoms(tmp_path / "export/images", 24, seed=5, size=64))
+    with (tmp_path / "export/studies.csv").open("w") as file:
+        (table,) = blocks("tutorials/fine-tune.md", "csv")
+        writer = csv.DictWriter(file, table.splitlines()[0].split(","), extrasaction="ignore")
+        writer.writeheader()
+        for study in read_manifest(tmp_path / "export/images/manifest.jsonl"):
+            row = {"study_date": "2024-03-01", "findings": "The lungs are clear."}
+            writer.writerow(study.model_dump(exclude_none=True) | row | {"lateral": None})
+    outputs = {}
+    with closing(ChatServer(lambda body, _: verdict_reply(body))) as server:
+        for line in commands("tutorials/fine-tune.md"):
+            words = replace(
+                shlex.split(line.replace("http://localhost:8000/v1", f"{server.base_url} --splitter offline"))
+            )
+            outputs[words[0], words[1]] = run(words, tmp_path)
+    assert len(server.requests) > 0
+    assert "Resuming runs/own" in outputs["sbatch", "deploy/slurm/train.sh"]
+    assert (tmp_path / "runs/own/scores/report.html").exists()

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiny_runs import CASES
 
 from maira.data.images import CropMap
 from maira.model.parser import parse_report, render_report
@@ -27,18 +28,7 @@ NODULE = Sentence(text="Left nodule.", boxes=(box(0.5, 0.2, 0.625, 0.4),))
 OUTSIDE = Sentence(text="Device.", boxes=(box(0.5, 0.2, 0.625, 0.4), box(0, 0, 0.2, 1)))
 
 
-@pytest.mark.parametrize(
-    ("task", "images", "target"),
-    [
-        ("findings", ["frontal", "lateral", "prior_frontal"], " Clear lungs."),
-        (
-            "grounded",
-            ["frontal", "lateral", "prior_frontal"],
-            " <obj>Clear lungs.</obj><obj>Left nodule.<box><x50><y20><x75><y40></box></obj>",
-        ),
-        ("phrase", ["frontal"], " <obj>Left nodule.<box><x50><y20><x75><y40></box></obj>"),
-    ],
-)
+@pytest.mark.parametrize(("task", "images", "target"), CASES["answers"])
 def test_images_are_ordered_and_an_answer_has_its_boxes_in_the_crop(
     make_study: Any, task: Task, images: list[str], target: str
 ) -> None:
@@ -83,14 +73,7 @@ def test_boxes_partly_outside_the_crop_are_clipped_and_noted(make_study: Any, ta
     assert (example.notes, example.target) == ((BOX_CLIPPED,), " <obj>Left lung.<box><x50><y20><x99><y40></box></obj>")
 
 
-@pytest.mark.parametrize(
-    ("values", "token"),
-    [
-        ({"indication": "See <image>."}, "<image>"),
-        ({"grounded_findings": [Sentence(text="Odd </obj> text.")]}, "</obj>"),
-        *(({"findings": f"Clear {token} lungs."}, token) for token in ("<image>", "</s>", "<obj>", "<x10>", "</box>")),
-    ],
-)
+@pytest.mark.parametrize(("values", "token"), CASES["control tokens"])
 def test_texts_with_a_control_token_are_refused_by_sample(make_study: Any, values: dict[str, Any], token: str) -> None:
     with pytest.raises(InputError, match=f"'s1'.*{token}"):
         make_example(make_study(**values), "grounded" if "grounded_findings" in values else "findings")

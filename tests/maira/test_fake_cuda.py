@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from packed_rows import KINDS, make_sample, pack
-from tiny_runs import minimal_config
+from tiny_runs import CASES, minimal_config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -93,16 +93,7 @@ def policy_targets(count: int) -> PolicyTargets:
 
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
-@pytest.mark.parametrize(
-    ("kernel", "checkpointing", "objective"),
-    [
-        (attention.SAMPLES, "none", None),
-        (attention.SAMPLES, "full", None),
-        (attention.VARLEN, "selective", None),
-        (attention.SAMPLES, "none", "grpo"),
-        (attention.SAMPLES, "none", "dpo"),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "checkpointing", "objective"), CASES["synchronization"])
 def test_a_step_reads_its_losses_and_norm_only(
     kernel: str,
     checkpointing: str,

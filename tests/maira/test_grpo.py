@@ -1,6 +1,5 @@
 """Group-relative policy optimization: sampling, advantages, loss and gradient, learning, resuming, and bad input."""
 
-import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,6 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.model.task_examples import make_example
-from maira.train.checkpointing import resume_fields
 from maira.train.config.run_config import GrpoConfig, TrainConfig
 from maira.train.data.packing import EncodedSample, StepTotals, collate
 from maira.train.loss import MairaLossModel
@@ -298,15 +296,3 @@ def test_an_inconsistent_config_is_refused(changes: dict[str, Any], message: str
     changes = {"global_batch": 8, **changes}
     with pytest.raises(ValueError, match=message):
         TrainConfig.model_validate(post_values(checkpoint, Path("none.jsonl"), Path("out"), **changes))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_vllm_that_is_missing_is_named_before_the_model_is_read(run_values: Values, tmp_path: Path) -> None:
-    with raises("grpo.engine: missing-requirement"):
-        start(run_values(tmp_path / "run", {"engine": "vllm"}, model=str(tmp_path)))
-
-
-def test_the_engine_may_change_when_a_run_resumes(run_values: Values, tmp_path: Path) -> None:
-    changes = ({}, {"engine": "vllm", "engine_args": {"gpu_memory_utilization": 0.3}})
-    before, after = (TrainConfig.model_validate(run_values(tmp_path, grpo)) for grpo in changes)
-    assert resume_fields(before) == resume_fields(after)

@@ -12,12 +12,13 @@ import torch
 from draft_files import read_rows
 from error_checks import raises
 from rich.console import Console
-from tiny_runs import minimal_config, quiet, said
+from tiny_runs import CASES, minimal_config, quiet, said
 from torch import Tensor
 
 import maira.train.logging as logs
 from maira.model.config import MairaConfig
 from maira.runtime.processes import DistributedContext
+from maira.train.config.check import check_packages
 from maira.train.config.run_config import TrainConfig
 from maira.train.cost.flops import make_rates
 from maira.train.data.packing import EncodedSample, StepTotals, collate
@@ -199,14 +200,13 @@ def test_unwritten_lines_are_retried(start_log: StartLog, tmp_path: Path) -> Non
     assert [row["step"] for row in rows_of(tmp_path)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
-def test_a_missing_tracker_is_an_error_at_the_start(
-    name: str, start_log: StartLog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("field", "changes"), CASES["missing packages"])
+def test_a_missing_package_is_an_error_at_the_start(
+    field: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("wandb", "torch.utils.tensorboard"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with raises("trackers: missing-requirement"):
-        start_log(trackers=[name])
+    monkeypatch.setattr("maira.train.config.check.find_spec", lambda _: None)
+    with raises(f"{field}: missing-requirement"):
+        check_packages(minimal_config(**changes))
 
 
 class FakeWandb(SimpleNamespace):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tiny_runs import minimal_config
+from tiny_runs import CASES, minimal_config
 
 from maira.model.prompts import Task
-from maira.train.config.run_config import TrainConfig
-from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample, StepTotals, collate, pack
+from maira.train.config.run_config import TASKS, TrainConfig
+from maira.train.data.packing import SAMPLE_LENGTHS, EncodedSample, StepTotals, collate, pack
 from maira.train.data.schedule import DataSchedule
 from radfact.errors import InputError
 
@@ -78,14 +78,16 @@ def test_tasks_are_sampled_by_their_share(share: float) -> None:
     assert set().union(*(schedule.order(epoch).tolist() for epoch in range(40))) == set(range(60))
 
 
-def test_sources_have_their_own_shares() -> None:
-    rows = np.concatenate([table(40), table(40, source=1)])
-    sources = [{"manifest": "a.jsonl"}, {"manifest": "b.jsonl", "tasks": {"findings": 2}}]
-    order = DataSchedule(rows, train_config(train=sources, tasks={"findings": 1, "phrase": 1})).order(0)
-    counts = Counter((int(rows[item]["source"]), TASKS[rows[item]["task"]]) for item in order)
-    available = Counter((int(row["source"]), TASKS[row["task"]]) for row in rows)
-    shares = {(0, "findings"): 1, (0, "phrase"): 1, (1, "findings"): 2}
-    assert counts == {which: available[which] * times for which, times in shares.items()}
+@pytest.mark.parametrize(("tasks", "own", "available", "used"), CASES["parts of an epoch"])
+def test_sources_have_their_own_shares_and_one_task_is_used_whole(
+    tasks: dict[str, float], own: dict[str, float] | None, available: dict[str, int], used: dict[str, int]
+) -> None:
+    rows = np.concatenate([table(count, source=1) for count in available.values()])
+    rows["task"] = np.repeat([TASKS.index(task) for task in available], list(available.values()))
+    sources = [{"manifest": "a.jsonl"}, {"manifest": "b.jsonl", "tasks": own}]
+    schedule = DataSchedule(rows, train_config(train=sources, tasks=tasks, global_batch=1))
+    assert Counter(TASKS[rows[item]["task"]] for item in schedule.order(0)) == used
+    assert schedule.samples_per_epoch == sum(used.values())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_run_length_is_in_epochs_or_samples(changes: dict[str, Any], steps: int)
 
 
 def test_too_few_answers_for_one_step_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^train: .* 7 .* 8"):
+    with pytest.raises(InputError, match=r"^train: .* 7 .* 8; set global_batch=7"):
         DataSchedule(table(7), train_config())
 
 

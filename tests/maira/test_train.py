@@ -1,6 +1,8 @@
 import math
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -10,20 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from draft_files import read_rows
 from error_checks import raises, raises_code
 from safetensors import SafetensorError
-from tiny_runs import TEXT, VISION, Command, metrics, quiet, said, train_config, values, write_damaged
+from tiny_runs import CASES, TEXT, VISION, Command, metrics, quiet, said, train_config, values, write_damaged
 
 from maira.data.manifest import read_manifest
 from maira.model.checkpoint import fingerprint
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
-from maira.train.checkpointing import read_record
+from maira.train.config.run_folder import read_record
 from maira.train.loop import Trainer
 from maira.train.loss import Losses, MairaLossModel
 from maira.train.report_training import train
 from radfact.errors import ErrorCode, RunError
+from radfact.io.jsonl import read_json
 from radfact.io.outputs import Output, lock_output
 
 FRESH = {"vision_config": VISION, "text_config": TEXT}
@@ -177,18 +181,36 @@ def diverge(monkeypatch: pytest.MonkeyPatch, *rows: int) -> list[tuple[str, ...]
     return packed_samples
 
 
-def test_a_non_finite_loss_ends_the_run_and_keeps_the_state(
-    phantoms: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("every", "saved", "good"), [(3, [3], 3), (2, [2, 4], 2), (4, [4], 0)])
+def test_a_run_resumes_after_a_non_finite_loss_by_the_printed_command(
+    every: int,
+    saved: list[int],
+    good: int,
+    run_maira: Callable[..., tuple[int, str, str]],
+    phantoms: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    out, config = tmp_path / "out", tmp_path / "run config.yaml"
+    config.write_text(yaml.safe_dump(values(phantoms, out, save_every=every)))
     packed_samples = diverge(monkeypatch, 5)
-    line = r"the loss is nan, .* at step 5; its samples are listed in .*faults\.jsonl, and the state of step 3 is saved"
-    with pytest.raises(RunError, match=line):
-        train(train_config(phantoms, tmp_path, token_budget=4096), quiet())
-    (fault,) = read_rows(tmp_path / "faults.jsonl")
-    assert fault["action"] == "stop"
-    assert fault["sample_ids"] == sorted(packed_samples[-1])
-    assert [state.name for state in (tmp_path / "states").iterdir()] == ["step-000003"]
-    assert not (tmp_path / "checkpoint").exists()
+    code, _, error = run_maira("train", config, "learning_rate=4e-3", "token_budget=4096")
+    assert (code, f"the state of step {saved[-1]} is saved" in error) == (1, True)
+    assert re.search(r"the loss is nan, .* at step 5; its samples are listed in .*faults\.jsonl, and the state", error)
+    (fault,) = read_rows(out / "faults.jsonl")
+    assert (fault["action"], fault["sample_ids"]) == ("stop", sorted(packed_samples[-1]))
+    assert sorted(state.name for state in (out / "states").iterdir()) == [f"step-00000{step}" for step in saved]
+    assert not (out / "checkpoint").exists()
+    # The state that leads to the loss is for the same settings; others start before it.
+    message, _, command = error.removesuffix(" [run-failed]\n").rpartition("lower learning rate: ")
+    assert f"from the state of step {good}" in message or (not good and "To start again with" in message)
+    code, printed, _ = run_maira(*shlex.split(command)[1:])
+    assert (code, shlex.split(command)[-1]) == (0, "learning_rate=0.002")
+    changes = [{"step": good, "settings": {"learning_rate": [0.004, 0.002]}}] if good else []
+    assert ("learning_rate 0.004 -> 0.002" in printed) == bool(good)
+    assert read_json(out / "checkpoint" / "training.json")["changes"] == changes
+    assert read_record(out / "states" / "step-000008")["changes"] == changes
+    assert [row["step"] for row in metrics(out)] == list(range(1, 9))
 
 
 @pytest.mark.slow
@@ -229,13 +251,7 @@ def test_a_skipped_step_changes_nothing(phantoms: Path, tmp_path: Path, monkeypa
     assert [row["step"] for row in metrics(tmp_path)] == [1, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "names"),
-    [
-        ({"global_batch": 8, "learning_rate": 0.1, "passes": 64}, "out: output-conflict", "global_batch, learning_rat"),
-        ({"passes": 16}, "passes: output-conflict", ""),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error", "names"), CASES["other runs"])
 def test_the_states_of_another_run_are_refused(
     changes: dict[str, Any], error: str, names: str, phantoms: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -279,19 +295,12 @@ def test_a_checkpoint_is_trained_further_with_a_frozen_encoder(finished: Path, p
     assert small.stat().st_size < large.stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("changes", "message", "code"),
-    [
-        ({"token_budget": 10}, "^token_budget: ", "invalid-value"),
-        ({"model": "nowhere"}, "no config.json", "file-not-found"),
-        ({"model": FRESH | {"text_config": TEXT | {"hiden_size": 3}}}, "text_config.hiden_size", "invalid-value"),
-        ({"model": FRESH | {"text_config": TEXT | {"rms_norm_eps": "3"}}}, "model: .*float", "invalid-value"),
-        ({"model": FRESH | {"vision_config": VISION | {"hidden_size": 60}}}, "hidden_size", "invalid-value"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message", "code"), CASES["inconsistent runs"])
 def test_an_inconsistent_config_is_refused_and_creates_no_folder(
     changes: dict[str, Any], message: str, code: str, phantoms: Path, tmp_path: Path
 ) -> None:
+    if isinstance(model := changes.get("model"), dict):
+        changes = {"model": FRESH | {part: FRESH[part] | values for part, values in model.items()}}
     with raises_code(ErrorCode(code), message):
         train(train_config(phantoms, tmp_path / "out", **changes), quiet())
     assert not (tmp_path / "out").exists()

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from tiny_runs import CASES
 from maira.judge.run_config import read_judge_config
 from maira.train.config.run_config import AnomalyConfig, FromScratch, read_train_config
 from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import write_jsonl
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALLEST: dict[str, Any] = {"model": "checkpoint", "train": "manifest.jsonl", "out": "run", "passes": 1000}
@@ -30,14 +34,6 @@ def test_defaults_match_the_paper(tmp_path: Path) -> None:
     # MAIRA-2, B.2.
     assert (train_config.learning_rate, train_config.warmup, train_config.global_batch) == (2e-5, 0.03, 128)
     assert train_config.preset == "release"
-
-
-def test_source_shares_multiply_those_of_the_config(tmp_path: Path) -> None:
-    tasks = {"findings": 0.5, "grounded": 2.0, "phrase": 0.0}
-    sources = [{"shards": "s"}, {"shards": "s", "tasks": {"findings": 0.5, "phrase": 1.0}}]
-    train_config = read_train_config(write(tmp_path, tasks=tasks, train=sources))
-    assert train_config.shares(train_config.train[0]) == {"findings": 0.5, "grounded": 2.0}
-    assert train_config.shares(train_config.train[1]) == {"findings": 0.25}
 
 
 def test_a_config_overrides_its_base(tmp_path: Path) -> None:
@@ -102,13 +98,36 @@ def test_an_error_names_the_file_that_contains_it(tmp_path: Path) -> None:
     assert error("train: m", "faults.spike=3") == "config.yaml: pases: unknown-field"
 
 
-@pytest.mark.parametrize(("changes", "keys"), CASES["missing manifests"])
-def test_a_missing_manifest_is_named_with_its_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], keys: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(SMALLEST["train"]).touch()
-    with raises("none.jsonl: file-not-found") as caught:
-        read_train_config(write(tmp_path, **changes)).check_sources()
-    assert str(caught.value) == f"none.jsonl: no such file; {keys}"
-    read_train_config(write(tmp_path)).check_sources()
+REFUSED = """
+import os, shlex, sys
+import maira.cli.main as cli
+cli.exit_process = id  # it ends the processes of a launcher at once
+for line in sys.stdin:
+    first, *words = shlex.split(line)
+    os.environ["WORLD_SIZE"], words = (first, words) if first.isdigit() else ("1", [first, *words])
+    sys.argv = ["maira", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        print(end.code, "torch" in sys.modules, "transformers" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_a_wrong_config_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    for folder in ("own", "checkpoint", "files"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+    rows = [{"sample_id": s, "findings": "Clear.", "split": s} for s in ("train", "train", "test")]
+    write_jsonl(tmp_path / "own/manifest.jsonl", rows)
+    write_jsonl(tmp_path / "samples.jsonl", [{"task": "vert"}] * 2)
+    write_jsonl(tmp_path / "pairs.jsonl", [{"sample_id": "train", "chosen": "Clear.", "rejected": "Mass."}])
+    for name, values in CASES["configs of refused runs"].items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    before, cases = {*tmp_path.rglob("*")}, CASES["refused runs"]
+    lines = "".join(f"{command}\n" for command, _ in cases)
+    options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(CONFIGS.parent)}, "text": True}
+    ended = subprocess.run([sys.executable, "-c", REFUSED], input=lines, capture_output=True, **options)
+    printed = iter(ended.stderr.splitlines())
+    for (command, error), message, end in zip(cases, printed, printed, strict=True):
+        assert (error in message, end) == (True, "2 False False"), f"{command}: {message}"
+    assert {*tmp_path.rglob("*")} == before

@@ -9,7 +9,7 @@ import torch
 from error_checks import raises
 from rich.console import Console
 from test_train import is_same, weights
-from tiny_runs import write_damaged
+from tiny_runs import CASES, write_damaged
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.phantoms import write_phantoms
@@ -18,9 +18,8 @@ from maira.grounding.evaluation import complete_boxes
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
 from maira.runtime.processes import DistributedContext
-from maira.train.config.run_config import TrainConfig
+from maira.train.config.run_config import TASKS, TrainConfig
 from maira.train.data.dataset import StudyDataset, open_dataset
-from maira.train.data.packing import TASKS
 from maira.train.logging import MetricsLogger
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import ParallelModel
@@ -146,13 +145,7 @@ def test_processes_share_rows_equally(world_size: int, dataset: StudyDataset, ra
     assert sorted(counted) == drawn.tolist()
 
 
-@pytest.mark.parametrize(
-    ("figure", "values", "kept"),
-    [
-        ("loss/all", [3.0, 2.0, 2.0, 2.5, None, 1.0], [1, 2, 6]),
-        ("boxes/iou", [0.1, None, 0.3, 0.3, 0.2, 0.4], [1, 3, 6]),
-    ],
-)
+@pytest.mark.parametrize(("figure", "values", "kept"), CASES["best checkpoints"])
 def test_the_best_has_the_lowest_loss_or_the_highest_score(
     figure: str, values: list[float | None], kept: list[int], tmp_path: Path
 ) -> None:

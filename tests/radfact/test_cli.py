@@ -88,14 +88,7 @@ def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, 
     assert "logical_precision/p2.5th" in read_json(tmp_path / "flat.json")
 
 
-@pytest.mark.parametrize(
-    ("missing", "code", "message"),
-    [
-        ("refuse", 2, "--missing skip"),
-        ("skip", 3, "excluded: b: no candidate report"),
-        ("empty", 0, "pairs: 2, of these 1 with an empty candidate"),
-    ],
-)
+@pytest.mark.parametrize(("missing", "code", "message"), CASES["references without a candidate"])
 def test_references_without_a_candidate(run: Run, tmp_path: Path, missing: str, code: int, message: str) -> None:
     # The page shows drafts without a reference, but none without a report.
     reports = {"a": [{"text": "Clear."}], "b": None, "c": "Effusion."}

@@ -197,17 +197,9 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize(
-    ("statement", "others"),
-    [
-        ("import radfact", {"numpy", "pydantic", "typer", "rich", "yaml"}),
-        ("import radfact.cli.main", {"numpy", "pydantic", "yaml"}),
-        ("from radfact import RadFact, read_pairs", set()),
-        ("from radfact import RadFact; RadFact('offline').score(['No nodule.'], ['No nodule.'])", set()),
-    ],
-)
-def test_an_import_loads_nothing_that_it_does_not_need(statement: str, others: set[str]) -> None:
-    assert loaded_by(statement) & (HEAVY | others) == set()
+@pytest.mark.parametrize(("statement", "others"), FILE["imports"])
+def test_an_import_loads_nothing_that_it_does_not_need(statement: str, others: list[str]) -> None:
+    assert loaded_by(statement) & (HEAVY | {*others}) == set()
 
 
 @pytest.mark.parametrize("name", radfact.__all__)
@@ -256,13 +248,7 @@ def test_a_working_installation_is_exit_code_0_and_every_command_is_listed() -> 
     assert {results["Commands"][name]["status"] for name in commands} == {"ok"}
 
 
-@pytest.mark.parametrize(
-    ("package", "exit_code", "command", "fix"),
-    [
-        ("langchain-core", 1, "radfact score", "pip install --upgrade maira-radfact"),
-        ("scipy", 0, "radfact meta agreement", 'pip install "maira-radfact[meta]"'),
-    ],
-)
+@pytest.mark.parametrize(("package", "exit_code", "command", "fix"), FILE["packages out of range"])
 def test_a_package_outside_its_range_concerns_the_commands_that_import_it(
     package: str, exit_code: int, command: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

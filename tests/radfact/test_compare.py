@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import yaml
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,8 @@ from radfact.results.compare import Comparison, Contrast, compare
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, scored_rows, summarize
 from radfact.statistics.clusters import Resampling
 from radfact.statistics.significance import f1_counts, f1_from_counts
+
+CASES = yaml.safe_load(Path(__file__).with_name("score_options.yaml").read_text("utf-8"))
 
 Run = Callable[..., tuple[int, str, str]]
 TEXTS = [
@@ -308,17 +311,7 @@ def test_scores_of_different_variants_are_not_compared(tmp_path: Path) -> None:
     assert not any("variant" in note for note in same.notes)
 
 
-@pytest.mark.parametrize(
-    ("metrics", "compat", "error"),
-    [
-        ("bleu", ["cocoa"], "compat: unknown-name"),
-        # Of no selected metric; two of one metric, alone and among others; without the selected score.
-        ("bleu", ["rrg"], "compat: conflicting-options"),
-        ("bleu", ["coco", "radeval"], "compat: conflicting-options"),
-        (["bleu", "lateral_mentions"], ["coco", "radeval"], "compat: conflicting-options"),
-        (["radcliq_v0", "bleu"], ["inverse"], "compat: conflicting-options"),
-    ],
-)
+@pytest.mark.parametrize(("metrics", "compat", "error"), CASES["refused variants"])
 def test_refused_variants(metrics: Any, compat: list[str], error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [fixed_metric("part", [1.0])] * 3
     monkeypatch.setattr(InverseRadCliQ, "create", classmethod(lambda cls, _: cls(*parts)))

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import yaml
 from error_checks import raises, summary
 from green_responses import GreenResponse
 from rich.console import Console
@@ -41,6 +42,8 @@ from radfact.results.export import export
 from radfact.results.reader import read_scores
 from radfact.results.writer import write_results
 from radfact.statistics.bootstrap import Direction
+
+CASES = yaml.safe_load(Path(__file__).with_name("score_options.yaml").read_text("utf-8"))
 
 CLIENT = mock_client("yes")
 BOX = Box(x_min=0.1, y_min=0.1, x_max=0.5, y_max=0.5)
@@ -401,16 +404,7 @@ def test_registered_score_names_are_unique_and_main_scores_where_a_metric_names_
     assert main_scores_of(Length()) == list(Length.scores)
 
 
-@pytest.mark.parametrize(
-    ("names", "main_scores", "selected"),
-    [
-        (["bleu"], ["bleu_2"], "1234"),
-        (["bleu_4", "bleu"], ["bleu_2", "bleu_4"], "1234"),
-        (["bleu_4", "bleu_1"], ["bleu_1", "bleu_4"], "14"),
-        (["bleu_4", "all"], ["bleu_2", "bleu_4"], "1234"),
-        (["all"], ["bleu_2"], "1234"),
-    ],
-)
+@pytest.mark.parametrize(("names", "main_scores", "selected"), CASES["names of metrics"])
 def test_names_determine_scores_and_main_scores(names: list[str], main_scores: list[str], selected: str) -> None:
     selections = {selection.entry.name: selection for selection in select_metrics(names)}
     selection, metric = selections["bleu"], Bleu()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,16 +31,21 @@ class ConfigValues:
         try:
             return validate_model(kind, values, field=field)
         except InputError as error:
-            file = self.source_of(error.field or "")
-            raise InputError(error.message, code=error.code, file=file, field=error.field) from None
+            file, message = self.source_of(error.field or ""), error.message
+            unknown = (error.field or "").split(".")[-1].lower().replace("-", "_")
+            if error.code is ErrorCode.UNKNOWN_FIELD and (name := read_names("other trainers").get(unknown)):
+                message = f"unknown field; use {name}"
+            raise InputError(message, code=error.code, file=file, field=error.field) from None
 
     def source_of(self, field: str) -> Path | str:
-        """Return the file that sets a field, such as `faults.spike` or `train[0].split`, or `COMMAND_LINE`.
-
-        A missing field, and the configuration as a whole, belong to the configuration's file.
-        """
+        """Return the file that sets a field such as `train[0].split`, or `COMMAND_LINE`; by default the config's."""
         path = re.findall(r"[^.\[\]]+", field)
         return next((source for source, values in self.layers if path and _sets(values, path)), self.file)
+
+
+def read_names(part: str) -> Any:
+    """Read a part of `names.yaml`."""
+    return parse_yaml((resources.files("maira.train.config") / "names.yaml").read_text(encoding="utf-8"))[part]
 
 
 def _sets(values: Any, path: Sequence[str]) -> bool:

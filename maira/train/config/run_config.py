@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from maira.data.image_check import ImageCheck
+from maira.data.shards import Shards
 from maira.model.prompts import Preset, Task
 from maira.model.task_examples import Input
 from maira.train.config.files import read_config_values
 from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import read_jsonl
 from radfact.records import Record
 
-PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Component = Literal["encoder", "adapter", "language_model"]
+TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
+JudgeTask = Literal["entailment", "green", "vert"]  # of a language model that judges reports
+ALL_TASKS: tuple[Task | JudgeTask, ...] = (*TASKS, "entailment", "green", "vert")
+"""All tasks in the order of their numbers in the tables of samples."""
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
@@ -70,13 +77,51 @@ class FromScratch(Record):
         return self
 
 
-class DataSource(Record):
+class EpochPart(NamedTuple):
+    """The samples of a task of a source, and how often an epoch takes each of them."""
+
+    source: int  # index in `train`
+    task: Any
+    available: int
+    share: float
+
+    @property
+    def used(self) -> int:
+        """Samples in an epoch, at least one."""
+        return max(1, round(self.available * self.share))
+
+
+class Source(Record):
+    """Training or validation data; a path alone is a source, too."""
+
+    path_field: ClassVar[str]
+    split: str | None = None  # None for all
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse_path(cls, value: Any) -> Any:
+        return {cls.path_field: value} if isinstance(value, str | Path) else value
+
+    def count_samples(self) -> dict[str | None, Counter[Any]]:
+        """Count the samples by split and task, without checking them."""
+        counts, default = dict[str | None, Counter[Any]](), type(self).model_fields["split"].default
+        for _, row in read_jsonl(getattr(self, self.path_field)):
+            split = row.get("split", default)
+            counts.setdefault(split if isinstance(split, str) else None, Counter()).update(self._row_samples(row))
+        return counts
+
+    def _row_samples(self, row: Mapping[str, Any]) -> Mapping[Any, int]:
+        raise NotImplementedError
+
+
+class DataSource(Source):
     """Studies to train or validate on: a manifest or shards."""
+
+    path_field = "manifest"
 
     manifest: Path | None = None  # `manifest.jsonl`; a relative path is relative to the working directory
     shards: str | None = None  # folder or URL of shards (`maira pack`)
     preferences: Path | None = None  # preference pairs of these studies (`preferences.jsonl`), for `dpo`
-    split: str | None = None  # only the studies of this split; None for all
     # Factors of the configuration's shares; a task that is not named is omitted. None: all factors are 1.
     tasks: dict[Task, NonNegative] | None = None
 
@@ -85,6 +130,28 @@ class DataSource(Record):
         if (self.manifest is None) == (self.shards is None):
             raise ValueError("expected either a manifest or shards")
         return self
+
+    def count_samples(self) -> dict[str | None, Counter[Any]]:
+        """See `Source.count_samples`; the samples of preference pairs are their lines."""
+        if self.shards is not None:
+            shards = Shards(self.shards)
+            counts = {}
+            for number, split in enumerate(shards.index.splits):
+                rows = shards.rows[shards.rows["split"] == number]
+                columns = zip(TASKS, ("findings", "grounded", "phrases"), strict=True)
+                counts[split] = Counter({task: int(rows[column].sum()) for task, column in columns})
+        else:
+            counts = super().count_samples()
+        if self.preferences is not None and self.split in (None, *counts):
+            pairs = sum(1 for _ in read_jsonl(self.preferences))
+            other = counts if self.split is not None else {}
+            counts = other | {self.split: Counter(dict.fromkeys(("grounded", "findings"), pairs))}
+        return counts
+
+    def _row_samples(self, row: Mapping[str, Any]) -> Mapping[Any, int]:
+        reports, phrases = (row.get("findings"), row.get("grounded_findings")), row.get("phrases")
+        counts = (*(report is not None for report in reports), len(phrases) if isinstance(phrases, list) else 0)
+        return dict(zip(TASKS, counts, strict=True))
 
 
 class LoraOptions(Record):
@@ -106,15 +173,21 @@ class MairaLoraOptions(LoraOptions):
     added_tokens: bool = True
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | Path | dict) else value
+
+
 class LossValidationConfig(Record):
     """Losses that are computed during a run."""
 
-    sources: list[Any] = []  # noqa: RUF012  # validation data; empty for no validation
+    sources: list[Any] = []  # noqa: RUF012  # validation data, a source or a list; empty for no validation
     every: PositiveInt = 500  # optimizer steps between two validations; the last step is always validated
     samples: PositiveInt = 512  # maximum number of samples, a fixed draw
     # Metric by which the best checkpoint is kept, None for none: a loss ("loss/all", "loss/grounded", ...) or, of a
     # MAIRA-2, a score of the drafts ("drafts/logical_f1", "boxes/iou", ...).
     best_by: str | None = None
+
+    _parse_sources = field_validator("sources", mode="before")(_as_list)
 
 
 class ValidationConfig(LossValidationConfig):
@@ -200,9 +273,10 @@ class BaseTrainConfig(Record):
 
     model: Any  # folder of the checkpoint to start from
     lora: LoraOptions | None = None  # train low-rank adapters in the language model
-    train: list[Any]  # training data
+    train: list[Any]  # training data, a source or a list
     validation: LossValidationConfig = LossValidationConfig()
-    # How often each sample of a task is seen in an epoch; 0.5 is every second, drawn anew.
+    # How often each sample of a task is seen in an epoch; 0.5 is every second, drawn anew. Several shares divide the
+    # sources among their tasks. A source with samples of one task only is not divided: each is seen at least once.
     tasks: dict[Any, NonNegative]
     out: Path  # folder of the run: `states/` to resume from, `checkpoint/` when done, `metrics.jsonl` always
     # Length of the run, one of the two: epochs, or number of samples with repetitions.
@@ -252,6 +326,8 @@ class BaseTrainConfig(Record):
         """Optimizer steps with the same samples."""
         return 1
 
+    _parse_train = field_validator("train", mode="before")(_as_list)
+
     @field_validator("precision", mode="before")
     @classmethod
     def _parse_precision(cls, value: Any) -> Any:
@@ -265,9 +341,13 @@ class BaseTrainConfig(Record):
         if not any(any(self.shares(source).values()) for source in self.train):
             raise ValueError("tasks: at least one task needs a share above 0")
         if (self.epochs is None) == (self.passes is None):
-            raise ValueError("epochs: expected either epochs or passes")
+            hint = "neither; set epochs=3" if self.epochs is None else "both; set passes=null or epochs=null"
+            raise ValueError(f"epochs: expected either epochs or passes, found {hint}")
         if self.passes is not None and self.passes < self.global_batch:
-            raise ValueError(f"passes: expected at least one global_batch of {self.global_batch}, found {self.passes}")
+            hint = f"set passes={self.global_batch} or global_batch={self.passes}"
+            raise ValueError(
+                f"passes: expected at least global_batch, {self.global_batch}, found {self.passes}; {hint}"
+            )
         if self.weights == "bfloat16" and self.optimizer != "adamw_8bit":
             raise ValueError("weights: bfloat16 needs the optimizer adamw_8bit, which rounds stochastically")
         return self
@@ -291,13 +371,37 @@ class BaseTrainConfig(Record):
         own = self.tasks if source.tasks is None else {t: w * self.tasks.get(t, 0.0) for t, w in source.tasks.items()}
         return {task: share for task, share in own.items() if share > 0}
 
+    def plan_epoch(self, available: Mapping[tuple[int, Any], int]) -> list[EpochPart]:
+        """Return the parts of an epoch, from the number of samples of each source (its index) and task."""
+        is_mix = sum(share > 0 for share in self.tasks.values()) > 1
+        parts: list[EpochPart] = []
+        for index, source in enumerate(self.train):
+            shares = {task: share for task, share in self.shares(source).items() if available.get((index, task))}
+            if is_mix and len(shares) == 1:
+                shares = {task: max(share, (source.tasks or {}).get(task, 1.0)) for task, share in shares.items()}
+            parts += [EpochPart(index, task, available[index, task], share) for task, share in shares.items()]
+        return parts
+
+    def plan_steps(self, samples: int) -> tuple[int, int]:
+        """Return the optimizer steps of an epoch with a number of samples, and those of the run."""
+        per_epoch = samples // self.samples_per_draw * self.steps_per_draw
+        if not per_epoch:
+            message = (
+                f"an epoch has {samples} samples to train on, too few for a step, which takes {self.samples_per_draw}"
+            )
+            largest = samples * (self.global_batch // self.samples_per_draw)
+            raise InputError(f"{message}; set global_batch={largest}", field="train")
+        if self.passes is not None:
+            return per_epoch, self.passes // self.global_batch * self.steps_per_draw
+        return per_epoch, max(1, round((self.epochs or 0) * per_epoch))
+
 
 class TrainConfig(BaseTrainConfig):
-    """Options of a training run of a MAIRA-2; `train` may be the path of a manifest instead of a list."""
+    """Options of a training run of a MAIRA-2."""
 
     model: Path | FromScratch  # folder of the checkpoint to start from, or the options of a fresh model
     # Trained components; with `lora`, of the language model only its adapters.
-    trained: tuple[Component, ...] = ("adapter", "language_model")
+    trained: Annotated[tuple[Component, ...], Field(min_length=1)] = ("adapter", "language_model")
     lora: MairaLoraOptions | None = None  # train low-rank adapters, and the rows of MAIRA-2's added tokens
     train: list[DataSource]
     validation: ValidationConfig = ValidationConfig()
@@ -311,15 +415,12 @@ class TrainConfig(BaseTrainConfig):
     grpo: GrpoConfig | None = None  # train with rewards of sampled reports instead of the reports of the data
     dpo: DpoConfig | None = None  # train with preference pairs instead of the reports of the data
 
-    @field_validator("train", mode="before")
-    @classmethod
-    def _parse_train(cls, value: Any) -> Any:
-        return [{"manifest": value}] if isinstance(value, str | Path) else value
-
     @model_validator(mode="after")
     def _check_components(self) -> TrainConfig:
         if self.lora is not None and "language_model" not in self.trained:
             raise ValueError("lora: the language model is not trained; add language_model to trained, or remove lora")
+        if self.lora is not None and self.lora.quantize and isinstance(self.model, FromScratch):
+            raise ValueError("lora.quantize: 4-bit weights need a checkpoint as the model; set model=FOLDER")
         if self.patch_loss and "encoder" not in self.trained:
             raise ValueError("patch_loss: the encoder is not trained; add it to trained, or remove patch_loss")
         if any(source.preferences is not None for source in self.validation.sources):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from maira.generate.transformers_engine import batch_bytes, largest_batch_size
@@ -21,9 +20,9 @@ from maira.model.task_examples import drop_inputs, make_example
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
-from maira.train.components import invalid_model_config
+from maira.train.components import make_model_config
 from maira.train.config.run_config import DataSource, GrpoConfig, TrainConfig
-from maira.train.cost.flops import ACCELERATORS, Accelerator, make_rates
+from maira.train.cost.flops import ACCELERATORS, TABLES, Accelerator, make_rates
 from maira.train.cost.memory import NF4, build_shapes, estimate_memory, is_quantized
 from maira.train.data.packing import pack
 from maira.train.data.sources import open_source
@@ -34,25 +33,6 @@ from radfact.io.jsonl import read_jsonl
 GIB = 1 << 30
 RESERVED = 2 * GIB
 """Bytes reserved for CUDA, its libraries, communication, and fragmentation; a guess."""
-TABLE_1 = {
-    "MIMIC-CXR": ("findings", 158_555, 0.606, 0.642),
-    "MS-CXR": ("phrase", 817, 0, 0),
-    "PadChest": ("findings", 85_598, 0.46, 0.383),
-    "PadChest-GR": ("grounded", 3_183, 0.447, 0.323),
-    "USMix": ("findings", 193_652, 0.517, 0),
-    "USMix, GR-1": ("grounded", 60_463, 0.48, 0),
-    "USMix, GR-Bench": ("grounded", 8_580, 0.812, 0),
-}
-"""MAIRA-2, table 1: task, training samples, and shares with a lateral and with a prior, by data set."""
-_FOLDERS = {
-    "mimic": "MIMIC-CXR",
-    "mimic-cxr": "MIMIC-CXR",
-    "mimic-cxr-jpg": "MIMIC-CXR",
-    "ms-cxr": "MS-CXR",
-    "padchest": "PadChest",
-    "padchest-gr": "PadChest-GR",
-}
-"""Data sets of `TABLE_1` by the name of the data folder."""
 _PROMPT_TOKENS, _ANSWER_TOKENS = 196, 140
 """Text tokens of an average sample of the paper."""
 _STUDIES_READ, _ROWS, _DRAWS = 400, 2000, 20
@@ -62,16 +42,13 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Workload(NamedTuple):
-    """Number of samples (with `dpo`, pairs) of an epoch, lengths of samples that represent it, and their source.
-
-    The arrays are (rows,): images, tokens of the prompt with those of images, tokens of the answer, and its limit.
-    """
+    """Number of samples (with `dpo`, pairs) of an epoch, lengths of samples that represent it, and their source."""
 
     samples: int
-    images: Numbers
-    prompt: Numbers
-    answer: Numbers
-    limit: Numbers
+    images: Numbers  # (rows,), as the others
+    prompt: Numbers  # tokens, with those of images
+    answer: Numbers  # tokens
+    limit: Numbers  # tokens that the answer may have
     basis: str
 
     @property
@@ -85,21 +62,19 @@ class Workload(NamedTuple):
 
 
 def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload:
-    """Measure the data of a configuration; absent sources are replaced by the data sets of table 1 that folders name.
-
-    If table 1 has no data set of that name, the whole table replaces the data.
-    """
+    """Measure the data of a configuration; data sets of table 1, by their folders, or all replace absent sources."""
     rows: list[tuple[float, ...]] = []
     basis: list[str] = []
     sources = [(str(source.manifest or source.shards), source) for source in config.train]
+    folders = TABLES["folders"]
     # The innermost known folder of an absent path names its data set.
     absent = {
-        path: next((_FOLDERS[part] for part in reversed(path.lower().split("/")) if part in _FOLDERS), None)
+        path: next((folders[part] for part in reversed(path.lower().split("/")) if part in folders), None)
         for path, source in sources
         if _is_absent(path, source)
     }
     if unknown := [path for path, name in absent.items() if name is None]:
-        rows = [row for name in TABLE_1 for row in _published(name, config.tasks, config, model_config)]
+        rows = [row for name in TABLES["table 1"] for row in _published(name, config.tasks, config, model_config)]
         basis = [f"the paper's whole mix (table 1), its private data included, since {unknown[0]} cannot be opened"]
     else:
         count_tokens, method = _token_counter(config)
@@ -139,7 +114,7 @@ def _published(
     name: str, shares: dict[Any, float], config: TrainConfig, model_config: MairaConfig
 ) -> Iterator[tuple[float, ...]]:
     """Yield the samples of a data set of table 1 as rows: weight, images, tokens of prompt and answer, limit."""
-    task, samples, lateral, prior = TABLE_1[name]
+    task, samples, lateral, prior = TABLES["table 1"][name]
     lateral, prior = lateral * ("lateral" not in config.drop), prior * ("prior" not in config.drop)
     both = lateral * prior
     for images, share in ((1, 1 - lateral - prior + both), (2, lateral + prior - 2 * both), (3, both)):
@@ -191,11 +166,7 @@ def _token_counter(config: TrainConfig) -> tuple[Callable[[str], int], str]:
 
 
 def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) -> dict[str, Any]:
-    """Estimate the cost of a training configuration, without reading weights or allocating memory for them.
-
-    If its model does not exist, the model of the paper is assumed. Each of the GPUs, named as in `ACCELERATORS`, has
-    one process. Returns bytes, seconds and operations, as JSON values.
-    """
+    """Estimate bytes, seconds and operations of a run as JSON values, without reading or allocating weights."""
     accelerator = ACCELERATORS.get(gpu)
     if accelerator is None:
         raise InputError(f"expected one of {', '.join(ACCELERATORS)}, found '{gpu}'", field="--gpu")
@@ -206,14 +177,7 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
     workload = measure_workload(config, model_config)
     if config.grpo is not None:
         workload = workload._replace(answer=np.minimum(workload.answer, workload.limit))
-    per_epoch = workload.samples // config.samples_per_draw * config.steps_per_draw
-    if not per_epoch:
-        raise InputError(f"expected at most the {workload.samples} answers of an epoch", field="global_batch")
-    steps = (
-        config.passes // config.global_batch * config.steps_per_draw
-        if config.passes
-        else max(1, round((config.epochs or 0) * per_epoch))
-    )
+    _, steps = config.plan_steps(workload.samples)
     answers = config.global_batch * (1 if config.dpo is None else 2)
     totals = make_rates(model_config, config).of(
         workload.tokens, int(workload.images.sum()), int(workload.answer.sum())
@@ -246,22 +210,17 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
     for part in MODULES:
         counts = [(p.numel(), p.requires_grad) for module in modules_of(model, part) for p in module.parameters()]
         parameters[str(part)] = {"all": sum(n for n, _ in counts), "trained": sum(n for n, trains in counts if trains)}
-    assumptions = {
-        "MFU": f"{mfu:.1%}, assumed" + ("; with communication between GPUs" if gpus > 1 else ""),
-        "peak rate": f"{accelerator.peak / 1e12:g} TFLOP/s per GPU, the data sheet's dense bfloat16; operations are "
-        "the model's matrix products, without recomputation",
-        "memory": f"by formula for the fullest of the packed rows of {_DRAWS} steps, with the attention kernel "
-        f"{kernel.removeprefix('maira_')}; torch.compile needs less",
-        "time": "steps only, without start, validation, drafts, saving, waiting for data, and a reference model",
-        "samples": workload.basis,
+    facts = {
+        "mfu": mfu,
+        "communication": "; with communication between GPUs" if gpus > 1 else "",
+        "peak": accelerator.peak / 1e12,
+        "bandwidth": accelerator.bandwidth / 1e12,
+        "draws": _DRAWS,
+        "kernel": kernel.removeprefix("maira_"),
+        "basis": workload.basis,
     }
-    if generation:
-        assumptions["generation"] = (
-            "a lower bound for responses as long as the report of their study: prefill at the MFU, padded to the "
-            "longest prompt of a batch; a decoding step reads the weights once and moves keys and values three times "
-            f"(the dynamic cache copies them) at the data sheet's {accelerator.bandwidth / 1e12:g} TB/s, or computes "
-            "at the MFU if that takes longer; the memory is that of responses at the limit"
-        )
+    topics = [topic for topic in TABLES["assumptions"] if generation or topic != "generation"]
+    assumptions = {topic: TABLES["assumptions"][topic].format(**facts) for topic in topics}
     hours = steps * seconds / 3600
     return {
         "model": model_name,
@@ -297,27 +256,14 @@ def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
             return MairaConfig(), f"the paper's 7B model, since {parts} does not exist"
         return read_config(parts), str(parts / "config.json")
     image = parts.vocab_size + len(ADDED_TOKENS)
-    try:
-        made = MairaConfig(
-            vision_config=parts.vision_config.model_dump(exclude_unset=True),
-            text_config=parts.text_config | {"vocab_size": image + 1, "pad_token_id": 0},
-            image_token_index=image,
-            image_merge=parts.image_merge,
-            projector_n_layers=parts.projector_n_layers,
-        )
-    except (ValueError, StrictDataclassError) as error:
-        raise invalid_model_config(error) from None
-    return made, "a new model, as configured"
+    own = parts.text_config | {"vocab_size": image + 1, "pad_token_id": 0}
+    return make_model_config(parts, own, image), "a new model, as configured"
 
 
 def _pack_steps(
     config: TrainConfig, workload: Workload, processes: int
 ) -> tuple[float, float, tuple[list[int], int, int]]:
-    """Pack the samples of some steps as a run would.
-
-    Returns: rows per process, the filled share of the rows, and the fullest row, with sampled responses at their limit:
-    tokens of its samples, its images and answer tokens.
-    """
+    """Return rows per process, their filled share, and tokens of the samples, images and answers of the fullest row."""
     answers = 1 if config.dpo is None else 2
     limited = workload.answer if config.grpo is None else workload.limit
     lengths, counts, filled, rows = answers * (workload.prompt + limited), [], [], []
@@ -346,12 +292,9 @@ def _estimate_sampling(
     gpus: int,
     mfu: float,
 ) -> dict[str, Any]:
-    """Estimate time and memory of sampling the responses of a step, on the GPU that needs most.
-
-    `TransformersEngine` takes the longest prompts first, as many as fit into the memory that training leaves. Prefill
-    is compute-bound; a decoding step takes the time of its operations or of its memory traffic (weights, keys and
-    values).
-    """
+    """Estimate time and memory of sampling the responses of a step, on the GPU that needs most."""
+    # `TransformersEngine` takes the longest prompts first, as many as fit into the memory that training leaves.
+    # Prefill is compute-bound; a decoding step takes the time of its operations or of its memory traffic.
     grpo, text, size = config.grpo or GrpoConfig(), model.config.text_config, 2 if config.precision == "bf16" else 4
     rates = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
     layers = [

@@ -1,9 +1,8 @@
-"""Data sheets of accelerators, and floating-point operations of a training step, independent of the implementation.
+"""Floating-point operations of a training step, independent of the implementation, and data sheets of accelerators.
 
 For each token, a weight takes two operations in the forward pass, two in the backward pass if the gradient flows on to
 earlier layers, and two more if the weight is trained. Attention counts the pairs of the causal mask in each sample. As
 usual for model FLOPs utilization (MFU), recomputation, padding and everything but matrix products are excluded.
-
 Source: PaLM (Chowdhery et al. 2022), appendix B.
 """
 
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import resources
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,17 +19,11 @@ import numpy.typing as npt
 
 from maira.model.tokens import ADDED_TOKENS
 from maira.train.config.run_config import BaseTrainConfig
+from radfact.io.yaml_files import parse_yaml
 
 
 class Accelerator(NamedTuple):
-    """One kind of GPU by the data sheet; for a card of two devices (MI250), one of them.
-
-    Attributes:
-        device: part of the device name that the driver reports; case does not matter.
-        memory: approximate memory that is available to programs, in GiB.
-        peak: dense bfloat16 operations per second with float32 sums; for the V100, which has no bfloat16, of float16.
-        bandwidth: memory bandwidth, bytes per second.
-    """
+    """One kind of GPU by the data sheet. See `tables.yaml` for the units."""
 
     device: str
     memory: float
@@ -37,26 +31,8 @@ class Accelerator(NamedTuple):
     bandwidth: float
 
 
-# `find_accelerator` takes the first match, so longer device names come before names that they contain.
-ACCELERATORS = {
-    "a100-80g": Accelerator("A100-SXM4-80GB", 79.1, 312e12, 2.039e12),
-    "a100-80g-pcie": Accelerator("A100 80GB PCIe", 79.1, 312e12, 1.935e12),
-    "a100-40g": Accelerator("A100", 39.4, 312e12, 1.555e12),
-    "h100-pcie": Accelerator("H100 PCIe", 79.1, 756e12, 2.0e12),
-    "h100-nvl": Accelerator("H100 NVL", 93.1, 835e12, 3.9e12),
-    "h100": Accelerator("H100", 79.1, 989e12, 3.35e12),
-    "h200": Accelerator("H200", 139.8, 989e12, 4.8e12),
-    "b200": Accelerator("B200", 178.4, 2250e12, 7.7e12),
-    "l40s": Accelerator("L40S", 44.4, 362e12, 0.864e12),
-    "l4": Accelerator("L4", 22.0, 121e12, 0.3e12),
-    "a10": Accelerator("A10", 22.0, 125e12, 0.6e12),
-    "v100-32g": Accelerator("V100-SXM2-32GB", 31.7, 125e12, 0.9e12),
-    "v100-16g": Accelerator("V100", 15.8, 125e12, 0.9e12),
-    "mi250x": Accelerator("MI250X", 64.0, 191.5e12, 1.638e12),
-    "mi250": Accelerator("MI250", 64.0, 181e12, 1.638e12),
-    "mi300x": Accelerator("MI300X", 192.0, 1307e12, 5.3e12),
-}
-"""By short name, as in `--gpu`."""
+TABLES: dict[str, Any] = parse_yaml((resources.files("maira.train.cost") / "tables.yaml").read_text(encoding="utf-8"))
+ACCELERATORS = {name: Accelerator(*values) for name, values in TABLES["accelerators"].items()}
 
 
 def find_accelerator(device: str) -> Accelerator | None:
@@ -67,20 +43,13 @@ def find_accelerator(device: str) -> Accelerator | None:
 
 
 class Rates(NamedTuple):
-    """Operations of the forward and backward pass.
+    """Operations of the forward and backward pass."""
 
-    Attributes:
-        encoder, adapter: for an image.
-        token: of the language model for a token.
-        pair: for a pair of tokens, one of which attends to the other.
-        answer: of the head for a token of an answer.
-    """
-
-    encoder: float
-    adapter: float
-    token: float
-    pair: float
-    answer: float
+    encoder: float  # for an image
+    adapter: float  # for an image
+    token: float  # of the language model for a token
+    pair: float  # for a pair of tokens, one of which attends to the other
+    answer: float  # of the head for a token of an answer
 
     def of(self, tokens: Sequence[int] | npt.NDArray[Any], images: int, answers: int) -> dict[str, float]:
         """Return the operations by component of samples of so many tokens, without padding, and all their images."""
@@ -95,10 +64,7 @@ class Rates(NamedTuple):
 
 
 def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
-    """Return the operations of MAIRA-2, or of a language model with the layers of Llama, for its trained components.
-
-    The head of the patch loss is excluded. Only active experts count.
-    """
+    """Return the operations of MAIRA-2 or a language model with Llama's layers; the patch loss is excluded."""
     text, vision, lora = model_config.get_text_config(), getattr(model_config, "vision_config", None), config.lora
     trains_encoder, trains_adapter = "encoder" in config.trains, "adapter" in config.trains
     trains_all = "language_model" in config.trains and lora is None

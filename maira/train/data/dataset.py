@@ -23,8 +23,8 @@ from maira.model.checkpoint import fingerprint
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task, render
 from maira.model.task_examples import Example, drop_inputs, make_example
-from maira.train.config.run_config import DataSource, TrainConfig
-from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample
+from maira.train.config.run_config import TASKS, DataSource, TrainConfig
+from maira.train.data.packing import SAMPLE_LENGTHS, EncodedSample
 from maira.train.data.schedule import map_in_workers
 from maira.train.data.sources import ManifestSource, StudySource, open_source, reading_sample
 from radfact.errors import ErrorCode, InputError
@@ -70,10 +70,7 @@ class Table:
 
 
 class StudyDataset:
-    """Samples of studies by their row in the table.
-
-    `patch_grid` is the number of patches along a side of the encoder's image, for the auxiliary loss; None without it.
-    """
+    """Samples of studies by their row in the table; `patch_grid`: patches along a side of an image, for a loss."""
 
     def __init__(
         self,
@@ -187,10 +184,7 @@ def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
 
 
 def encode_example(example: Example, processor: MairaProcessor) -> tuple[list[int], int]:
-    """Return the tokens of prompt and answer of a sample, and the number of prompt tokens.
-
-    In generation the model reads the prompt alone, so the two are tokenized apart.
-    """
+    """Return the tokens of prompt and answer, tokenized apart as in generation, and the number of prompt tokens."""
     try:
         prompt = processor.encode_example(example)
         return [*prompt, *processor.encode_target(example.target or "")], len(prompt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maira.model.prompts import NEW_TOKENS, Task
-from maira.train.config.run_config import GrpoConfig
+from maira.train.config.run_config import ALL_TASKS, TASKS, GrpoConfig, JudgeTask
 from radfact.errors import InputError
 
 SAMPLE_LENGTHS = np.dtype(
@@ -29,11 +29,6 @@ SAMPLE_LENGTHS = np.dtype(
 """One training sample: the index of its source in the configuration, of its study in the source, of its task in
 `ALL_TASKS` and of its phrase in the study (0 for other tasks); its number of images, and the tokens of its prompt
 (image tokens included) and answer."""
-TASKS: tuple[Task, ...] = ("findings", "grounded", "phrase")
-JudgeTask = Literal["entailment", "green", "vert"]
-"""Tasks of a language model that judges reports."""
-ALL_TASKS: tuple[Task | JudgeTask, ...] = (*TASKS, "entailment", "green", "vert")
-"""All tasks in the order of their numbers in `SAMPLE_LENGTHS`."""
 
 
 class StepTotals(NamedTuple):
@@ -180,12 +175,9 @@ def check_lengths(
 
 
 def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[int]]:
-    """Distribute samples over k * world_size rows with loads as even as possible, for the smallest k found greedily.
-
-    The longest sample goes first, into the emptiest row; if it does not fit there, into the fullest row with space for
-    it. Rows are sorted by load, so that rows i * world_size to (i + 1) * world_size, which the processes run at the
-    same time, have about the same length. The result is a function of the arguments.
-    """
+    """Distribute samples over k * world_size rows with loads as even as possible, for the smallest k found greedily."""
+    # The longest sample goes first, into the emptiest row; if it does not fit, into the fullest row with space for it.
+    # Rows are sorted by load, so that those that the processes run at the same time have about the same length.
     if max(lengths, default=0) > budget:
         raise InputError(f"a sample of {max(lengths)} tokens does not fit in {budget}", field="token_budget")
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))

@@ -18,9 +18,8 @@ import numpy.typing as npt
 import torch
 
 from maira.data.processes import process_pool
-from maira.train.config.run_config import AnomalyConfig, BaseTrainConfig
+from maira.train.config.run_config import ALL_TASKS, AnomalyConfig, BaseTrainConfig
 from maira.train.data.packing import (
-    ALL_TASKS,
     EncodedSample,
     PackedBatch,
     SampleDataset,
@@ -30,7 +29,7 @@ from maira.train.data.packing import (
     pack,
 )
 from maira.train.data.sources import UnreadableSample, skipping_unreadable
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, RunError
 
 Indices = npt.NDArray[np.int64]
 """Rows of the table of samples."""
@@ -48,25 +47,16 @@ class DataSchedule:
     def __init__(self, table: npt.NDArray[Any], config: BaseTrainConfig) -> None:
         self.table, self.config = table, config
         self.lengths: Indices = table["prompt"].astype(np.int64) + table["answer"]
-        # Samples that have the same share, with it.
-        self._groups = [
-            (np.flatnonzero((table["source"] == number) & (table["task"] == ALL_TASKS.index(task))), share)
+        rows = {
+            (number, task): np.flatnonzero((table["source"] == number) & (table["task"] == ALL_TASKS.index(task)))
             for number, source in enumerate(config.train)
-            for task, share in config.shares(source).items()
-        ]
+            for task in config.shares(source)
+        }
+        self.parts = config.plan_epoch({key: len(own) for key, own in rows.items()})
+        self._groups = [(rows[part.source, part.task], part) for part in self.parts]
         self._order: tuple[int, Indices] | None = None
-        self.samples_per_epoch = sum(round(len(rows) * share) for rows, share in self._groups)
-        self.steps_per_epoch = self.samples_per_epoch // config.samples_per_draw * config.steps_per_draw
-        if not self.steps_per_epoch:
-            raise InputError(
-                f"an epoch has {self.samples_per_epoch} samples to train on, too few for a step, which takes "
-                f"{config.samples_per_draw}",
-                field="train",
-            )
-        if config.passes is not None:
-            self.steps = config.passes // config.global_batch * config.steps_per_draw
-        else:
-            self.steps = max(1, round((config.epochs or 0) * self.steps_per_epoch))
+        self.samples_per_epoch = sum(part.used for part in self.parts)
+        self.steps_per_epoch, self.steps = config.plan_steps(self.samples_per_epoch)
 
     def epoch(self, step: int) -> int:
         """Return the epoch that a step belongs to, from 0."""
@@ -77,9 +67,9 @@ class DataSchedule:
         if self._order is None or self._order[0] != epoch:
             rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, epoch)))
             samples = []
-            for rows, share in self._groups:
-                repeats = int(share)
-                drawn = rng.choice(rows, round(len(rows) * share) - repeats * len(rows), replace=False)
+            for rows, part in self._groups:
+                repeats = int(part.share)
+                drawn = rng.choice(rows, part.used - repeats * len(rows), replace=False)
                 samples += [*[rows] * repeats, drawn]
             self._order = epoch, rng.permutation(np.concatenate(samples))
         return self._order[1]
@@ -187,10 +177,7 @@ def encode_row(dataset: SampleDataset, config: AnomalyConfig, phase: Phase, row:
 
 
 def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> PackedBatch:
-    """Return the tensors of a row; a row without readable samples holds a blank sample without an answer.
-
-    Processes exchange tensors in every row, so that none of them can omit one.
-    """
+    """Return the tensors of a row; a row without readable samples, which no process may omit, holds a blank sample."""
     if row.samples:
         return collate(row.samples, totals, dataset.pad_id, LENGTH_MULTIPLE)
     batch = collate([dataset.blank()], totals, dataset.pad_id, LENGTH_MULTIPLE)
@@ -212,15 +199,8 @@ _function: Callable[[Any], Any]
 def map_in_workers(
     function: Callable[[ItemT], ResultT], items: Iterable[ItemT], workers: int, *, prefetch: int = 2
 ) -> Generator[ResultT]:
-    """Yield the results of a function in the order of its items, computed ahead of time by worker processes.
-
-    Up to `prefetch` items per worker are computed ahead. The workers end with the generator. Results are pickled
-    through pipes, not shared memory, of which containers have little (64 MB in Docker). Without workers the function is
-    called in this process.
-
-    Raises:
-        RunError: raised by the function, or a worker was killed.
-    """
+    """Yield the results of a function in the order of its items, computed ahead by worker processes."""
+    # Results are pickled through pipes, not shared memory, of which containers have little (64 MB in Docker).
     if not workers:
         yield from map(function, items)
         return

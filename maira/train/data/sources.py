@@ -83,10 +83,7 @@ class ManifestSource:
     def scan(
         self, begin: int, end: int, split: str | None, errors: list[InputError] | None = None
     ) -> Iterator[StudyHeader]:
-        """Yield the studies of a range of numbers, of a split or of all (None), without the pixels of their images.
-
-        `errors` receives the errors of images, whose studies are skipped; None raises the first one.
-        """
+        """Yield the studies of a range and split (None: all); `errors` gets those of images, None raises the first."""
         for first in range(begin, end, _LINES):
             for line, row in self._rows(first, min(first + _LINES, end)):
                 study = parse_study(row, self._folder, file=self.path, line=line)

@@ -1,7 +1,6 @@
 """Direct preference optimization (DPO) on packed rows, with precomputed reference log-probabilities.
 
 docs/post-training.md explains why TRL's trainer is not used.
-
 Source: Rafailov et al., "Direct Preference Optimization", 2023, section 4.
 """
 
@@ -58,8 +57,7 @@ class DpoLoss(nn.Module):
 
     def forward(self, hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
         """Compute the loss of a row of preference pairs; `hidden` is (1, tokens, width), `head` computes logits."""
-        if batch.reference_log_probs is None:
-            raise ValueError("expected a row of preference pairs with reference log-probabilities")
+        assert batch.reference_log_probs is not None
         # (answer tokens,)
         losses = token_losses(hidden, head, batch)
         zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
@@ -82,12 +80,10 @@ class DpoLoss(nn.Module):
 
 
 class DpoObjective:
-    """DPO objective: yields the preference pairs of each step with their log-probabilities under the initial weights.
+    """DPO objective: yields the preference pairs of each step, with log-probabilities under the initial weights."""
 
-    The reference log-probabilities are computed before the first step and saved to the folder of the run, so that the
-    reference model needs no memory during training, and a resumed run uses the same values. They are saved
-    periodically, so an interrupted run resumes with the missing ones.
-    """
+    # These are computed before the first step and saved to the folder of the run, periodically, so that the reference
+    # model needs no memory in training, and a resumed run uses the same values.
 
     statistics: Sequence[str] = _STATISTICS
 

@@ -1,7 +1,6 @@
 """Group-relative policy optimization (GRPO): sampled responses, their advantages, and the loss on packed rows of them.
 
 docs/post-training.md explains why TRL's trainer is not used.
-
 Source: GRPO: DeepSeekMath, section 4.1; clipping and normalization by the tokens of a step: DAPO, sections 3.1 and 3.3.
 """
 
@@ -30,9 +29,9 @@ from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import drop_inputs, make_example
 from maira.runtime.processes import TerminationSignal
-from maira.train.config.run_config import GrpoConfig, TrainConfig
+from maira.train.config.run_config import TASKS, GrpoConfig, TrainConfig
 from maira.train.data.dataset import StudyDataset
-from maira.train.data.packing import TASKS, EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
+from maira.train.data.packing import EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
 from maira.train.data.schedule import DataSchedule, EncodedRow, SkippedSample, StepBatches, collate_row
 from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.loss import Losses, sum_losses
@@ -72,9 +71,8 @@ class PolicyLoss(nn.Module):
 
     def forward(self, hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
         """Compute the loss of a row of sampled answers; `hidden` is (1, tokens, width), `head` computes logits."""
-        if batch.policy is None:
-            raise ValueError("expected a row of sampled answers")
         targets = batch.policy
+        assert targets is not None
         # (answer tokens, vocabulary)
         scores = head(hidden[0].index_select(0, batch.answers)).float() / self.temperature
         forbidden = self.forbidden[targets.choices]
@@ -110,11 +108,7 @@ class PolicyLoss(nn.Module):
 
 
 class SampledResponse(NamedTuple):
-    """A response to a prompt: an index in the step, and a row in the table of samples.
-
-    `log_probs` are those of the inference engine, and empty if the model in training samples. Without a response there
-    are no ids, but the reason.
-    """
+    """A response to a prompt, with log-probabilities if an inference engine sampled it, or the reason for none."""
 
     prompt_index: int
     row: int
@@ -161,8 +155,7 @@ class RolloutSampler:
         reward: ReportReward,
         inform: Callable[[str], None],
     ) -> None:
-        if config.grpo is None:
-            raise ValueError("expected a configuration with grpo")
+        assert config.grpo is not None
         self._config, self._grpo, self._dataset, self._schedule = config, config.grpo, dataset, schedule
         self._model, self._processor, self._reward, self._inform = model, processor, reward, inform
         self._context = model.context
@@ -331,10 +324,7 @@ def compute_advantages(rewards: Sequence[float], config: GrpoConfig) -> tuple[li
 
 
 def replay_grammar(grammar: Grammar, ids: Sequence[int], limit: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return which tokens the grammar allowed at each position of a report that was sampled with a limit of tokens.
-
-    For each position a row of `Grammar.allowed`; and pairs of position and token id: tokens forbidden in addition.
-    """
+    """Return the row of `Grammar.allowed` at each position of a report, and (position, token) forbidden, too."""
     state, choices, banned = ReportState(grammar), list[int](), list[tuple[int, int]]()
     for position, token in enumerate(ids):
         choice, forbidden = state.choices(limit - position)

@@ -33,10 +33,7 @@ _Draft = dict[str, Any]
 def make_preferences(
     files: Sequence[Path], studies: Mapping[str, Study], reward: ReportReward, margin: float
 ) -> PreferencePairs:
-    """Pair the draft of each study that has the highest reward with the one that has the lowest.
-
-    The rewards of a pair differ by at least the margin; equal rewards make no pair.
-    """
+    """Pair the drafts of each study with the highest and the lowest reward, which differ by at least the margin."""
     drafts: dict[str, list[_Draft]] = {}
     for file in files:
         for sample_id, draft in _read_file(file, studies).items():

@@ -16,9 +16,9 @@ from maira.model.parser import FORMAT_TOKEN, WORD, parse_report, render_report
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import Task, build_target
 from maira.model.task_examples import drop_inputs
-from maira.train.config.run_config import DataSource, TrainConfig
+from maira.train.config.run_config import TASKS, DataSource, TrainConfig
 from maira.train.data.dataset import StudyDataset, Table, check_unique, compact_images, expand_images, study_example
-from maira.train.data.packing import SAMPLE_LENGTHS, TASKS, EncodedSample, Preference
+from maira.train.data.packing import SAMPLE_LENGTHS, EncodedSample, Preference
 from maira.train.data.sources import StudyHeader, StudySource, UnreadableSample, open_source
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_jsonl
@@ -50,15 +50,10 @@ class _Pair(NamedTuple):
 
 
 class PreferenceDataset(StudyDataset):
-    """Preference pairs, indexed by their row in a table of `PAIR_LENGTHS`.
-
-    Attributes:
-        pairs: of each row.
-        reference_log_probs: (pairs, 2), log-probabilities of the chosen and rejected answers under the reference model,
-            NaN for pairs that could not be read; None before they are computed.
-    """
+    """Preference pairs, indexed by their row in a table of `PAIR_LENGTHS`."""
 
     pairs: Sequence[_Pair]
+    # (pairs, 2), under the reference model; NaN for pairs that could not be read; None before they are computed.
     reference_log_probs: npt.NDArray[np.float64] | None = None
 
     def encode(self, row: int) -> EncodedSample:
@@ -86,11 +81,8 @@ class PreferenceDataset(StudyDataset):
 
 
 def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int) -> PreferenceDataset:
-    """Open the preference pairs of a run config, whose reports fit in a context window with their prompts.
-
-    The prompt of a pair is made from its study in the manifest with the `preset` and `drop` of the run; the form of the
-    reports tells its task.
-    """
+    """Open the preference pairs of a run config, whose reports fit in a context window with their prompts."""
+    # The prompt is made with the `preset` and `drop` of the run; the form of the reports tells the task.
     sources = [open_source(source) for source in config.train]
     rows: list[tuple[int, ...]] = []
     encoded_pairs: list[_Pair] = []

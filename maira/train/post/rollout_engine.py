@@ -1,7 +1,6 @@
 """vLLM engine in a training process (colocated), which samples with the current weights of the model.
 
-The weights are passed in files, which vLLM reads on every platform. vLLM can also copy them between two processes of a
-GPU, but that cannot be tested without one.
+They are passed in files, since copies between two processes of a GPU cannot be tested without one.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ _FIELD = "grpo.engine_args"
 
 
 class RolloutEngine:
-    """A vLLM engine on the device of this process; the processes of a machine share the files of the weights.
-
-    Encoder, adapter and token embeddings are those of the model in training.
-    """
+    """A vLLM engine on the device of this process, with the language model in training; a machine shares its files."""
 
     def __init__(self, config: TrainConfig, model: ParallelModel, processor: MairaProcessor) -> None:
         self._config, self._model, self._context = config, model, model.context
@@ -80,10 +76,7 @@ class RolloutEngine:
 
 
 def write_language_model(model: Any, options: MairaLoraOptions | None, folder: Path, dtype: torch.dtype) -> None:
-    """Write the language model of a MAIRA-2, whose weights are all in this process, as weights of a plain Llama folder.
-
-    Low-rank adapters with `options` are merged.
-    """
+    """Write the language model of a whole MAIRA-2, with merged adapters, as weights of a plain Llama folder."""
     weights = {
         plain_llama_name(name): weight
         for name, weight in model.named_parameters()
