@@ -2,9 +2,10 @@
 
 from maira.data.dicom.convert import radiograph_to_png
 from maira.data.dicom.radiograph import ImageInfo
-from maira.data.dicom.reader import dicom_to_png, example_radiograph
+from maira.data.dicom.reader import dicom_to_png
 from maira.data.images import CropMap, Gray, load_gray, prepare
 from maira.data.manifest import Failure, read_manifest, write_failures, write_manifest
+from maira.data.sources.dicom import example_radiograph
 from maira.data.study import IMAGE_COLUMNS, Label, Side, Study
 
 __all__ = [

@@ -14,6 +14,9 @@ from maira.data.study import Label
 from radfact.records import Sentence
 
 View = Literal["frontal", "lateral"]
+HEAD_BYTES = 132
+# Without the preamble: an element of group 2 or 8 with a short length, or with the two letters of its type.
+_FIRST_ELEMENT = re.compile(rb"[\2\10]\0.\0(?:..\0\0|[A-Z]{2})|\0[\2\10]\0.[A-Z]{2}", re.DOTALL)
 _DEIDENTIFIED = re.compile("X{4,}")
 
 
@@ -101,6 +104,11 @@ def radiograph_below(folder: Path, image: Path, view: View, size: tuple[int, int
     # Images in different folders may share a name.
     digest = hashlib.sha256(image.as_posix().encode()).hexdigest()[:10]
     return Radiograph(f"{image.stem}-{digest}", folder / image, view, size=size)
+
+
+def is_dicom(head: bytes) -> bool:
+    """Return whether the first `HEAD_BYTES` of a file are those of a DICOM file, with or without the preamble."""
+    return head[128:] == b"DICM" or _FIRST_ELEMENT.match(head) is not None
 
 
 def read_failure(source: str, reason: str) -> Failure:

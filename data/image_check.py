@@ -35,6 +35,10 @@ MAX_PIXELS = 89_478_485
 """Maximum number of pixels of an image, regardless of the settings: Pillow's `MAX_IMAGE_PIXELS`."""
 _SAMPLE_SIDE = 512
 """Maximum number of evenly spaced rows and columns used to measure gray values and contrast."""
+# JPEG compression and scanners change gray slightly, and a colored mark may cover a small part of a radiograph.
+_MAX_TINT = 16
+"""Largest difference of the channels of a gray pixel, of 255."""
+_MAX_COLORED_SHARE = 0.02
 
 TAGS = ("Modality", "BodyPartExamined", "ViewPosition")
 """DICOM elements that `check_tags` reads."""
@@ -77,6 +81,14 @@ def check_pixels(
     if contrast < MIN_CONTRAST:
         spread = f"a standard deviation of {contrast:.2%} of the range of gray values"
         raise _refusal(f"{spread} (minimum: {MIN_CONTRAST:.0%})", file)
+
+
+def check_gray(pixels: npt.NDArray[Any], file: Path | str, field: str | None = None) -> None:
+    """Raise an error if an image with red, green and blue (H, W, 3) is not gray but for noise and small marks."""
+    tints = pixels.max(axis=2) - pixels.min(axis=2)
+    share = float(np.mean(tints > _MAX_TINT * (int(np.iinfo(pixels.dtype).max) // 255)))
+    if share > _MAX_COLORED_SHARE:
+        raise InputError(f"expected a gray image, found color in {share:.0%} of its pixels", file=file, field=field)
 
 
 def check_tags(header: Any, view: Literal["frontal", "lateral"] | None, file: Path | str | None = None) -> None:

@@ -19,11 +19,19 @@ from maira.data.archive import Radiograph
 from maira.data.dicom.convert import radiograph_to_png
 from maira.data.image_check import ImageCheck, ImageCheckOption
 from maira.data.images import MAX_SIZE
-from maira.data.manifest import PREPARATION_RECORD, Failure, open_run_folder, write_failures, write_manifest
+from maira.data.manifest import (
+    PREPARATION_RECORD,
+    Failure,
+    open_run_folder,
+    read_failures,
+    write_failures,
+    write_manifest,
+)
 from maira.data.pairing import SampleMaker, png_path
 from maira.data.processes import process_pool
 from maira.data.study import IMAGE_COLUMNS, Original, Study
 from radfact.errors import InputError, RunError
+from radfact.io.jsonl import append_jsonl
 from radfact.options import Option, Options
 
 MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
@@ -31,6 +39,10 @@ MANIFEST, FAILURES = "manifest.jsonl", "failures.jsonl"
 _AHEAD = 16
 """Radiographs queued for each process. The number in flight bounds the memory, whatever the archive's size."""
 
+Outcome = tuple[str | None, tuple[str, ...]]
+"""The reason why a radiograph cannot be converted, and what is doubtful about one that is."""
+_DOUBT = "doubt"
+"""Stage of the failures that list samples with a doubtful image, which are in the manifest."""
 _ConversionFailure = tuple[Radiograph, str, Study, str]
 """A radiograph that cannot be converted, the reason, and a sample that was to show it in a column."""
 Target = tuple[Radiograph, Path]
@@ -90,6 +102,7 @@ def prepare(
     settings = {"source": source, "images": origin, **conversion.pixel_settings}
     open_run_folder(out, PREPARATION_RECORD, settings)
     unreadable: dict[str, str] = {}
+    doubts = {failure.source: failure for failure in read_failures(out / FAILURES) if failure.stage == _DOUBT}
     conversion_failures: list[_ConversionFailure] = []
     converted = 0
     for partial_file in (out / "images").glob("*/.*"):
@@ -102,7 +115,14 @@ def prepare(
         failed: dict[Path, tuple[Radiograph, str]] = {}
         # An interrupted run ends its processes before it returns.
         with closing(_convert(missing, out, conversion)) as conversions:
-            for done, (radiograph, reason) in enumerate(conversions, start=1):
+            for done, (radiograph, (reason, doubtful)) in enumerate(conversions, start=1):
+                source = str(radiograph.location)
+                doubts.pop(source, None)
+                if doubtful:
+                    reason_to_look = f"is kept, but look at the image {png_path(radiograph)}: {'; '.join(doubtful)}"
+                    doubts[source] = Failure(source=source, stage=_DOUBT, reason=reason_to_look)
+                    # Now, since a resumed run does not convert it again.
+                    append_jsonl(out / FAILURES, [doubts[source].model_dump(mode="json")])
                 if reason is None:
                     converted += 1
                 else:
@@ -119,6 +139,8 @@ def prepare(
         ]
         samples = make(frozenset(unreadable))
     failures = [*unread, *_describe_failures(conversion_failures, samples.studies), *samples.skipped]
+    shown = sorted(str(radiograph.location) for radiograph in samples.radiographs.values())
+    failures += [doubts[source] for source in shown if source in doubts]
     if not samples.studies:
         # Unreadable radiographs are the reason why their studies have none, so they are the better example.
         example = next(iter([*unreadable.values(), *(failure.reason for failure in failures)]), None)
@@ -185,8 +207,8 @@ def _describe_failures(
 
 def _convert(
     radiographs: Mapping[Path, Radiograph], out: Path, conversion: Conversion
-) -> Generator[tuple[Radiograph, str | None]]:
-    """Yield each radiograph when it is done, with the reason if it could not be converted."""
+) -> Generator[tuple[Radiograph, Outcome]]:
+    """Yield each radiograph when it is done."""
     # Members of a zip file together: the reader keeps only a few zip files open.
     ordered = sorted(radiographs.items(), key=lambda item: (str(item[1].path), item[1].member or ""))
     targets = [(radiograph, out.absolute() / path) for path, radiograph in ordered]
@@ -196,24 +218,22 @@ def _convert(
 
 def convert_radiograph(
     radiograph: Radiograph, target: Path, size: int, apply_windows: bool, image_check: ImageCheck = "refuse"
-) -> str | None:
-    """Convert one radiograph, and return the reason if it cannot be converted."""
+) -> Outcome:
+    """Convert one radiograph."""
     # Before reading, so that a source replaced in the meantime is converted again.
     modified = _modified(radiograph.path)
     try:
-        radiograph_to_png(radiograph, target, size, apply_windows=apply_windows, image_check=image_check)
+        info = radiograph_to_png(radiograph, target, size, apply_windows=apply_windows, image_check=image_check)
     except InputError as error:
-        return str(error)
+        return str(error), ()
     except MemoryError:
-        return f"{radiograph.path}: not enough memory"
+        return f"{radiograph.path}: not enough memory", ()
     if modified is not None:
         os.utime(target, ns=(modified, modified))
-    return None
+    return None, info.doubts
 
 
-def _convert_in_processes(
-    targets: Sequence[Target], conversion: Conversion
-) -> Generator[tuple[Radiograph, str | None]]:
+def _convert_in_processes(targets: Sequence[Target], conversion: Conversion) -> Generator[tuple[Radiograph, Outcome]]:
     """Convert in separate processes: decoders are C++, and a damaged file can crash its process."""
     workers = conversion.workers or 1
     pending, suspects = iter(targets), list[Target]()
@@ -222,7 +242,7 @@ def _convert_in_processes(
         while crashed := (yield from _convert_in_pool(pending, conversion, processes, limit)):
             if limit == 1:
                 radiograph, _ = crashed[0]
-                yield radiograph, f"{radiograph.path}: the decoder crashed"
+                yield radiograph, (f"{radiograph.path}: the decoder crashed", ())
             else:
                 suspects += crashed
         pending = iter(suspects)
@@ -230,10 +250,10 @@ def _convert_in_processes(
 
 def _convert_in_pool(
     pending: Iterator[Target], conversion: Conversion, processes: int, limit: int
-) -> Generator[tuple[Radiograph, str | None], None, list[Target]]:
+) -> Generator[tuple[Radiograph, Outcome], None, list[Target]]:
     """Convert with at most `limit` radiographs in flight, and return those in flight when a process dies."""
     work = partial(convert_radiograph, **conversion.pixel_settings)
-    in_flight: dict[Future[str | None], Target] = {}
+    in_flight: dict[Future[Outcome], Target] = {}
     submitted: list[Target] = []
     try:
         with process_pool(processes) as pool:
@@ -245,20 +265,20 @@ def _convert_in_pool(
                 if not in_flight:
                     return []
                 for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
-                    reason = future.result()
+                    outcome = future.result()
                     radiograph, _ = in_flight.pop(future)
-                    yield radiograph, reason
+                    yield radiograph, outcome
     except BrokenProcessPool:
         return [*submitted, *in_flight.values()]
 
 
-def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Generator[tuple[Radiograph, str | None]]:
+def _convert_with_ray(targets: Sequence[Target], conversion: Conversion) -> Generator[tuple[Radiograph, Outcome]]:
     from radfact.llm.ray_cluster import RayWorkers
 
     options = conversion.pixel_settings
     ray_workers = RayWorkers(_RayWorker, "convert", "radiographs", options, workers=conversion.workers, max_chunk=256)
-    for index, reason in ray_workers.stream(targets):
-        yield targets[index][0], reason
+    for index, outcome in ray_workers.stream(targets):
+        yield targets[index][0], outcome
 
 
 class _RayWorker:
@@ -267,8 +287,8 @@ class _RayWorker:
     def __init__(self, _: str, **settings: Any) -> None:
         self.settings = settings
 
-    def convert(self, targets: Sequence[Target]) -> list[str | None]:
-        """Return the reason for each radiograph that cannot be converted, None for the others."""
+    def convert(self, targets: Sequence[Target]) -> list[Outcome]:
+        """Convert radiographs."""
         return [convert_radiograph(radiograph, target, **self.settings) for radiograph, target in targets]
 
     def usage(self) -> dict[str, int]:

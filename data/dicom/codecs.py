@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,15 +15,50 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from radfact.errors import ErrorCode, InputError
+from maira.data.image_check import check_gray
+from radfact.errors import ErrorCode, InputError, describe_choice
+from radfact.records import is_missing
 
 Stored: TypeAlias = npt.NDArray[np.integer]
 
+COUNTS = (
+    *("NumberOfFrames", "SamplesPerPixel", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"),
+    *("PixelRepresentation", "PlanarConfiguration"),
+)
+"""Elements with one whole number."""
 STORAGE_TAGS = (
-    *("SOPClassUID", "SOPInstanceUID", "Modality", "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation"),
-    *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation", "PixelData"),
+    *(*COUNTS, "SOPClassUID", "SOPInstanceUID", "Modality", "PhotometricInterpretation", "PixelData"),
+    *(f"{c}PaletteColorLookupTable{part}" for c in ("Red", "Green", "Blue") for part in ("Descriptor", "Data")),
 )
 """Elements that describe how pixels are stored, and the pixels."""
+GRAYS, COLORS = ("MONOCHROME1", "MONOCHROME2"), ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+"""Photometric interpretations; some devices store gray images in color."""
+_NUMBER = re.compile(r"(?![1-9]\d?\d?,\d{3}\b)([+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?) *[a-zµ]{0,2}", re.IGNORECASE)
+"""A number with a decimal point or comma and perhaps a unit, but not 1,234, which may be a thousand."""
+
+
+def numbers(header: Any, name: str, path: Path) -> list[float]:
+    """Return the values of an element without missing ones; pydicom refuses decimal commas, units and `N/A`."""
+    from pydicom.datadict import dictionary_VR
+
+    is_text = name in header and dictionary_VR(name) in ("DS", "IS")
+    value = header.get_item(name).value if is_text else header.get(name)
+    values: list[float] = []
+    parts = value.decode("latin-1").split("\\") if isinstance(value, bytes) else value
+    for part in parts if hasattr(parts, "append") else [parts]:
+        if (text := str(part).strip(" \0")) and not is_missing(text):
+            if (number := _NUMBER.fullmatch(text)) is None:
+                raise InputError(f"expected a number, found {describe_choice(text)}", file=path, field=name)
+            values.append(float(number[1].replace(",", ".")))
+    return values
+
+
+def number(header: Any, name: str, path: Path, default: float = 0) -> float:
+    """Return the value of an element, which some files have several times."""
+    values = {*numbers(header, name, path)}
+    if len(values) > 1:
+        raise InputError(f"expected one value, found {len(values)} different ones", file=path, field=name)
+    return values.pop() if values else default
 
 
 def check_decodable(header: Any, path: Path) -> None:
@@ -39,22 +75,20 @@ def check_decodable(header: Any, path: Path) -> None:
         message = f"{str(syntax.name)!r} is not supported; convert the file to explicit little endian"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="TransferSyntaxUID")
     # SimpleITK would read beyond the end of the buffer.
-    expected = (int(header.Rows) * int(header.Columns) * int(header.BitsAllocated) + 7) // 8
+    samples = 2 if header.PhotometricInterpretation == "YBR_FULL_422" else header.SamplesPerPixel
+    expected = (header.Rows * header.Columns * header.BitsAllocated * samples + 7) // 8
     if not syntax.is_encapsulated and len(header.PixelData) < expected:
         message = f"expected {expected} bytes of pixels, found {len(header.PixelData)}; the file is truncated"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path, field="PixelData")
 
 
-def decode(header: Any, path: Path) -> Stored:
-    """Return the stored values (H, W) of one gray frame, without the unused bits.
-
-    The header has the elements of `STORAGE_TAGS` and was checked by `check_decodable`.
-    """
+def decode(header: Any, path: Path) -> tuple[Stored, bool]:
+    """Return the gray values (H, W) of a frame without unused bits, and whether unused bits above them are set."""
     from PIL import Image
     from pydicom import uid
     from pydicom.pixels import get_decoder
 
-    syntax = header.file_meta.TransferSyntaxUID
+    syntax, is_color = header.file_meta.TransferSyntaxUID, header.PhotometricInterpretation not in GRAYS
     is_jpeg_2000 = syntax in (uid.JPEG2000Lossless, uid.JPEG2000)
     # GDCM cannot read some RLE, reads plain pixels only from a file on disk, and believes a header that contradicts the
     # sign of JPEG 2000; it reads other depths and JPEG.
@@ -63,9 +97,20 @@ def decode(header: Any, path: Path) -> Stored:
     else:
         uses_pydicom = header.BitsAllocated in (8, 16, 32) and (not syntax.is_encapsulated or syntax == uid.RLELossless)
     try:
-        pixels = _decode_with_pydicom(header, is_jpeg_2000) if uses_pydicom else _decode_with_gdcm(header)
+        if is_color:
+            pixels = _decode_color(header, path)
+        else:
+            pixels = _decode_with_pydicom(header, is_jpeg_2000) if uses_pydicom else _decode_with_gdcm(header)
         if pixels.shape == (header.Rows, header.Columns):
-            return pixels
+            size = 8 * pixels.itemsize
+            unused = 0 if is_color else size - header.HighBit - 1
+            above = pixels.view(pixels.dtype.str.replace("i", "u")) >> (size - unused) if unused > 0 else pixels[:0]
+            # Signed values may be extended by their sign.
+            exceeds = bool((above[above != 2**unused - 1] if pixels.dtype.kind == "i" else above).any())
+            if uses_pydicom and not (is_jpeg_2000 or is_color):
+                # The correction of unused bits in pydicom assumes that the stored bits are the lowest.
+                pixels = (pixels << unused) >> (size - header.BitsStored)
+            return pixels, exceeds
     except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):
             raise
@@ -84,17 +129,23 @@ def _decode_with_pydicom(header: Any, is_jpeg_2000: bool) -> Stored:
         with Image.open(io.BytesIO(get_frame(header.PixelData, 0, number_of_frames=1))) as image:
             if image.size != (header.Columns, header.Rows):
                 raise ValueError("another size than in the header")
-    # The correction of unused bits in pydicom assumes that the stored bits are the lowest.
     pixels: Stored
     pixels, _ = get_decoder(header.file_meta.TransferSyntaxUID).as_array(
         header, decoding_plugin="pillow" if is_jpeg_2000 else "", view_only=True, correct_unused_bits=False
     )
-    unused = 8 * pixels.itemsize - header.BitsStored
-    if is_jpeg_2000 or not unused:
-        return pixels
-    shifted: Stored = pixels << (8 * pixels.itemsize - 1 - header.HighBit)
-    shifted >>= unused
-    return shifted
+    return pixels
+
+
+def _decode_color(header: Any, path: Path) -> Stored:
+    """Return the luma of a frame that is stored in color, but gray."""
+    from pydicom.pixels import apply_color_lut, get_decoder
+
+    pixels, _ = get_decoder(header.file_meta.TransferSyntaxUID).as_array(header)
+    if header.SamplesPerPixel == 1:  # PALETTE COLOR
+        pixels = apply_color_lut(pixels, header)
+    check_gray(pixels, path, "PhotometricInterpretation")
+    luma: Stored = np.rint(pixels @ np.array([0.299, 0.587, 0.114])).astype(pixels.dtype)
+    return luma
 
 
 def _decode_with_gdcm(header: Any) -> Stored:

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import IO
 from zipfile import BadZipFile, ZipFile
 
-from maira.data.archive import Radiograph
+import numpy as np
+
+from maira.data.archive import HEAD_BYTES, Radiograph, is_dicom
 from maira.data.dicom.radiograph import Frame, ImageInfo, frame_to_png
-from maira.data.dicom.reader import file_errors, open_binary, read_dicom
-from maira.data.image_check import ImageCheck, check_pixels
+from maira.data.dicom.reader import read_dicom
+from maira.data.image_check import ImageCheck, check_gray, check_pixels
 from maira.data.images import load_gray
 from radfact.errors import ErrorCode, InputError
+from radfact.io.jsonl import reading
 
-# File name suffixes of DICOM; a file with neither these nor the DICOM prefix is read as an image.
-_DICOM_SUFFIXES = ("", ".dcm", ".dicom")
+# File name suffixes of DICOM; a file with neither these nor a begin of DICOM is read as an image.
+_DICOM_SUFFIXES = ("", ".dcm", ".dicom", ".dic", ".ima")
 _GRAY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")
-# JPEG compression and scanners change gray slightly, and a colored mark may cover a small part of a radiograph.
-_MAX_TINT = 16
-"""Largest difference of the channels of a gray pixel, of 255."""
-_MAX_COLORED_SHARE = 0.02
 
 
 def radiograph_to_png(
@@ -38,8 +37,8 @@ def radiograph_to_png(
 ) -> ImageInfo:
     """Convert a radiograph to an 8 bit PNG whose shorter side is `size` (MAIRA-2, appendix B.4).
 
-    The format is detected by content. Color images are refused, except for PNG and JPEG files that are gray but for
-    noise and small marks. Members of zip files are read into memory; the last used zip files stay open, so convert
+    The format is detected by content. Color images are refused, except for those that are gray but for noise and small
+    marks. Members of zip files are read into memory; the last used zip files stay open, so convert
     radiographs in the order of their zip files.
 
     Args:
@@ -64,49 +63,38 @@ def radiograph_to_png(
 
 def read_radiograph(radiograph: Radiograph, *, apply_windows: bool = False, image_check: ImageCheck = "off") -> Frame:
     """Decode a radiograph; see `radiograph_to_png`."""
+    from PIL import Image
+
     name = radiograph.location
     with _open_content(radiograph) as content:
-        is_dicom = content.read(132)[128:] == b"DICM" or name.suffix.lower() in _DICOM_SUFFIXES
+        begins_as_dicom = is_dicom(content.read(HEAD_BYTES))
         content.seek(0)
-        if is_dicom:
+        if begins_as_dicom or name.suffix.lower() in _DICOM_SUFFIXES:
             return read_dicom(content, name, apply_windows=apply_windows, image_check=image_check, view=radiograph.view)
         gray = load_gray(name, content)
         if image_check == "refuse":
             check_pixels(gray, name)
         content.seek(0)
-        _check_gray(content, name)
+        with Image.open(content) as image:
+            if image.mode not in _GRAY_MODES:
+                check_gray(np.asarray(image.convert("RGB")), name)
     # The depth that the brightest pixel needs; the depth in the header may be greater.
     return Frame(gray, radiograph.is_inverted, bits_stored=max(8, int(gray.max()).bit_length()))
-
-
-def _check_gray(content: IO[bytes], name: Path) -> None:
-    from PIL import Image, ImageChops
-
-    with Image.open(content) as image:
-        if image.mode in _GRAY_MODES:
-            return
-        red, green, blue = image.convert("RGB").split()
-    difference = ImageChops.lighter(ImageChops.difference(red, green), ImageChops.difference(green, blue))
-    counts = ImageChops.lighter(difference, ImageChops.difference(red, blue)).histogram()
-    share = sum(counts[_MAX_TINT + 1 :]) / sum(counts)
-    if share > _MAX_COLORED_SHARE:
-        raise InputError(f"expected a gray image, found color in {share:.0%} of its pixels", file=name)
 
 
 @contextmanager
 def _open_content(radiograph: Radiograph) -> Iterator[IO[bytes]]:
     if radiograph.member is None:
-        with open_binary(radiograph.path) as content:
+        with reading(radiograph.path), radiograph.path.open("rb") as content:
             yield content
         return
     try:
-        with file_errors(radiograph.path):
+        with reading(radiograph.path):
             modified = radiograph.path.stat().st_mtime_ns
             # A forked process must not share the file position with its parent.
             packed = _zip_file(radiograph.path, modified, os.getpid()).read(radiograph.member)
     except KeyError:
-        message = "no such member in the zip file"
-        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=radiograph.location) from None
+        raise InputError("no such member in the zip", code=ErrorCode.FILE_NOT_FOUND, file=radiograph.location) from None
     except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
         # A wrong checksum, an encrypted member, or an unsupported compression method.
         message = f"cannot be extracted from the zip file: {error}"

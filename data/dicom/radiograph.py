@@ -28,6 +28,7 @@ class ImageInfo:
     source_height: int
     photometric: str
     bits_stored: int
+    doubts: tuple[str, ...] = ()  # contradictions of the file, with which the image may show something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Frame:
     bits_stored: int = 16
     rescale: tuple[float, float] = (1.0, 0.0)  # slope and intercept from stored to output values (C.11.1.1.2)
     windows: tuple[Window, ...] = ()  # windows (VOI) that the file recommends, in output values
+    doubts: tuple[str, ...] = ()  # contradictions of the file
 
 
 def to_levels(frame: Frame, size: int, source: Path) -> npt.NDArray[np.uint8]:
@@ -93,7 +95,7 @@ def frame_to_png(frame: Frame, target: Path, size: int, source: Path) -> ImageIn
         Image.fromarray(levels).save(handle, format="PNG", compress_type=zlib.Z_RLE)
     height, width = levels.shape
     source_height, source_width = frame.pixels.shape
-    return ImageInfo(width, height, source_width, source_height, frame.photometric, frame.bits_stored)
+    return ImageInfo(width, height, source_width, source_height, frame.photometric, frame.bits_stored, frame.doubts)
 
 
 def fill_padding(frame: Frame, source: Path) -> npt.NDArray[Any]:

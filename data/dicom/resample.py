@@ -1,8 +1,7 @@
 """Resize with cubic B-splines as SimpleITK does, with two small matrix products instead of a filtered copy.
 
 A B-spline through all pixels is linear and separable, and the weight of a pixel drops to a quarter with every pixel of
-distance. So each row of the result is a short weighted sum of rows of the source, and likewise for columns; no
-filtered image of the source's size is needed.
+distance. So each row of the result is a short weighted sum of rows of the source, and likewise for columns.
 """
 
 from __future__ import annotations
@@ -63,7 +62,8 @@ def _blocks(source: int, target: int) -> Iterator[tuple[slice, slice | npt.NDArr
         if first >= 0 and last < source:
             yield part, slice(first, last + 1), weights
         else:
-            yield part, _mirrored(np.arange(first, last + 1), source), weights
+            mirrored = np.arange(first, last + 1) % (period := 2 * source - 2)
+            yield part, np.minimum(mirrored, period - mirrored), weights
 
 
 def _taps(fractions: Floats) -> Floats:
@@ -78,9 +78,3 @@ def _taps(fractions: Floats) -> Floats:
     response = 3**0.5 * _POLE ** np.abs(nearest[:, None] - np.arange(-_REACH, _REACH + 2))
     taps: Floats = basis @ response
     return taps
-
-
-def _mirrored(indices: npt.NDArray[np.intp], size: int) -> npt.NDArray[np.intp]:
-    period = 2 * size - 2
-    folded = indices % period
-    return np.minimum(folded, period - folded)

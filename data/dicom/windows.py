@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from maira.data.dicom.codecs import number, numbers
 from maira.data.dicom.radiograph import Window
 from radfact.errors import InputError
 
@@ -21,24 +22,17 @@ WINDOW_TAGS = (
 Floats = npt.NDArray[np.float64]
 
 
-def stated_windows(header: Any) -> Iterator[Window]:
+def stated_windows(header: Any, path: Path) -> Iterator[Window]:
     """Yield the valid windows of a file; tables and the shape of the function are ignored."""
     if header.get("ModalityLUTSequence"):
         # Windows are in values of this table, not in stored ones.
         return
-    names, centers, widths = (_values(header, name) for name in WINDOW_TAGS[-3:])
-    for place, (center, width) in enumerate(zip(map(float, centers), map(float, widths), strict=False)):
-        name = str(names[place]).strip() if place < len(names) else ""
+    names = str(header.get("WindowCenterWidthExplanation") or "").strip("[]'").split("', '")
+    centers, widths = (numbers(header, name, path) for name in ("WindowCenter", "WindowWidth"))
+    for place, (center, width) in enumerate(zip(centers, widths, strict=False)):
+        name = names[place].strip() if place < len(names) else ""
         if np.isfinite([center, width]).all() and width > 0:
             yield Window(name or f"Window {place + 1} of the file", center, width)
-
-
-def _values(header: Any, name: str) -> list[Any]:
-    """Return the values of an element, which may be missing, empty, one value or several."""
-    value = header.get(name)
-    if value is None or value == "":
-        return []
-    return [value] if isinstance(value, str | float | int) or not hasattr(value, "__len__") else list(value)
 
 
 def apply_windows(stored: npt.NDArray[np.integer], header: Any, path: Path) -> Floats:
@@ -52,17 +46,17 @@ def apply_windows(stored: npt.NDArray[np.integer], header: Any, path: Path) -> F
     if table := header.get("ModalityLUTSequence"):
         values = _look_up(values, table[0], header, path, "ModalityLUTSequence")
     else:
-        slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
+        slope, intercept = number(header, "RescaleSlope", path) or 1, number(header, "RescaleIntercept", path)
         if not np.isfinite([slope, intercept]).all():
-            message = f"expected finite slope and intercept, found {slope:g} and {intercept:g}"
-            raise InputError(message, file=path, field="RescaleSlope")
+            raise InputError(f"expected numbers, found {slope:g} and {intercept:g}", file=path, field="RescaleSlope")
         values = values * slope + intercept
-    if table := header.get("VOILUTSequence"):
+    # An item may be empty.
+    if table := [item for item in header.get("VOILUTSequence") or () if "LUTData" in item]:
         return _look_up(values, table[0], header, path, "VOILUTSequence")
-    centers, widths = _values(header, "WindowCenter"), _values(header, "WindowWidth")
+    centers, widths = numbers(header, "WindowCenter", path), numbers(header, "WindowWidth", path)
     if not centers or not widths:
         return values
-    center, width = float(centers[0]), float(widths[0])
+    center, width = centers[0], widths[0]
     function = str(header.get("VOILUTFunction") or "LINEAR")
     if not np.isfinite([center, width]).all() or width < (1 if function == "LINEAR" else 0) or width == 0:
         message = f"expected a window of positive width, found width {width:g} at center {center:g}"

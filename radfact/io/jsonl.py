@@ -146,14 +146,15 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 @contextmanager
-def _reading(path: Path | str) -> Iterator[None]:
+def reading(path: Path | str) -> Iterator[None]:
     """Raise an `InputError` for a file that cannot be read."""
     try:
         yield
     except FileNotFoundError:
         raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
+        message = f"cannot be read: {error.strerror or error}"
+        raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 def _decode(data: bytes, path: Path | str, offset: int = 0) -> str:
@@ -167,7 +168,7 @@ def _decode(data: bytes, path: Path | str, offset: int = 0) -> str:
 
 def read_text(path: Path | str) -> str:
     """Read a UTF-8 text file (a byte order mark is dropped, line ends become line feeds)."""
-    with _reading(path):
+    with reading(path):
         return _decode(Path(path).read_bytes(), path).replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -197,7 +198,7 @@ def read_lines(path: Path | str, most: int = -1) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file (a byte order mark is dropped), which may be larger than the memory."""
     offset = 0
     # Read as bytes: JSON strings may contain U+2028 and similar characters, which are not line ends here.
-    with _reading(path), Path(path).open("rb") as handle:
+    with reading(path), Path(path).open("rb") as handle:
         for number, line in enumerate(iter(lambda: handle.readline(most), b""), start=1):
             if len(line) == most:
                 message = f"expected lines of less than {most >> 20} MB, found a longer one"

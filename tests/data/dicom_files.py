@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from maira.data.dicom.reader import dicom_to_png, example_radiograph
+from maira.data.dicom.reader import dicom_to_png
+from maira.data.sources.dicom import example_radiograph
 from radfact.errors import InputError
 
 RAMP = np.add.outer(np.arange(24), 2 * np.arange(32))  # brighter to the right and down

@@ -13,8 +13,8 @@ from dicom_files import RAMP, convert, real_radiograph, write_deflated_bomb, wri
 from error_checks import raises
 from PIL import Image
 
-from maira.data.dicom.reader import dicom_to_png, example_radiograph
-from maira.data.sources.dicom import find_radiographs
+from maira.data.dicom.reader import dicom_to_png
+from maira.data.sources.dicom import example_radiograph, find_radiographs
 from radfact.errors import ErrorCode, InputError
 
 pydicom = pytest.importorskip("pydicom")
@@ -66,17 +66,37 @@ def test_refused_images(tmp_path: Path, fields: dict[str, Any], error: str, capf
 
 
 @pytest.mark.parametrize(
-    ("element", "damage"),
-    [
-        (b"0.25\\0.5", b"0.\n#\\0.5"),
-        (b"MONOCHROME2", b"MONO\nHROME2"),
-        (b"1.2.840.10008.1.2.1\0", b"1.2.840.1\n008.1.2.1\0"),
-    ],
+    ("apply_windows", "element", "text", "error"),
+    [*([False, *case] for case in CASES["odd numbers"]), *([True, *case] for case in CASES["odd windows"])],
 )
-def test_damaged_header_is_refused_in_one_line(tmp_path: Path, element: bytes, damage: bytes) -> None:
+def test_odd_numbers_are_read_or_named(
+    tmp_path: Path, apply_windows: bool, element: str, text: str, error: str | None
+) -> None:
+    window = {"WindowCenter": "40", "WindowWidth": "60"} if apply_windows else {}
+    path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), **window)
+    dataset, tag, value = pydicom.dcmread(path), pydicom.tag.Tag(element), text.encode() + b" " * (len(text) % 2)
+    form = pydicom.datadict.dictionary_VR(tag), len(value), value, 0, False, True
+    dataset[tag] = pydicom.dataelem.RawDataElement(tag, *form)
+    dataset.save_as(path)
+    if error:
+        with raises(f"a.dcm: {element}: {error}"):
+            convert(path, apply_windows=apply_windows)
+        return
+    plain = convert(write_dicom(tmp_path / "b.dcm", RAMP.astype("u2"), **window), apply_windows=apply_windows)
+    np.testing.assert_array_equal(convert(path, apply_windows=apply_windows), plain)
+
+
+@pytest.mark.parametrize(("fields", "doubts"), CASES["doubts"])
+def test_contradictions_are_doubts(tmp_path: Path, fields: dict[str, Any], doubts: list[str]) -> None:
+    path = write_dicom(tmp_path / "a.dcm", (RAMP * 40).astype("u2"), **{"stored": 12, **fields})
+    assert [*dicom_to_png(path, tmp_path / "a.png").doubts] == doubts
+
+
+@pytest.mark.parametrize(("element", "damage"), CASES["damaged headers"])
+def test_damaged_header_is_refused_in_one_line(tmp_path: Path, element: str, damage: str) -> None:
     path = write_dicom(tmp_path / "a.dcm", RAMP.astype("u2"), PixelSpacing=[0.25, 0.5])
     content = path.read_bytes()
-    path.write_bytes(content.replace(element, damage))
+    path.write_bytes(content.replace(element.encode(), damage.encode()))
     assert path.read_bytes() != content
     with pytest.raises(InputError) as caught:
         convert(path)
@@ -123,15 +143,23 @@ def _radiographs(folder: Path, *names: str) -> None:
         write_dicom(folder / name, np.arange(64, dtype=np.uint16).reshape(8, 8))
 
 
-def test_radiographs_are_detected_by_content(tmp_path: Path) -> None:
-    _radiographs(tmp_path, "a/IM1", "b/radiograph.dcm", "DICOMDIR")
-    (tmp_path / "README").write_text("no radiograph")
-    (tmp_path / "broken.dcm").write_text("no radiograph")
+def test_radiographs_are_detected_by_content_and_the_rest_is_counted(tmp_path: Path) -> None:
+    _radiographs(tmp_path, "a/IM1", "b/radiograph.dcm", "DICOMDIR", "c.DCM")
+    (tmp_path / "d.ima").write_bytes((tmp_path / "c.DCM").read_bytes()[132:])
+    write_dicom(tmp_path / "report", None, SOPClassUID="1.2.840.10008.5.1.4.1.1.88.11")
+    for name in ("README", "a.txt", "b.txt", "broken.dcm", "._c.DCM"):
+        (tmp_path / name).write_bytes(b"\x08\0no radiograph")
+    (tmp_path / "lost.dcm").symlink_to("nowhere.dcm")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "none").mkdir()
+    with raises("none: empty-input"):
+        find_radiographs([tmp_path / "none"])
     # A file that is also in a folder is read once.
-    assert find_radiographs([tmp_path / "a/IM1", tmp_path]) == {
-        "IM1": tmp_path / "a/IM1",
-        "radiograph": tmp_path / "b/radiograph.dcm",
-    }
+    found = find_radiographs([tmp_path / "a/IM1", tmp_path])
+    assert found == {Path(name).stem: tmp_path / name for name in ("a/IM1", "b/radiograph.dcm", "c.DCM", "d.ima")}
+    assert [[failure.stage, Path(str(failure.source)).name, failure.reason] for failure in found.skipped] == [
+        [stage, name, f"{reason} in {tmp_path}"] for stage, name, reason in CASES["skipped files"]
+    ]
 
 
 def test_equal_names_are_distinguished_by_folder(tmp_path: Path) -> None:
@@ -140,11 +168,6 @@ def test_equal_names_are_distinguished_by_folder(tmp_path: Path) -> None:
     paths = find_radiographs([tmp_path / name for name in names])
     assert list(paths.values()) == [tmp_path / name for name in names]
     assert list(paths) == ["a-IM1", "b-IM1", "a-c-d", "c-d", "d"]
-
-
-def test_a_folder_without_a_radiograph_is_refused(tmp_path: Path) -> None:
-    with raises(f"{tmp_path.name}: empty-input"):
-        find_radiographs([tmp_path])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
@@ -179,17 +202,14 @@ def test_values_outside_the_window_are_black_or_white(tmp_path: Path) -> None:
     assert (levels[:250] == 0).all()
     assert (levels[350:] == 255).all()
     np.testing.assert_allclose(levels[250:350], (np.arange(250, 350) - 249.5) * 2.55, atol=0.51)
+    step = windowed(tmp_path, WindowCenter=300, WindowWidth=1)
+    np.testing.assert_array_equal(step, np.where(np.arange(768) >= 300, 255, 0))
 
 
 def test_a_sigmoid_window_is_steepest_at_its_center(tmp_path: Path) -> None:
     levels = windowed(tmp_path, WindowCenter=384, WindowWidth=200, VOILUTFunction="SIGMOID")
     curve = 1 / (1 + np.exp(-4 * (np.arange(768) - 384) / 200))
     np.testing.assert_allclose(levels, (curve - curve.min()) / np.ptp(curve) * 255, atol=0.51)
-
-
-def test_a_window_of_width_one_is_a_step(tmp_path: Path) -> None:
-    levels = windowed(tmp_path, WindowCenter=300, WindowWidth=1)
-    np.testing.assert_array_equal(levels, np.where(np.arange(768) >= 300, 255, 0))
 
 
 @pytest.mark.parametrize(("slope", "intercept", "centre"), [(2, -100, 500), (-1, 767, 467)])
@@ -206,6 +226,10 @@ def test_a_lookup_table_precedes_the_window(tmp_path: Path, bits: int) -> None:
     levels = windowed(tmp_path, VOILUTSequence=table(entries, 100, bits), WindowCenter=1, WindowWidth=1)
     expected = np.array(entries)[np.clip(np.arange(768) - 100, 0, 599)]
     np.testing.assert_array_equal(levels, expected)
+    short = table(entries[:3], 100, bits)
+    short[0].LUTDescriptor = [256, 0, bits]
+    with raises("a.dcm: VOILUTSequence: invalid-value"):
+        windowed(tmp_path, VOILUTSequence=short)
 
 
 def test_a_modality_table_precedes_everything(tmp_path: Path) -> None:
@@ -215,7 +239,9 @@ def test_a_modality_table_precedes_everything(tmp_path: Path) -> None:
     np.testing.assert_allclose(levels, np.clip((np.array(entries) - 10000) / 20000 * 255, 0, 255), atol=0.51)
 
 
-@pytest.mark.parametrize("fields", [{}, {"WindowCenter": 300}, {"RescaleSlope": -2, "RescaleIntercept": 5}])
+@pytest.mark.parametrize(
+    "fields", [{"VOILUTSequence": [pydicom.Dataset()]}, {"WindowCenter": 300}, {"RescaleSlope": -2}]
+)
 def test_a_radiograph_without_a_window_is_unchanged(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write_dicom(tmp_path / "b.dcm", VALUES.astype("u2"), **fields)
     np.testing.assert_array_equal(windowed(tmp_path, **fields), convert(path, 24).ravel())
@@ -233,13 +259,6 @@ def test_padding_is_detected_by_stored_value(tmp_path: Path) -> None:
 def test_an_invalid_window_is_an_error(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
     with raises(f"a.dcm: {field}: invalid-value"):
         windowed(tmp_path, **fields)
-
-
-def test_a_truncated_lookup_table_is_an_error(tmp_path: Path) -> None:
-    short = table([1, 2, 3], 0, 8)
-    short[0].LUTDescriptor = [256, 0, 8]
-    with raises("a.dcm: VOILUTSequence: invalid-value"):
-        windowed(tmp_path, VOILUTSequence=short)
 
 
 def test_inverted_radiographs_are_windowed_before_inversion(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from dicom_files import write_dicom
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,6 +224,18 @@ def test_originals_are_linked_on_request(tmp_path: Path) -> None:
     }
     assert second["frontal"] == Original(path=tmp_path / "elsewhere.png", is_inverted=True)
     assert second["prior_frontal"] == first["frontal"]
+
+
+def test_doubtful_images_are_kept_and_listed_also_by_a_resumed_run(tmp_path: Path) -> None:
+    archive, pixels = _archive(tmp_path / "archive", 1), np.arange(2304, dtype="u2").reshape(48, 48)
+    radiograph = Radiograph("1", write_dicom(tmp_path / "1.dcm", pixels, stored=10), "frontal")
+    archive.studies[0] = replace(archive.studies[0], radiographs=(radiograph,))
+    for _ in range(2):
+        assert len(_prepare(archive, tmp_path / "out").studies) == 1
+        (failure,) = read_failures(tmp_path / "out/failures.jsonl")
+        assert (failure.source, failure.stage) == (str(tmp_path / "1.dcm"), "doubt")
+    write_dicom(tmp_path / "1.dcm", pixels, stored=12)
+    assert _prepare(archive, tmp_path / "out").failures == []
 
 
 def test_a_replaced_radiograph_is_converted_again(tmp_path: Path) -> None:

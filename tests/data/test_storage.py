@@ -115,17 +115,6 @@ def gray_as_color(noise: int = 0) -> np.ndarray:
     return np.clip(gray + 20 + noise_values, 0, 255).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
-def test_gray_stored_as_color_is_accepted_and_a_color_photo_refused(tmp_path: Path, name: str) -> None:
-    marked = gray_as_color(noise=5)
-    marked[:10, :10] = 255, 0, 0
-    assert levels_of(radiograph_at(write_png(tmp_path / name, marked)), tmp_path).shape == (40, 40)
-    photo = gray_as_color()
-    photo[:50, :, 2] //= 2
-    with raises(f"{name}: invalid-value"):
-        levels_of(radiograph_at(write_png(tmp_path / name, photo)), tmp_path)
-
-
 pydicom = pytest.importorskip("pydicom")
 pytest.importorskip("SimpleITK")
 
@@ -136,6 +125,45 @@ EXPLICIT, RLE, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.5", "1.2.840.100
 def png_of(source: Path, folder: Path, size: int = 518) -> bytes:
     dicom_to_png(source, folder / "radiograph.png", size)
     return (folder / "radiograph.png").read_bytes()
+
+
+def color_data(pixels: np.ndarray, fields: dict[str, str]) -> bytes:
+    from pydicom.encaps import encapsulate
+
+    if ".4." in fields.get("TransferSyntaxUID", ""):
+        Image.fromarray(pixels).save(content := io.BytesIO(), "JPEG" if ".4.50" in str(fields) else "JPEG2000")
+        return bytes(encapsulate([content.getvalue()]))
+    is_ybr = fields.get("PhotometricInterpretation") == "YBR_FULL"
+    stored = np.asarray(Image.fromarray(pixels).convert("YCbCr")) if is_ybr else pixels
+    return (stored.transpose(2, 0, 1) if "PlanarConfiguration" in fields else stored).tobytes()
+
+
+@pytest.mark.parametrize("fields", [".png", ".jpg", *CASES["color"]])
+def test_gray_stored_as_color_is_accepted_and_a_color_photo_refused(tmp_path: Path, fields: Any) -> None:
+    marked, photo = gray_as_color(noise=5), gray_as_color()
+    marked[:10, :10], photo[:50, :, 2] = (255, 0, 0), photo[:50, :, 2] // 2
+    defaults = {"PhotometricInterpretation": "RGB", "PlanarConfiguration": 0, "SamplesPerPixel": 3}
+    gray, color = (tmp_path / f"{name}{fields if isinstance(fields, str) else '.dcm'}" for name in ("gray", "color"))
+    for path, pixels in ((gray, marked), (color, photo)):
+        if isinstance(fields, str):
+            write_png(path, pixels)
+        else:
+            write_dicom(path, pixels[..., 0], **defaults | {"PixelData": color_data(pixels, fields)} | fields)
+    plain = levels_of(radiograph_at(write_png(tmp_path / "plain.png", gray_as_color()[..., 0])), tmp_path)
+    np.testing.assert_allclose(levels_of(radiograph_at(gray), tmp_path)[8:], plain[8:], atol=25)
+    with pytest.raises(InputError, match=f"^{color}:.* found color in (49|50)% of its pixels$"):
+        levels_of(radiograph_at(color), tmp_path)
+
+
+@pytest.mark.parametrize("syntax", [EXPLICIT, IMPLICIT, BIG_ENDIAN])
+@pytest.mark.parametrize(("name", "prefix"), [("a", 0), ("a.dcm", 132), ("a.dic", 0), ("a.IMA", 132), ("a.bin", 0)])
+def test_files_without_preamble_or_meta_group_are_read(tmp_path: Path, syntax: str, name: str, prefix: int) -> None:
+    plain = write_dicom(tmp_path / "plain.dcm", PIXELS, TransferSyntaxUID=syntax)
+    content = plain.read_bytes()
+    first = content.index(b"\0\x08\0\x16" if syntax == BIG_ENDIAN else b"\x08\0\x16\0")
+    (tmp_path / name).write_bytes(content[:prefix] + content[first:])
+    expected = levels_of(radiograph_at(plain), tmp_path)
+    np.testing.assert_array_equal(levels_of(radiograph_at(tmp_path / name), tmp_path), expected)
 
 
 CODESTREAMS = [f"MR_small_{form}.dcm" for form in ("RLE", "jp2klossless", "jpeg_ls_lossless")]

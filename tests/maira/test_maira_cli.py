@@ -12,8 +12,8 @@ import yaml
 from dicom_files import write_dicom
 from releases import write_release
 
-from maira.data.dicom.reader import example_radiograph
 from maira.data.manifest import read_failures, read_manifest
+from maira.data.sources.dicom import example_radiograph
 
 RunMaira = Callable[..., tuple[int, str, str]]
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused_commands.yaml").read_text("utf-8"))
