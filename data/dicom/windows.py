@@ -27,7 +27,8 @@ def stated_windows(header: Any, path: Path) -> Iterator[Window]:
     if header.get("ModalityLUTSequence"):
         # Windows are in values of this table, not in stored ones.
         return
-    names = str(header.get("WindowCenterWidthExplanation") or "").strip("[]'").split("', '")
+    stated = header.get("WindowCenterWidthExplanation") or ""
+    names = [stated] if isinstance(stated, str) else [str(name) for name in stated]
     centers, widths = (numbers(header, name, path) for name in ("WindowCenter", "WindowWidth"))
     for place, (center, width) in enumerate(zip(centers, widths, strict=False)):
         name = names[place].strip() if place < len(names) else ""
