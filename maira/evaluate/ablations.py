@@ -95,11 +95,7 @@ def plan_trials(configs: Sequence[Config], out: Path, *, infer: bool = False) ->
 
 
 def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
-    """Return whether the folder of a configuration contains its finished checkpoint, with the same model and data.
-
-    A checkpoint without saved states is accepted, since states are large and no longer needed after training. So is
-    one whose last state, start or data cannot be read any more, with a message.
-    """
+    """Return whether a configuration has a finished checkpoint of the same model and data; saved states may be gone."""
     from maira.train.data.dataset import data_fingerprints
 
     if not (config.out / "checkpoint" / "config.json").is_file():
@@ -118,10 +114,7 @@ def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
 
 
 def run_command(words: Sequence[str], launcher: Sequence[str] = (), *, quiet: bool = False) -> None:
-    """Run a command of `maira` under a launcher or alone; `quiet` passes on its standard error only.
-
-    A process of its own leaves no memory behind on a GPU, and its crash does not end this one.
-    """
+    """Run a command of `maira` in its own process, which may crash; `quiet` passes its standard error only."""
     command = [*(launcher or [sys.executable]), "-m", "maira", *words]
     out = subprocess.DEVNULL if quiet else None
     error = ""
@@ -151,14 +144,7 @@ def train_and_score(
     launcher: Sequence[str],
     draft_launcher: Sequence[str],
 ) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Train, test and score the trials of a table. A trial that fails is listed, and the others continue.
-
-    `options` are further arguments of `maira generate` and `maira boxes`, which `draft_launcher` starts, as `launcher`
-    starts the training.
-
-    Returns:
-        The reason by name of a failed trial, and the skipped samples of the others with the reason.
-    """
+    """Train, test and score trials; return the reasons by name of failed trials, and skipped samples of the others."""
     failed: dict[str, str] = {}
     skipped: list[tuple[str, str]] = []
     trained: dict[Config, RunError | None] = {}

@@ -29,10 +29,7 @@ MENTIONS = {
 def compare(
     experiments: Sequence[Experiment], baseline: Experiment | None = None, notes: Sequence[str] = ()
 ) -> Comparison:
-    """Compare scored experiments by all scores of their results folders and of box completion, the baseline first.
-
-    Without the baseline among them, there are no differences. All notes of the result belong below its tables.
-    """
+    """Compare scored experiments by all scores of their results folders and of box completion, the baseline first."""
     ordered = sorted(experiments, key=lambda experiment: experiment != baseline)
     options = read_json(ordered[0].results / "run.json")["options"]
     functions = pooled_functions([name for name in options.get("metrics", "").split(",") if ":" in name])

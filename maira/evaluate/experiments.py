@@ -80,11 +80,7 @@ def without_inputs(out: Path, drops: Sequence[str]) -> list[Experiment]:
 def select_studies(
     studies: Sequence[Study], task: ReportTask, subset: str, experiments: Sequence[Experiment]
 ) -> tuple[list[Study], str]:
-    """Select the studies that can be scored, with the reference report of the task only.
-
-    Returns:
-        The studies, and a sentence with their number and the numbers of skipped ones.
-    """
+    """Select the studies with a reference report of the task, and describe their number and that of skipped ones."""
     if subset == "all":
         required: tuple[Input, ...] = ()
     elif subset == "with-input":
@@ -113,13 +109,7 @@ def select_studies(
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the drafts of all experiments are scored, by options of `radfact evaluate`.
-
-    Attributes:
-        references: manifest with the reference reports.
-        metrics: arguments of `MetricSet`.
-        requires_metrics: whether metrics were named, so that unavailable ones are failures.
-    """
+    """How the drafts of all experiments are scored, by options of `radfact evaluate`."""
 
     references: Path
     inputs: InputOptions
@@ -136,10 +126,7 @@ def read_scoring(
     metrics: str | None = None,
     weights: Sequence[str] = (),
 ) -> Scoring:
-    """Read options as `radfact evaluate` does, which override those of a file, and check judge and metrics.
-
-    RadFact and the lateral mentions are always among the metrics.
-    """
+    """Read options as `radfact evaluate` does, which override those of a file, and check judge and metrics."""
     read: list[Scoring] = []
 
     @with_options
@@ -172,11 +159,7 @@ def read_scoring(
 
 
 def score_experiment(experiment: Experiment, scoring: Scoring, say: Callable[[str], None]) -> list[tuple[str, str]]:
-    """Score the drafts of an experiment and write its results folder; progress is shown on standard error.
-
-    Returns:
-        Samples that could not be scored and named metrics that are unavailable, each with the reason.
-    """
+    """Score an experiment's drafts, write its results folder, and return what could not be scored, and why."""
     files = {"candidates": experiment.drafts, "references": scoring.references, "missing": "skip"}
     inputs = scoring.inputs.model_copy(update=files)
     pairs = read_reports(None, inputs, scoring.bootstrap)

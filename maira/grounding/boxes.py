@@ -46,10 +46,7 @@ def box_overlap(predicted: Iterable[Box], reference: Iterable[Box], grid: int = 
 
 
 def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, seed: int = 42) -> dict[str, Summary]:
-    """Return `precision`, `recall` and `mean_iou`: means over phrases with bootstrap intervals over phrases.
-
-    Phrases without a value (NaN) are not counted in `n`. The order of the phrases changes nothing.
-    """
+    """Return the means of precision, recall and IoU over phrases, with bootstrap intervals; NaN is not counted."""
     columns = [list(column) for column in zip(*sorted(overlaps, key=str), strict=True)] or [[], [], []]
     names = ("precision", "recall", "mean_iou")
     return summarize(dict(zip(names, columns, strict=True)), replicates=replicates, seed=seed)
@@ -58,10 +55,7 @@ def summarize_overlaps(overlaps: Sequence[Overlap], *, replicates: int = 500, se
 def read_completion(
     text: str, continuation: str, *, cut_off: bool = False
 ) -> tuple[tuple[Box, ...], tuple[IrregularityKind, ...]]:
-    """Parse the model's continuation, in any form, of a sentence's first `<box>` up to the sentence's `</obj>`.
-
-    Returns boxes in CROP coordinates, and irregularities; `cut_off` tells that generation stopped at its limit.
-    """
+    """Parse the continuation of a sentence's first `<box>` up to `</obj>`; returns boxes in CROP coordinates."""
     rest, end, _ = continuation.partition(OBJECT_END)
     parsed = parse_report(f"{OBJECT}{text}{BOX}{rest}{end}", cut_off=cut_off)
     kinds = tuple(note.kind for note in parsed.irregularities if note.index in (0, None))

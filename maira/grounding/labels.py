@@ -1,7 +1,4 @@
-"""Scores of drafts of phantom studies against the generator's labels, without judge and reference text.
-
-A finding is a (kind, side). F1 counts the findings of all studies together; boxes are compared for matched findings.
-"""
+"""Scores of drafts of phantom studies against the generator's labels; a finding is a (kind, side)."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ class LabelScore:
 def evaluate_labels(
     drafts: Mapping[str, Report], studies: Sequence[Study], *, replicates: int = 500, seed: int = 42
 ) -> dict[str, LabelScore]:
-    """Return precision, recall and F1 of findings (kind and side), and the mean IoU of matched findings' boxes.
-
-    The drafts are grounded reports by sample id, the studies phantoms with labels.
-    """
+    """Return precision, recall and F1 of findings (kind and side), and the mean IoU of matched findings' boxes."""
     check_has_samples(len(studies))
     table = np.array([_count(study, drafts) for study in studies], float)
     rng = np.random.default_rng(seed)

@@ -18,10 +18,7 @@ from radfact.records import Sentence, Text, validate_model
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A finding to locate on a study's frontal image, by its index among the phrases of the study.
-
-    The sentence has the reference boxes on the ORIGINAL image if they are known.
-    """
+    """A finding to locate, by its index among the phrases of a study, with reference boxes on the ORIGINAL image."""
 
     sample_id: str
     index: int

@@ -56,17 +56,7 @@ def make_judge_data(
     seed: int = 42,
     count: int | None = None,
 ) -> JudgeDataSummary:
-    """Pair reports, let teachers label them, and write `samples.jsonl`, the held-out data and `about.json`.
-
-    The held-out data is `heldout.json` for entailment, which `radfact judge-check` reads, and `heldout.csv` for
-    scores, which `radfact meta agreement` reads.
-
-    `reports` are the references by name, `drafts` a model's candidates by the same names. A teacher is a judge or
-    `injected`, and labels the items that have no label so far. `few_shots` are the worked examples that an entailment
-    judge will be shown: None for the default ones, `none` for none. `balanced` draws as many entailed examples as
-    others in both splits (`verdicts.balance`), and `held_out` is the share of references that are held out with all
-    their pairs.
-    """
+    """Pair reports, let teachers label them, and write `samples.jsonl`, the held-out data and `about.json`."""
     by_name = {str(teacher.judge): teacher for teacher in teachers}
     names = list(by_name)
     _check_options(task, teachers, few_shots, balanced)
@@ -95,12 +85,7 @@ def make_rated_data(
     held_out: float = 0.1,
     seed: int = 42,
 ) -> JudgeDataSummary:
-    """Make the data of a VERT scorer from experts' ratings, with the files of `make_judge_data`.
-
-    Of a folder with RaTE-Eval its training set is used, since metrics are tested on the other one.
-
-    Source: VERT, section 4.1.4.
-    """
+    """Make the data of a VERT scorer from experts' ratings; of RaTE-Eval, its training set (VERT, section 4.1.4)."""
     file = path / _RATE_EVAL_TRAIN if layout == "rate-eval" and path.is_dir() else path
     ratings = read_ratings(file, layout, better=better, target=target)
     labeled, limits = make_rating_examples(ratings, layout, scale, file)

@@ -54,10 +54,7 @@ def open_chat_dataset(
     ends: frozenset[int],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ChatDataset:
-    """Tokenize all conversations of some sources, and check that each can be trained on.
-
-    `ends` are the stop tokens of the model, and `on_progress` is called with (lines done, total).
-    """
+    """Tokenize all conversations of some sources, and check that each can be trained on; `ends` are stop tokens."""
     total, done = sum(read_text(source.file).count("\n") for source in sources), 0
     rows: list[tuple[int, ...]] = []
     names: list[str] = []
@@ -89,11 +86,7 @@ def open_chat_dataset(
 
 
 def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tuple[list[int], int]:
-    """Return the tokens of a conversation with its answer, and the number of prompt tokens.
-
-    The prompt is the same as a server's with the model's chat template. What the template writes from the answer up to
-    the stop token is trained on; what follows the stop token is cut off.
-    """
+    """Return the tokens of a conversation up to the stop token of its answer, and the number of prompt tokens."""
     messages = [message.model_dump() for message in sample.messages]
     try:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

@@ -1,7 +1,4 @@
-"""Pairs of reports for teachers to label: ways to find or make a candidate.
-
-Source: GREEN, section 3.1.1.
-"""
+"""Pairs of reports for teachers to label: ways to find or make a candidate (GREEN, section 3.1.1)."""
 
 from __future__ import annotations
 
@@ -47,11 +44,7 @@ def make_pairs(
     seed: int = 42,
     count: int | None = None,
 ) -> list[ReportPair]:
-    """Make pairs of some kinds, among which the reports are distributed evenly.
-
-    Each report is the reference of one pair, and pairs of texts are unique. `drafts` are candidates by the reference's
-    name, for "drafted".
-    """
+    """Make unique pairs of some kinds, among which the reports are distributed evenly, each the reference of one."""
     if len(reports) < 2:
         raise InputError(f"expected at least two reports, found {len(reports)}", code=ErrorCode.EMPTY_INPUT)
     drafts = {key: text for key, text in (drafts or {}).items() if key in reports}
@@ -128,10 +121,7 @@ def _edited(report: str, rng: random.Random) -> str | None:
 
 
 def _nearest(reports: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of the most similar report with another text for each report, by the TF-IDF cosine.
-
-    A matrix of reports by words would not fit in memory for many reports, so each is compared by its own words.
-    """
+    """Return the most similar other text for each report, by TF-IDF cosine, without a matrix of reports by words."""
     import numpy as np
 
     keys = sorted(reports)

@@ -5,45 +5,20 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+from radfact.io.yaml_files import read_yaml
 from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.injection.records import ReportSentences, parse_facts
 
-_DENIAL = re.compile(
-    r"^(?:there (?:is|are) )?(?:no |negative for )(?:(?:evidence of|signs? of|definite|visualized) )?(?P<what>.+?)"
-    r"(?: (?:is|are) (?:seen|identified|present|noted|visualized|demonstrated))?$",
-    re.IGNORECASE,
-)
-_DENIED = (
-    "No {what}",
-    "There is no {what}",
-    "No evidence of {what}",
-    "No {what} is seen",
-    "Negative for {what}",
-    "There is no evidence of {what}",
-)
-_STATEMENT = re.compile(r"^there (?:is|are) (?:an? |some )?(?P<what>[^,]+)$", re.IGNORECASE)
-_STATED = ("{what} is present", "{what} is seen", "{what} is noted", "{what}", "Findings include {what}")
-_STATE = re.compile(
-    r"^(?:the )?(?P<what>[^,]+?) (?P<verb>is|are|appears?|remains?) "
-    r"(?P<state>normal|clear|unremarkable|intact|enlarged|within normal limits)(?P<rest>.*)$",
-    re.IGNORECASE,
-)
-_NORMAL = ("normal", "unremarkable", "within normal limits")
-_STATES = ("{what} {verb} {state}{rest}", "The {what} {verb} {state}{rest}", "{state} {what}{rest}")
-_DETAIL = re.compile(
-    r"\b(?:tiny|trace|minimal(?:ly)?|small|mild(?:ly)?|slight(?:ly)?|moderate(?:ly)?|large|severe(?:ly)?|marked(?:ly)?|"
-    r"left|right|bilateral|upper|lower|apical|basilar|bibasilar|perihilar|focal|acute|stable|chronic|new)\b ?",
-    re.IGNORECASE,
+_FORMS = read_yaml(Path(__file__).with_suffix(".yaml"))
+_DENIAL, _STATEMENT, _STATE, _DETAIL = (
+    re.compile(_FORMS[name], re.IGNORECASE) for name in ("denial", "statement", "state", "detail")
 )
 
 
 def reword(report: str, rng: random.Random) -> str | None:
-    """Rephrase or shorten the sentences of a report; None if no sentence can be changed.
-
-    A sentence stays as it is if the ontology of the offline judge would read an additional finding. Whether the new
-    sentence entails the old one is for a judge to decide.
-    """
+    """Rephrase or shorten sentences without adding a finding; None if no sentence can be changed."""
     document = ReportSentences.of(report)
     changes: dict[int, str | None] = {}
     for index, sentence in enumerate(document.sentences):
@@ -73,13 +48,13 @@ def _rephrase(sentence: str) -> list[str]:
     """Return rephrasings of a sentence that the ontology reads as the same."""
     texts: list[str] = []
     if match := _DENIAL.match(sentence):
-        texts = [form.format(what=match["what"]) for form in _DENIED]
+        texts = [form.format(what=match["what"]) for form in _FORMS["denied"]]
     elif match := _STATEMENT.match(sentence):
-        texts = [form.format(what=match["what"]) for form in _STATED]
+        texts = [form.format(what=match["what"]) for form in _FORMS["stated"]]
     elif match := _STATE.match(sentence):
-        states = _NORMAL if match["state"].lower() in _NORMAL else (match["state"],)
+        states = _FORMS["normal"] if match["state"].lower() in _FORMS["normal"] else (match["state"],)
         parts = match.groupdict() | {"what": match["what"][:1].lower() + match["what"][1:]}
-        texts = [form.format(**(parts | {"state": state})) for form in _STATES for state in states]
+        texts = [form.format(**(parts | {"state": state})) for form in _FORMS["states"] for state in states]
     written = [_sentence(text) for text in texts]
     meant = set(parse_facts(sentence))
     return [text for text in written if meant and text.lower() != sentence.lower() and set(parse_facts(text)) == meant]

@@ -26,10 +26,7 @@ class ChatMessage(Record):
 
 
 class ChatSample(Record):
-    """A line of `samples.jsonl`: a prompt of a judge, whose last message is the user's, and the expected answer.
-
-    The name is unique in its file; `source` is the teacher, the reference, and how the reports were paired.
-    """
+    """A line of `samples.jsonl`: a prompt of a judge, whose last message is the user's, and the expected answer."""
 
     sample_id: Text
     task: JudgeTask
@@ -71,10 +68,7 @@ def label_in_turn(
     label: Callable[[TeacherT, Sequence[ItemT]], Sequence[LabelT | str | None]],
     make: Callable[[str, ItemT, str, LabelT], TrainingExample],
 ) -> Labeled:
-    """Make the examples of items by name; each teacher labels the items that have no label so far.
-
-    Instead of a label there may be the reason why there is none, or None if no teacher can label the item.
-    """
+    """Make the examples of items by name; each teacher labels those without a label or a reason why there is none."""
     labels: dict[str, tuple[str, LabelT | str | None]] = dict.fromkeys(items, ("", None))
     for teacher_name, teacher in teachers.items():
         names = [name for name, (_, known) in labels.items() if known is None or isinstance(known, str)]

@@ -34,10 +34,7 @@ _SCALES: Mapping[Layout, tuple[float, float]] = {"rate-eval": (0, 5)}
 def make_score_examples(
     pairs: Sequence[ReportPair], task: ScoreTask, teachers: Mapping[str, ChatClient | None]
 ) -> Labeled:
-    """Make examples with GREEN's assessments, or VERT's scores with one decimal.
-
-    None instead of a client labels pairs by their injected errors, if any.
-    """
+    """Make examples with GREEN's assessments, or VERT's scores; None instead of a client labels by injected errors."""
 
     def label(client: ChatClient | None, pairs: Sequence[ReportPair]) -> Sequence[Assessment | str | None]:
         if client is None:
@@ -58,12 +55,7 @@ def make_score_examples(
 def make_rating_examples(
     ratings: RatingSet, layout: Layout, option: tuple[float, float] | None, file: Path
 ) -> tuple[Labeled, tuple[float, float]]:
-    """Make VERT's prompt about every rated pair, with the mean rating as a share of the scale, where 1 is best.
-
-    The scale is the option, or as published for the layout, and is returned as well.
-
-    Source: VERT, section 4.1.4.
-    """
+    """Make VERT's prompt about every rated pair, with the mean rating as a share of the scale (VERT, section 4.1.4)."""
     scale = option or _SCALES.get(layout)
     if scale is None:
         message = f"give the lowest and highest rating of the layout {layout}, such as 0 5"
@@ -103,10 +95,7 @@ def _prompt(metric: type[LLMMetric[Any]], paired: ReportPair) -> tuple[tuple[str
 
 
 def format_assessment(answer: Assessment) -> str:
-    """Format an assessment as GREEN's response; ValueError if, parsed again, the text would have other counts.
-
-    Source: GREEN, appendix A.1.
-    """
+    """Format an assessment as GREEN's response (appendix A.1); ValueError if parsing it gives other counts."""
     findings = "; ".join(answer.matched.findings)
     text = "\n\n".join(
         (
@@ -131,11 +120,7 @@ def _error_lines(errors: assessment.Errors) -> str:
 
 
 def assess_errors(injected: InjectedReport) -> ScoredAssessment:
-    """Return the assessment of injected errors, each of which counts as significant.
-
-    Matched findings are the sentences that reference and candidate share, and VERT's score is max(0, 1 - 0.15 x
-    errors). Source: VERT, appendix D.6.
-    """
+    """Return the assessment of injected errors, all significant; VERT's score is 1 - 0.15 x errors (appendix D.6)."""
     texts: dict[str, tuple[str, ...]] = dict.fromkeys(ERROR_CATEGORIES, ())
     for change in injected.changes:
         texts[change.category] += (_error(change),)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from maira.judge.dataset import NO_IMAGES, ChatDataset, open_chat_dataset
 from maira.judge.run_config import JudgeTrainConfig
-from maira.model.checkpoint import checkpoint_folder, fingerprint
+from maira.model.checkpoint import checkpoint_folder, fingerprint, first_line
+from maira.model.weight_index import check_indexes
 from maira.runtime.processes import DistributedContext
 from maira.train import attention, lora
 from maira.train.components import check_context, gather_weights, weight_dtype
@@ -104,11 +105,7 @@ def stops(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def write_judge(model: Any, config: JudgeTrainConfig, context: DistributedContext, folder: Path) -> None:
-    """Write a judge as a folder that transformers and vLLM read; all processes call this.
-
-    Low-rank adapters are merged into the weights that the run started from, read again in float32, and are also saved
-    to `lora/`.
-    """
+    """Write a judge as a folder that transformers and vLLM read; adapters are merged, and also saved to `lora/`."""
     weights = gather_weights(model, only_trained=True)
     if context.is_main:
         with checkpoint_folder(folder) as temporary:
@@ -145,7 +142,7 @@ def _load_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # tokenizers raises nothing narrower
-        message = f"the tokenizer cannot be read: {_first_line(error)}"
+        message = f"the tokenizer cannot be read: {first_line(error)}"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=folder, field="model") from None
     if not tokenizer.chat_template:
         message = "the tokenizer has no chat template; use a chat model"
@@ -158,6 +155,7 @@ def _load_model(config: JudgeTrainConfig, *, empty: bool) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    check_indexes(config.model)
     dtype = weight_dtype(config, "language_model")
     try:
         if empty:
@@ -166,7 +164,7 @@ def _load_model(config: JudgeTrainConfig, *, empty: bool) -> Any:
         else:
             model = AutoModelForCausalLM.from_pretrained(config.model, dtype=dtype)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        message = f"not a causal language model: {_first_line(error)}"
+        message = f"not a causal language model: {first_line(error)}"
         raise InputError(message, file=config.model, field="model") from None
     if not empty:
         check_packing(model, config.model)
@@ -192,7 +190,7 @@ def check_packing(model: Any, folder: Path) -> None:
             together = judge.hidden_states(collate(samples, StepTotals(1, 1), 0))[0].float()
             alone = [model.base_model(input_ids=torch.tensor([part.input_ids])) for part in samples]
     except (TypeError, ValueError, RuntimeError) as error:
-        message = f"a {type(model).__name__} does not read packed rows: {_first_line(error)}"
+        message = f"a {type(model).__name__} does not read packed rows: {first_line(error)}"
         raise InputError(message, file=folder, field="model") from None
     finally:
         model.set_attn_implementation(before)
@@ -215,7 +213,3 @@ def _check_window(model_config: Any, dataset: ChatDataset) -> None:
             "samples",
             field="model",
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

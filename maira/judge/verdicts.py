@@ -34,10 +34,7 @@ class _PairQuery(NamedTuple):
 def make_entailment_examples(
     pairs: Sequence[ReportPair], prompt: JudgePrompt, splitter: Splitter, teachers: Mapping[str, Judge | None]
 ) -> Labeled:
-    """Make entailment queries about pairs, in both directions, with verdict and evidence.
-
-    None instead of a judge labels by the injected errors, where they determine the verdict.
-    """
+    """Make entailment queries about pairs, in both directions; None instead of a judge labels by injected errors."""
     prefix = few_shot_messages(prompt.examples, prompt.system, prompt.answer_format, prompt.batch)
 
     def make(name: str, pair_query: _PairQuery, teacher: str, label: Example) -> TrainingExample:
@@ -108,10 +105,7 @@ def _copies(query: EntailmentQuery) -> list[str]:
 
 
 def balance(examples: Sequence[TrainingExample], seed: int, *, few_copies: bool = True) -> list[TrainingExample]:
-    """Draw as many entailed examples as others; at most a third of the entailed ones are copies of a premise.
-
-    Without `few_copies`, more copies are taken if there are too few paraphrases.
-    """
+    """Draw as many entailed examples as others; at most a third of the entailed ones are copies, if `few_copies`."""
     groups: dict[str, list[TrainingExample]] = {"copies": [], "paraphrases": [], "not entailed": []}
     for example in examples:
         if isinstance(label := example.label, Example):

@@ -1,10 +1,7 @@
 """Grammar of a grounded report over token ids: the tokens that may come next, with one state per sequence.
 
-`<obj>words<box><x10><y20><x30><y40></box>...</obj>...</s>`: x precedes y, the second corner is not smaller than the
-first, no box repeats within a sentence, no words follow a box or are outside objects, and everything is closed before
-the token limit. White space is allowed between objects and between boxes. The grammar allows exactly the texts that
-`maira.model.parser` parses without an irregularity of form, up to the limit of boxes. Plain Python and numpy, so that
-every engine can use it.
+It allows exactly the texts that `maira.model.parser` parses without an irregularity of form, up to the limit of boxes,
+and closes everything before the token limit. Plain Python and numpy, so that every engine can use it.
 """
 
 from __future__ import annotations
@@ -53,11 +50,8 @@ class Allow(IntEnum):
 class Grammar:
     """The grammar over the token ids of a tokenizer with MAIRA-2's tokens; stateless, for any number of sequences.
 
-    `ends` are ids that end a response in addition to the tokenizer's end token, as in a generation config. One more
-    verbatim copy of a sentence than `MAX_COPIES` ends the report.
-
-    `allowed` (rows of `Allow`, ids) tells whether an id may come next. `texts` has the text of every id, "" without
-    one that belongs in a report; `ids` those of the format's tokens.
+    `ends` are ids that end a response in addition to the tokenizer's. `allowed` (rows of `Allow`, ids) tells whether an
+    id may come next; `texts` has the text of every id ("" of control tokens), `ids` those of the format's tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: int | Iterable[int] | None = None) -> None:
@@ -110,12 +104,7 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, ends: int | Iterable[int] | None
 
 
 class ReportState:
-    """The state of a sequence.
-
-    With `in_box`, the prompt ends with a sentence's first `<box>`; the sequence then ends with that sentence's
-    `</obj>`, after at least six tokens. After it has `ended`, tokens are padding; if a sentence was repeated too often
-    (`looped`), only the end may follow.
-    """
+    """The state of a sequence, which may begin `in_box`, and has `ended` or `looped`."""
 
     def __init__(self, grammar: Grammar, *, in_box: bool = False) -> None:
         self._grammar, self._one_object, self.ended, self.looped = grammar, in_box, False, False
@@ -157,10 +146,7 @@ class ReportState:
                 self._tail = end[0] if end else ""
 
     def choices(self, left: int | None = None) -> tuple[int, list[int]]:
-        """Return a row of `Grammar.allowed`, and ids in that row that are forbidden nevertheless.
-
-        `left` counts the remaining tokens, including the next one; None for no limit.
-        """
+        """Return a row of `Grammar.allowed`, and ids in it that are forbidden; `left` counts the remaining tokens."""
         remaining = left if left is not None else 1 << 30
         if self.ended or self.looped:
             return Allow.ANYTHING if self.ended else Allow.END, []

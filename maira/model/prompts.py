@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from maira.model.tokens import IMAGE
+from radfact.io.yaml_files import read_yaml
 
 Task = Literal["findings", "grounded", "phrase"]
 Preset = Literal["release", "paper"]
@@ -23,24 +25,9 @@ TEMPLATE = (
 """The chat template of checkpoints made here; a checkpoint with another one is prompted with that."""
 
 MISSING = "N/A"
-SYSTEM = "You are an expert radiology assistant tasked with interpreting a chest X-ray study."
-GROUNDING = (
-    "Each finding should be described as a self-contained plain-text sentence. If the finding is groundable, locate "
-    "the finding in the current frontal chest X-ray image, with bounding boxes indicating all locations where it can "
-    "be seen in the current frontal image. Otherwise, generate just the ungrounded finding without bounding boxes."
-)
-RELEASE_FINDINGS = (
-    "Provide a description of the findings in the radiology study in comparison to the prior frontal image."
-)
-PAPER_FINDINGS = "provide a description of the findings in the radiology study."
-RELEASE_PHRASE = (
-    "Repeat the following finding as a grounded phrase with bounding boxes indicating all locations where it can be "
-    "seen in the given chest X-ray image. Finding: "
-)
-PAPER_PHRASE = (
-    "Repeat the following as a grounded phrase with bounding boxes indicating all locations where it can be seen in "
-    "the given chest X-ray image. Finding: "
-)
+TEXTS = read_yaml(Path(__file__).with_suffix(".yaml"))
+SYSTEM, GROUNDING = TEXTS["system"], TEXTS["grounding"]
+RELEASE_FINDINGS, RELEASE_PHRASE = (TEXTS[name]["release"] for name in ("findings", "phrase"))
 NEW_TOKENS: dict[Task, int] = {"findings": 300, "grounded": 450, "phrase": 150}
 """Default limit of a response in tokens, by task."""
 
@@ -57,13 +44,7 @@ def build_messages(
     comparison: str | None = None,
     phrase: str | None = None,
 ) -> Messages:
-    """Build the messages of a prompt, which the chat template of a checkpoint turns into text.
-
-    Sections are inserted verbatim, line ends included; None or a blank text is a missing one. Phrase grounding shows
-    the current frontal image only, whatever else the study has.
-
-    Source: MAIRA-2, table B.1.
-    """
+    """Build the messages of a prompt (MAIRA-2, table B.1), with verbatim sections; None or a blank one is missing."""
     if task == "phrase" and not (phrase or "").strip():
         raise ValueError("phrase grounding needs a phrase")
     prior_report, indication, technique, comparison = (
@@ -71,19 +52,18 @@ def build_messages(
         for section in (prior_report, indication, technique, comparison)
     )
     is_release, is_phrase = preset == "release", task == "phrase"
+    instruction = TEXTS["phrase" if is_phrase else "findings"][preset]
     blank = "" if is_release else " "
     names = ["current frontal", *["current lateral"] * has_lateral, *["prior frontal"] * has_prior]
     images = [f"the {name} image{blank}{IMAGE}" for name in (names[:1] if is_phrase else names)]
     if is_phrase:
-        instruction = RELEASE_PHRASE if is_release else PAPER_PHRASE
-        text = f"Given {images[0]} {instruction}{phrase}"
+        text = f"Given {images[0]} {instruction} {phrase}"
     else:
         if is_release and len(images) == 1:
             images = [f"the current frontal image only{IMAGE}"]
         elif is_release or has_prior:
             images[-1] = f"and {images[-1]}"
         prior = [f"PRIOR_REPORT: {prior_report}"] if has_prior else []
-        instruction = RELEASE_FINDINGS if is_release else PAPER_FINDINGS
         grounding = [GROUNDING] if task == "grounded" else []
         sections = f"INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
         text = " ".join(["Given", *images, *prior, instruction, *grounding, sections])
@@ -99,10 +79,7 @@ def build_messages(
 
 
 def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:
-    """Return the text of a prompt, up to where the response begins unless the messages have one.
-
-    The template may use special `tokens` by their names, such as `bos_token`.
-    """
+    """Return the text of a prompt, up to where the response begins; `tokens` are special tokens by name."""
     # Imported here, so that the prompts can be read without transformers.
     from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -38,11 +38,7 @@ _UNPUBLISHED = {
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What the files of a checkpoint say: of a judge, or of a model of reports.
-
-    `sources` has the number of samples by the data set that the manifest of a source names; none where the manifest is
-    not here any more or has changed.
-    """
+    """What the files of a checkpoint say; `sources` counts samples by data set, where their manifest is still here."""
 
     folder: Path
     is_judge: bool
@@ -93,10 +89,7 @@ def _data_sets(training: TrainingRecord) -> Iterator[Counter[str]]:
 
 @dataclass(frozen=True)
 class TestScores:
-    """Scores with a value on one test set, with the judge or language model of those that were computed with one.
-
-    `notes` are sentences on how they were computed, and on scores without a value.
-    """
+    """Scores with a value on one test set, notes on them, and their judges or language models."""
 
     __test__ = False  # pytest collects classes with this beginning
 
@@ -186,10 +179,7 @@ def make_card(
     base_models: Sequence[str] = (),
     datasets: Sequence[str] = (),
 ) -> ModelCard:
-    """Make the model card of a checkpoint. It has no path of this machine, no sample and no text of a report.
-
-    `license`, `base_models` and `datasets`, by their names on the Hub, are what the author states: they are in no file.
-    """
+    """Make the model card of a checkpoint, without paths and samples; its license and names are the author's words."""
     training, name = facts.training, repository.partition("/")[2]
     if not base_models and training and training.model.name:
         base_models = [training.model.name]

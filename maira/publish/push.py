@@ -30,11 +30,7 @@ drafts and whatever else may have been written there."""
 
 
 def select_files(facts: CheckpointFacts) -> tuple[dict[str, Path], list[str]]:
-    """Select the files of a checkpoint to upload.
-
-    Returns:
-        Paths by their name in the repository, and the names of the other files in the folder.
-    """
+    """Return the files of a checkpoint to upload by their name in the repository, and the names of the others."""
     weights = {tensor.file.name for tensor in facts.tensors}
     paths = {path.relative_to(facts.folder).as_posix(): path for path in facts.folder.rglob("*") if path.is_file()}
     files = {name: paths[name] for name in sorted(paths) if name in weights or _fits(name, *_FILES)}
@@ -67,12 +63,7 @@ def _texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
 
 
 def push(repository: str, files: dict[str, Path], card: str, *, public: bool = False) -> str:
-    """Upload files and card in one commit, and return its address.
-
-    Large files are sent before the commit; those that the Hub already has are not sent again, so that a repeated call
-    resumes an interrupted one. Until the commit, the repository stays as it was. Files of a checkpoint that it has from
-    an earlier push, and this one lacks, are removed.
-    """
+    """Upload files and card in one commit, and return its address; a repeated call resumes an interrupted one."""
     api = HfApi()
     with hub_errors(repository, field="repository"), progress_on_terminals():
         api.create_repo(repository, private=not public, exist_ok=True)

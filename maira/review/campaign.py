@@ -181,11 +181,7 @@ action_adapter: TypeAdapter[Action] = TypeAdapter(Action)
 
 @dataclass(slots=True)
 class Campaign:
-    """State of a campaign after the actions so far, or of a review without one, which has no settings.
-
-    Readers are known by the name of their registration. `lists` are the numbers of their studies in the order of
-    reading; None of `paused` is for all of them.
-    """
+    """State of a campaign after the actions so far; readers have their first name, and None of `paused` is for all."""
 
     settings: CampaignConfig | None = None
     lists: dict[str, list[int]] = field(default_factory=dict)
@@ -268,11 +264,7 @@ class Campaign:
                 self.decisions[action.study] = made, action
 
     def assign(self, readers: Sequence[str], numbers: Mapping[str, Mapping[str, int]]) -> Assign:
-        """Assign the samples that nobody reads yet, and to new readers those that all readers read.
-
-        The arm of a reader's samples alternates, with another start for each reader: readers are balanced over the
-        arms, and the samples that all of them read are balanced over pairs of reader and arm (Latin square).
-        """
+        """Assign new samples to readers, and to new readers those of all; arms alternate by reader (Latin square)."""
         settings = self.config
         if unknown := [name for name in settings.training_cases if name not in numbers]:
             raise InputError(

@@ -18,11 +18,7 @@ Located = tuple[str, Sequence[Corners]]
 
 
 def find_counterparts(draft: Sequence[Located], reference: Sequence[Located]) -> list[list[int]]:
-    """Return for each sentence of the draft the places of the reference sentences on the same subject.
-
-    These are the sentences with a common finding, whether it is present, absent or elsewhere; or else those with a more
-    general or more specific finding; or else those that share words or a region.
-    """
+    """Return for each sentence of the draft the places of the reference sentences on the same subject."""
     others = [_Subject(*sentence) for sentence in reference]
     return [_counterparts(_Subject(*sentence), others) for sentence in draft]
 

@@ -41,12 +41,7 @@ def _corrected_sentence(draft: Draft, sentence: ReviewedSentence) -> Sentence:
 
 
 def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> Table:
-    """Return the number of errors in each draft by each reader, in the plain layout of `radfact meta agreement`.
-
-    Every correction is an error: one with significant implications is `significant`, any other `insignificant`. Cells
-    of readers who did not finish a study are empty. Studies that nobody finished or without a reference are omitted, as
-    are arms that are the reference, which every metric scores as perfect.
-    """
+    """Return the errors in each draft by each reader, as `radfact meta agreement` reads it; unfinished: empty."""
     reviews = [[review.state for _, review in store.counted_reviews(name)] for name in readers]
     drafts = [draft for draft in store.drafts if not draft.is_training]
     arms = ["group"] if any(draft.arm for draft in drafts) else []
@@ -65,10 +60,7 @@ def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[s
 
 
 def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, arm: str) -> Iterator[Study]:
-    """Yield all studies of an arm with a reader's corrected report as their only report.
-
-    Unfinished studies have no report, so that `radfact score` and `maira train` skip them.
-    """
+    """Yield all studies of an arm with a reader's corrected report as their only report, if it is finished."""
     for draft, review in store.counted_reviews(reader):
         if draft.arm == arm:
             report = corrected_report(draft, review.state) if review.state.done else None
@@ -78,11 +70,7 @@ def corrected_studies(store: Store, studies: Mapping[str, Study], reader: str, a
 def find_preferences(
     store: Store, studies: Mapping[str, Study], readers: Sequence[str]
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Return a preference for each corrected draft, with reports as a model is trained on them, or why there is none.
-
-    A row has no prompt: it names the sample of the manifest and the task, and a run makes the prompt from its own
-    settings.
-    """
+    """Return a preference for each corrected draft, without a prompt, which a run makes; or why there is none."""
     rows, skipped = list[dict[str, Any]](), Counter[str]()
     for reader in readers:
         for draft, review in store.counted_reviews(reader):

@@ -38,10 +38,7 @@ class Rating(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean or a difference of means with its interval (None = no value), of `n` readings.
-
-    `method` says how the interval was computed, or why there is none.
-    """
+    """A mean or difference of `n` readings with its interval (None = no value); `method` says how or why not."""
 
     value: float | None
     low: float | None
@@ -55,12 +52,7 @@ class Estimate:
 def estimate_effects(
     ratings: Sequence[Rating], arms: Sequence[str], *, significance_level: float = 0.05
 ) -> dict[Contrast, Estimate]:
-    """Estimate the means of arms and their differences, with intervals at 1 - `significance_level`.
-
-    A linear mixed model has a mean for each arm and random effects of reader, study, draft (study in an arm) and
-    reader in an arm, as far as the readings can tell them apart. If there is none, or it cannot be fitted, a bootstrap
-    draws studies with all of their readings; its intervals are for these readers.
-    """
+    """Estimate means of arms and their differences by a mixed model, or else a bootstrap over studies."""
     ratings = [rating for rating in ratings if not math.isnan(rating.value)]
     present = [arm for arm in arms if any(rating.arm == arm for rating in ratings)]
     units = dict(zip(present, np.eye(len(present)), strict=True))

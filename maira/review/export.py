@@ -46,10 +46,7 @@ _READING_COLUMNS = (
 
 
 def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
-    """Return the table of corrections in finished and unfinished studies, one row per correction.
-
-    Blinded, it lacks the columns that reveal the source of a draft.
-    """
+    """Return one row per correction; blinded, without the columns that reveal the source of a draft."""
     counted = store.counted_readers()
     rows = []
     for reader in map(store.registered_name, readers):
@@ -174,10 +171,7 @@ def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the corrected reports of the studies that a reader finished, as records of a drafts file.
-
-    Training cases are not part of it.
-    """
+    """Yield the corrected reports that a reader finished, without training cases, as records of a drafts file."""
     name = store.registered_name(reader)
     for draft, review in store.counted_reviews(name):
         if review.state.done and arm in (None, draft.arm):
@@ -206,10 +200,7 @@ class ExportResult:
 def write_export(
     store: Store, folder: Path, readers: Sequence[str], studies: Mapping[str, Study] | None = None
 ) -> ExportResult:
-    """Write corrections, readings, corrected reports of each reader and arm as drafts, and decisions of a campaign.
-
-    With studies also the review as a data set: `ratings.csv`, `preferences.jsonl` and a manifest for each drafts file.
-    """
+    """Write corrections, readings, corrected reports, and decisions; with studies also the review as a data set."""
     readers = list(dict.fromkeys(map(store.registered_name, readers)))
     tables = {
         "corrections": corrections_csv(store, readers),

@@ -34,12 +34,7 @@ _CONTRAST = (1, 99)
 
 @dataclass(frozen=True, slots=True)
 class Pyramid:
-    """An image in several resolutions.
-
-    Attributes:
-        levels: (H, W) values, each level with half the resolution of the one before, the last row or column cut off.
-        info: description for the page; an output value is `scale` times the value plus `offset`.
-    """
+    """Levels (H, W) of half the resolution of the one before, and `info` for the page (`scale`, `offset`)."""
 
     levels: tuple[Values, ...]
     info: dict[str, Any]

@@ -150,10 +150,7 @@ def _exponentiated(effect: Estimate) -> Estimate:
 
 
 def check_noninferiority(difference: Estimate, margin: Margin) -> str | None:
-    """Return whether an arm is non-inferior: its interval is on the better side of the margin.
-
-    It is inferior if all of its interval is on the worse side; None without an interval.
-    """
+    """Return on which side of the margin an interval is, as the result for its arm; None without an interval."""
     if difference.low is None or difference.high is None:
         return None
     is_lower_better = OUTCOMES[margin.outcome].direction == "lower"

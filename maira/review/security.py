@@ -109,11 +109,7 @@ def _entrance(access: Access | None, scope: Scope, host: str) -> ASGIApp:
 
 
 def _check_origin(scope: Scope, headers: Headers) -> None:
-    """Refuse a request that comes from another site.
-
-    Only the page itself may be opened from other sites, and a request with changes must be JSON, which other sites
-    cannot send without a preflight request.
-    """
+    """Refuse a request from another site: only the page may be opened there, and changes must be JSON (preflight)."""
     site, is_get = headers.get("sec-fetch-site", "same-origin"), scope["method"] == "GET"
     is_own = site == "same-origin" or (is_get and (scope["path"] == "/" or site == "none"))
     is_reading = scope["method"] in ("GET", "HEAD")

@@ -41,10 +41,7 @@ class SavingBlockedError(Exception):
 
 
 class Store:
-    """Database of a review, thread-safe and shareable by several servers.
-
-    Changes are on disk when `add_change` returns, in a single file that can be copied.
-    """
+    """Database of a review in one file, thread-safe and shareable by several servers."""
 
     def __init__(
         self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: CampaignConfig | None = None
@@ -196,10 +193,7 @@ class Store:
         return [(draft, review) for draft, review in pairs if not draft.is_training]
 
     def add_change(self, reader: str, number: int, change_id: str, version: int, change: Change) -> Review:
-        """Apply a change and write it to disk. A repeated change is not applied again.
-
-        A new error type becomes one of `error_types`.
-        """
+        """Apply a change once and write it to disk; a new error type becomes one of `error_types`."""
         with self._lock, self._exclusive_transaction():
             self._load_changes()
             key = self._check_reader_and_study(reader, number)

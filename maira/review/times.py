@@ -47,10 +47,7 @@ class PageEvent(Record):
 
 
 class EventBatch(Row):
-    """Events of one session of a reader, and the time of sending them on its clock in milliseconds.
-
-    `drafts` names the drafts that the page shows.
-    """
+    """Events of one session of a reader on some drafts, and the time of sending them on its clock in milliseconds."""
 
     reader: str
     drafts: str
@@ -77,11 +74,7 @@ ChangeTimes = tuple[datetime, datetime | None]
 
 @dataclass(frozen=True, slots=True)
 class StudyTime:
-    """Time that a reader took for a study, NaN = unknown; `reason` says why one is unknown or too short.
-
-    Active is the time with the study open in a visible window with the focus, without idle time, until it is finished;
-    the total is from the first opening to the last finishing.
-    """
+    """Active time (visible, with the focus, not idle) and total time of a study; `reason` says why one is unknown."""
 
     opened: datetime | None = None
     finished: datetime | None = None

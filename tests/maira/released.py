@@ -1,7 +1,4 @@
-"""A small model of the released shape, assembled from transformers' own parts, and its checkpoint files.
-
-The reference of the checkpoint tests; it uses no code of this package.
-"""
+"""A small model of the released shape, of transformers' own parts, and its files, without code of this package."""
 
 import json
 import tempfile
@@ -10,47 +7,14 @@ from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
+from long_values import DATA
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import Dinov2Backbone, Dinov2Config, LlamaConfig, LlamaForCausalLM
 
 IMAGE_TOKEN = 90
-VISION: dict[str, Any] = {
-    "model_type": "dinov2",
-    "image_size": 56,
-    "patch_size": 14,
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "out_features": ["stage3"],
-    "reshape_hidden_states": False,
-}
-TEXT: dict[str, Any] = {
-    "model_type": "llama",
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-    "rope_scaling": {"type": "linear", "factor": 1.5},
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-CONFIG: dict[str, Any] = {
-    "architectures": ["Maira2ForConditionalGeneration"],
-    "auto_map": {"AutoConfig": "configuration_maira2.Maira2Config"},
-    "model_type": "maira2",
-    "image_seq_length": 16,
-    "image_token_index": IMAGE_TOKEN,
-    "projector_n_layers": 4,
-    "vision_feature_layer": -1,
-    "vision_feature_select_strategy": "default",
-    "torch_dtype": "float32",
-    "vision_config": VISION,
-    "text_config": TEXT,
-}
+CONFIG = DATA["released model"]
+VISION, TEXT = CONFIG["vision_config"], CONFIG["text_config"]
 
 
 class Assembly(nn.Module):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from long_values import DATA
 from starlette.types import ASGIApp
 from waiting import PATIENCE
 
@@ -122,18 +123,7 @@ def visiting(browser: Browser, running: Running) -> Iterator[Page]:
 SCREENS: tuple[ViewportSize, ...] = ({"width": 1366, "height": 768}, {"width": 1920, "height": 1080})
 """The screens that a review must fit on."""
 
-_OUTSIDE = """
-() => {
-  const isList = (node) => /auto|scroll/.test(getComputedStyle(node).overflowY);
-  const scrolls = (node) => node && (isList(node) || scrolls(node.parentElement));
-  return [...document.querySelectorAll("button, summary, select, input, textarea")]
-    .filter((node) => node.checkVisibility({ visibilityProperty: true }) && !scrolls(node.parentElement))
-    .filter((node) => {
-      const { left, top, right, bottom } = node.getBoundingClientRect();
-      return left < 0 || top < 0 || right > innerWidth || bottom > innerHeight;
-    }).map((node) => node.outerHTML);
-}
-"""
+_OUTSIDE = DATA["controls outside"]
 
 
 def fits_screen(page: Page) -> None:

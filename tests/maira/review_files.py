@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from long_values import DATA
 from PIL import Image
 
 from maira.review.changes import Review, change_adapter
@@ -46,10 +47,7 @@ def write_set(
 
 
 def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = None, bare: int | None = None) -> Path:
-    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input that there can be.
-
-    Study `bare` has an empty draft and no reference.
-    """
+    """Studies `s1`, `s2`, ... of three sentences, the first with a box; `s1` has every input, `bare` nothing."""
     radiograph = Image.new("L", (400, 300), 0)
     radiograph.paste(200, (200, 0, 400, 300))
     radiograph.save(folder / "frontal.png")
@@ -63,13 +61,7 @@ def write_review_set(folder: Path, count: int = 3, *, texts: list[str] | None = 
     ]
     shared = {"frontal": "frontal.png", "indication": "Cough.", "grounded_findings": reference}
     studies: dict[str, dict[str, Any]] = {f"s{number}": {**shared} for number in range(1, count + 1)}
-    studies["s1"] |= {
-        "lateral": "lateral.png",
-        "prior_frontal": "prior.png",
-        "prior_report": "Clear.",
-        "technique": "PA and lateral.",
-        "comparison": "Last year.",
-    }
+    studies["s1"] |= DATA["other inputs"]
     if bare is not None:
         studies[f"s{bare}"] = {"frontal": "frontal.png", "grounded_findings": None}
     write_set(folder, {name: [] if name == f"s{bare}" else draft for name in studies}, studies)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from draft_files import read_rows, without_time
 from error_checks import raises_code
+from long_values import DATA
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -183,12 +184,7 @@ def test_a_draft_does_not_depend_on_the_reference(studies: list[Study], draft: D
 
 @pytest.mark.parametrize(
     ("name", "text", "out", "line"),
-    [
-        ("failures.jsonl", "mine\n", "failures.jsonl", None),
-        ("failures.jsonl", "mine\n", "a.jsonl", 1),
-        ("a.jsonl", '{"mine": 1}\n', "a.jsonl", None),
-        ("a.jsonl", "mine", "a.jsonl", None),
-    ],
+    DATA["foreign files"],
 )
 def test_a_foreign_file_is_not_overwritten(tmp_path: Path, name: str, text: str, out: str, line: int | None) -> None:
     (tmp_path / name).write_text(text)

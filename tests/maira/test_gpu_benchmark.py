@@ -11,29 +11,14 @@ from pathlib import Path
 import gpu
 import pytest
 from gpu_stages.results import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, Measurement, Results
+from long_values import DATA
 
 SCRIPT = Path(gpu.__file__)
 UNAVAILABLE = (
     "SimpleITK aiohttp bitsandbytes langchain_core langchain_openai pycocotools pydicom ray tensorboard torchao vllm"
 )
 """Modules that a machine with torch, transformers, timm, accelerate and peft may lack."""
-WORKER = """
-import faulthandler, json, os, pathlib, sys, time
-folder, order = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-for case in order["cases"]:
-    faulthandler.dump_traceback_later(min(case["limit"], max(0.1, order["deadline"] - time.time())), exit=True)
-    with open(folder / "results.jsonl", "a") as file:
-        row = {"stage": case["stage"], "case": case["options"], "value": 1.0, "name": "speed", "started": time.time()}
-        file.write(json.dumps(row) + "\\n")
-        file.flush()
-        if case["options"] == "crash":
-            os.abort()
-        if case["options"] == "other device":
-            sys.exit(3)
-        if case["options"] == "hang":
-            time.sleep(1000)
-        file.write(json.dumps(row | {"name": "outcome", "value": "measured"}) + "\\n")
-"""
+WORKER = DATA["worker"]
 """A process that runs cases by the same protocol as `gpu.run_worker`, without importing torch."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from long_values import DATA
 from releases import write_release
 from typer.testing import CliRunner
 
@@ -75,11 +76,7 @@ def test_each_kind_has_its_own_weights(
 
 @pytest.mark.parametrize(
     ("screen", "opens", "expected"),
-    [
-        (":0", "firefox", "firefox"),
-        (":0", None, "none found by Python's webbrowser"),
-        ("", "w3m", "no screen to open one on"),
-    ],
+    DATA["browsers"],
 )
 def test_the_browser_of_a_review_is_detected(
     screen: str, opens: str | None, expected: str, monkeypatch: pytest.MonkeyPatch

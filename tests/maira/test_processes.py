@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from draft_files import read_rows, without_time
+from long_values import DATA
 from ports import free_port
 from tiny_runs import run_together, write_damaged
 from typer.testing import CliRunner
@@ -117,21 +118,7 @@ def test_bad_input_is_reported_once(checkpoint: Path, phantoms: Path, tmp_path: 
 
 
 # Kills its own process when answers are on disk and half of the next one is too.
-KILLED = """
-import os, runpy, signal, sys
-from maira.generate.drafts import ResponseFile
-append = ResponseFile.append
-
-def dying(file, key, row):
-    append(file, key, row)
-    if len(file.rows) == 3:
-        with file.partial.open("a") as handle:
-            handle.write('{"sample_id": "phan')
-        os.kill(os.getpid(), signal.SIGKILL)
-
-ResponseFile.append = dying
-runpy.run_module("maira", run_name="__main__")
-"""
+KILLED = DATA["killed run"]
 
 
 def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
@@ -152,30 +139,7 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
 
 
-STOPS = """
-import sys
-from maira.runtime.processes import exit_process, join_group, run_as_group
-from radfact.cli.program import run_command
-from radfact.errors import InputError
-
-class Gone(InputError):
-    # The other process cannot make it from its message.
-    def __init__(self, what, why):
-        super().__init__(f"{what} is {why}")
-
-def app():
-    group = join_group()
-    group.gather()
-    if group.rank == 1:
-        raise Gone("the radiograph", "gone")
-    group.gather()
-    sys.exit(0)
-
-try:
-    run_command(lambda: run_as_group(app), "maira")
-except SystemExit as end:
-    exit_process(end.code)
-"""
+STOPS = DATA["stopping processes"]
 
 
 def test_a_failed_process_stops_all_and_the_main_process_reports_it() -> None:

@@ -12,6 +12,7 @@ import yaml
 from error_checks import raises_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_values import DATA
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoProcessor, LlamaTokenizer, LlavaProcessor
@@ -165,15 +166,7 @@ def test_an_image_has_1369_tokens_by_default() -> None:
 
 @pytest.mark.parametrize(
     ("text", "images", "options", "message"),
-    [
-        (["a <image> b"], [2], {}, "1 image placeholders .* found 2"),
-        (["a <image> b <image>"], [1], {}, "2 image placeholders .* found 1"),
-        (["a <image>", "b <image>"], [1], {}, "2 prompts, found 1"),
-        ("a <image>", [1] * 9, {}, "found 9"),
-        (["a <image>"], [1], {"return_tensors": "np"}, "found 'np'"),
-        ("a", [], {"max_length": 8}, "unknown arguments: max_length"),
-        (["a", "a b c d"], [], {"padding": False}, "padding: "),
-    ],
+    DATA["unfit images"],
 )
 def test_unfit_images_and_unknown_arguments_are_refused(
     processor: MairaProcessor, radiographs: list[Gray], text: Any, images: list[int], options: Any, message: str
@@ -231,25 +224,12 @@ def plain_preparation(image: np.ndarray[Any, Any], size: int) -> np.ndarray[Any,
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "low", "high", "size"),
-    [
-        ((518, 518), np.uint8, 0, 255, 518),
-        ((640, 518), np.uint8, 0, 255, 518),
-        ((700, 853), np.uint8, 30, 90, 518),
-        ((300, 211), np.uint16, 0, 65535, 518),  # 16 bit, as of PadChest
-        ((300, 211), np.uint16, 31000, 31900, 518),
-        ((90, 75, 3), np.uint8, 0, 255, 64),  # a photo
-        ((64, 64), np.uint8, 7, 8, 64),  # constant
-        ((90, 75), np.uint16, 40000, 40001, 64),  # constant
-        ((1, 1), np.uint8, 0, 255, 64),
-        ((2, 3), np.uint8, 0, 255, 64),
-        ((12, 700), np.uint8, 0, 255, 64),  # very elongated, either way
-        ((1900, 31), np.uint16, 0, 65535, 64),
-    ],
+    DATA["prepared images"],
 )
 def test_image_preparation_matches_a_reference_implementation(
-    tmp_path: Path, shape: tuple[int, ...], dtype: type[np.uint8 | np.uint16], low: int, high: int, size: int
+    tmp_path: Path, shape: tuple[int, ...], dtype: str, low: int, high: int, size: int
 ) -> None:
-    image = np.random.default_rng(0).integers(low, high, shape, dtype)
+    image = np.random.default_rng(0).integers(low, high, shape, getattr(np, dtype))
     Image.fromarray(image).save(tmp_path / "a.png")
     (pixels,) = MairaImageProcessor(size=size)([tmp_path / "a.png"])["pixel_values"]
     levels = (pixels.numpy() * 0.2583 + 0.5307) * 255

@@ -20,6 +20,7 @@ import torch
 import yaml
 from error_checks import raises, raises_code
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
+from long_values import DATA
 from tiny_runs import quiet, train_config
 from typer.testing import CliRunner
 
@@ -316,30 +317,6 @@ def test_the_card_of_a_judge_has_its_check(facts: CheckpointFacts, tmp_path: Pat
     assert "--judge vllm:me/judge" in str(card)
 
 
-FRESH = """
-import sys
-import maira
-
-assert not {"torch", "transformers"} & sys.modules.keys()
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, Trainer, TrainingArguments
-
-name, folder = sys.argv[1:]
-config, model, processor = (
-    kind.from_pretrained(name) for kind in (AutoConfig, AutoModelForImageTextToText, AutoProcessor)
-)
-print(*(type(loaded).__name__ for loaded in (config, model, processor)))
-import torch
-
-ids = torch.tensor(processor.encode_prompt("No images.", 0))
-arguments = TrainingArguments(
-    folder, max_steps=1, report_to=[], use_cpu=True, save_strategy="no", remove_unused_columns=False
-)
-trainer = Trainer(model, arguments, train_dataset=[{"input_ids": ids, "labels": ids}] * 2, processing_class=processor)
-trainer.train()
-trainer.save_model(folder)
-"""
-
-
 @pytest.mark.slow
 def test_a_fresh_process_loads_by_name_and_the_trainer_of_transformers_trains_and_saves(
     cached: Path, tmp_path: Path
@@ -350,7 +327,7 @@ def test_a_fresh_process_loads_by_name_and_the_trainer_of_transformers_trains_an
     write_json(cached / "config.json", config)
     (cached / "code.py").write_text("raise RuntimeError('was run')")
     environment = os.environ | {"HF_HOME": str(cached.parents[3]), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", FRESH, REPOSITORY, str(tmp_path / "run")]
+    command = [sys.executable, "-c", DATA["fresh process"], REPOSITORY, str(tmp_path / "run")]
     process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cached.parent)
     assert process.returncode == 0, process.stderr
     assert process.stdout.split()[:3] == ["MairaConfig", "MairaForConditionalGeneration", "MairaProcessor"]

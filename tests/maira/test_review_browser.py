@@ -14,6 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 from accessibility import serious_violations
+from long_values import DATA
 from review_desk import (
     SCREENS,
     Running,
@@ -100,11 +101,7 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
     assert page.locator("#progress-text").inner_text() == "2 of 2 studies finished"
     text = page.request.get(f"{running.url}export/corrections.csv?reader={running.reader}").body().decode("utf-8-sig")
     rows = list(csv.DictReader(StringIO(text)))
-    assert [(row["kind"], row["severity"], row["error_type"]) for row in rows[:3]] == [
-        ("edit", "1", "MISCLASSIFICATION"),
-        ("deletion", "1", "OTHER"),
-        ("addition", "0", "OMISSION"),
-    ]
+    assert [[row["kind"], row["severity"], row["error_type"]] for row in rows[:3]] == DATA["three corrections"]
     assert {row["study_comment"] for row in rows} == {"Rotated."}
     assert running.sentence(0).boxes[0] == pytest.approx((0.2, 0.3, 0.4, 0.7), abs=0.01)
 
@@ -556,14 +553,7 @@ def test_events_without_a_connection_are_sent_later(page: Page, running: Running
     page.wait_for_function(f"() => !{unsent}")
     # An event of an earlier page, which has ended; it happened a minute ago.
     before = page.evaluate(
-        """async (reader) => {
-          const { drafts } = await (await fetch("/api/set")).json();
-          const event = { session: "earlier-page", sequence: 0, number: 2, kind: "open", clock: 30_000,
-            origin: Date.now() - 90_000 };
-          const key = `maira-review:${JSON.stringify(reader)}:time:${drafts}:earlier-page:0`;
-          localStorage.setItem(key, JSON.stringify(event));
-          return event.origin + 90_000;
-        }""",
+        DATA["earlier event"],
         running.reader,
     )
     page.reload()

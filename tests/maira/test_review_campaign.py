@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from error_checks import raises
+from long_values import DATA
 from review_desk import open_campaign
 from review_files import CASES, REPORT, change, finish, write_set
 from starlette.testclient import TestClient
@@ -305,11 +306,7 @@ def test_disagreements_are_decided_and_exported(tmp_path: Path) -> None:
         (study, _) = desk.coordinator.get("/api/campaign").json()["studies"]
         assert (study["disagreements"], study["is_decided"]) == (2, False)
         items = desk.coordinator.get("/api/campaign/studies/1").json()["items"]
-        assert [(item["id"], item["is_disagreement"]) for item in items] == [
-            ("d0", True),
-            ("d1", False),
-            ("Bo/a1", True),
-        ]
+        assert [[item["id"], item["is_disagreement"]] for item in items] == DATA["disagreements"]
         desk.act("decide", study=1, severities={"d0": None}, status=400)
         overview = desk.act("decide", study=1, severities={"d0": None, "Bo/a1": 1}, comment="Seen.")
         assert overview["studies"][0]["is_decided"]

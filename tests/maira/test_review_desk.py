@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from accessibility import serious_violations
+from long_values import DATA
 from PIL import Image
 from review_desk import Running, at_study, drag, on_radiograph, press, row, saved, served, visiting
 from review_files import box, write_review_set, write_set, write_verdicts
@@ -333,26 +334,12 @@ def test_exports_are_of_the_reader_and_the_menu_closes(page: Page, running: Runn
     at_study(page, 2)
 
 
-OVERLAPS = """() => {
-  const common = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]);
-  const shown = [...document.querySelectorAll(".bar > *, .place > *, .bar-end > *")].filter((node) => node.offsetWidth)
-    .map((node) => [node, node.getBoundingClientRect()]);
-  const overlap = (a, b) => common(a, b, "left", "right") > 1 && common(a, b, "top", "bottom") > 1;
-  return shown.flatMap(([one, a], at) => shown.slice(at + 1)
-    .filter(([other, b]) => !one.contains(other) && overlap(a, b))
-    .map(([other]) => `${one.id || one.className}/${other.id || other.className}`));
-}"""
+OVERLAPS = DATA["overlapping controls"]
 
 
 def test_a_narrow_window_wraps_the_bar_and_a_long_id_is_shortened(page: Page) -> None:
     # As of a whole data set, an id of MIMIC-CXR and a long name.
-    words = {
-        "study-place": "1234 of 2461 ·",
-        "study-id": "02aa804e-bde0afdd-112c0b34-7bc16630-4e384014",
-        "progress-text": "1233 of 2461 studies finished",
-        "saved": "Not saved yet",
-        "reader": "Dr. Katharina Oberhuber-Meier",
-    }
+    words = DATA["long words"]
     bar = page.locator(".bar")
     before = bar.bounding_box()
     page.locator("#study-id").evaluate("node => { node.textContent = '9'.repeat(300); }")

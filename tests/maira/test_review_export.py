@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from long_values import DATA
 from review_files import BOX, CORNERS, REFERENCE, REPORT, change, finish, new_store, write_set
 from typer.testing import CliRunner
 
@@ -178,11 +179,7 @@ def exported(finished: Store) -> tuple[Path, str]:
 def test_ratings_count_errors_by_significance(exported: tuple[Path, str]) -> None:
     ratings = read_ratings(exported[0] / "ratings.csv", better="lower")
     counts = {sample.pair.sample_id: sample.ratings for sample in ratings.samples}
-    assert counts["one"] == {
-        "errors": {"Ada": 3, "Ben": 0},
-        "significant": {"Ada": 1, "Ben": 0},
-        "insignificant": {"Ada": 2, "Ben": 0},
-    }
+    assert counts["one"] == DATA["counts of errors"]
     assert counts["two"]["errors"]["Ada"] == 0
     assert math.isnan(counts["two"]["errors"]["Ben"])
     # Nobody finished the last study: its errors are unknown.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pydicom
 import pytest
 from error_checks import raises
+from long_values import DATA
 from PIL import Image
 from review_files import CASES, REFERENCE, REPORT, write_set
 
@@ -100,11 +101,7 @@ def test_an_original_is_shown_where_it_is_allowed(tmp_path: Path, outside: Path)
 
 
 def test_missing_images_are_stated(tmp_path: Path) -> None:
-    assert describe_images(read_one(tmp_path, lateral="lost.png"), 1) == {
-        "frontal": {"url": "/images/1/frontal", "thumbnail": "/thumbnails/1/frontal", "is_original": False},
-        "lateral": {"message": "no such image"},
-        "prior_frontal": None,
-    }
+    assert describe_images(read_one(tmp_path, lateral="lost.png"), 1) == DATA["described images"]
 
 
 def test_an_oversized_image_is_refused_by_its_header(tmp_path: Path) -> None:

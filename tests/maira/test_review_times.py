@@ -10,6 +10,7 @@ import pytest
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
+from long_values import DATA
 from review_files import REPORT, change, change_times, finish, new_store
 
 from maira.review.store import Store
@@ -28,10 +29,7 @@ Step = tuple[float, str] | tuple[float, str, int]
 
 
 def page(*steps: Step, session: str = "page-one", begins: float = 0.0, delay: float = 0.1) -> list[StoredEvent]:
-    """Events of a page that starts `begins` seconds after START, each sent after a second, with a delay in seconds.
-
-    A step has the seconds on the clock of the page, the kind, and the study (1 by default).
-    """
+    """Events of a page that starts `begins` seconds after START, each sent after a second, with a delay in seconds."""
     return [
         StoredEvent(session, index, (*step, 1)[2], str(step[1]), step[0] * 1000, step[0] * 1000 + 1000,
                     START + begins + step[0] + 1 + delay)
@@ -133,11 +131,7 @@ def add(store: Store, reader: str, session: str, *events: tuple[int, str, float]
 def test_events_stay_and_are_stored_once(store: Store) -> None:
     add(store, "ada", "session-1", (0, "open", 0), (1, "active", 30_000))
     add(store, "Ada", "session-1", (1, "active", 30_000), (2, "finish", 40_000))
-    assert [(event.sequence, event.kind) for event in store.events("Ada")] == [
-        (0, "open"),
-        (1, "active"),
-        (2, "finish"),
-    ]
+    assert [[event.sequence, event.kind] for event in store.events("Ada")] == DATA["stored events"]
     assert store.events("Ben") == []
     with raises("session: duplicate"):
         add(store, "Ben", "session-1", (3, "open", 50_000))

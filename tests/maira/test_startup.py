@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from long_values import DATA
 
 import maira
 from maira.data.images import CropMap
@@ -48,17 +49,7 @@ def test_public_names_exist_and_unknown_names_do_not() -> None:
         _ = maira.Maira
 
 
-SPAWNED = """
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-from importlib.util import find_spec
-from maira.data.images import CropMap
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        print(pool.submit(CropMap, 40, 32).result())
-    print(find_spec("maira.encoders").origin)
-"""
+SPAWNED = DATA["spawned"]
 
 
 def test_a_script_and_its_spawned_processes_find_the_packages(folder: Path) -> None:

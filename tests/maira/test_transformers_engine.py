@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from error_checks import raises_code
+from long_values import DATA
 from torch import nn
 
 from maira.data.images import load_gray
@@ -197,11 +198,7 @@ def test_a_request_too_large_for_memory_fails_alone(
 
 @pytest.mark.parametrize(
     ("text", "limit", "free", "cut_off"),
-    [
-        ("<x10><y20><x30><y40></box></obj>", 40, False, False),
-        ("<x10><y20><x30><y40></box></obj>", 40, True, False),
-        ("<x10><y20><x30><y40></box><box>", 6, False, True),
-    ],
+    DATA["ends of boxes"],
 )
 def test_boxes_end_where_the_model_or_the_limit_ends_them(
     studies: Any, start: Start, monkeypatch: pytest.MonkeyPatch, text: str, limit: int, free: bool, cut_off: bool
@@ -214,10 +211,7 @@ def test_boxes_end_where_the_model_or_the_limit_ends_them(
 
 @pytest.mark.parametrize(
     ("task", "text", "expected"),
-    [
-        ("findings", "No mass. Clear lungs. ", "No mass. Clear lungs. No mass. Clear lungs. No mass."),
-        ("grounded", "<obj>No mass.</obj>", "<obj>No mass.</obj>" * 3),
-    ],
+    DATA["loops"],
 )
 def test_loops_are_ended_unless_decoding_is_free(
     studies: list[Study], start: Start, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, expected: str

@@ -1,7 +1,4 @@
-"""The two halves that vLLM's engine makes of a checkpoint: the plain Llama, and everything in front of it.
-
-Also how vLLM has to run; tests/servers/test_vllm_generate.py runs it.
-"""
+"""The two halves that vLLM's engine makes of a checkpoint: the plain Llama, and what is in front of it."""
 
 import asyncio
 import json

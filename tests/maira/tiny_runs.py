@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from long_values import DATA
 from ports import free_port
 from rich.console import Console
 from waiting import PATIENCE, wait_until
@@ -19,22 +20,8 @@ from maira.data.manifest import read_manifest, write_manifest
 from maira.train.config.run_config import TrainConfig
 from maira.train.report_training import train
 
-VISION: dict[str, Any] = {
-    "image_size": 64,
-    "patch_size": 16,
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "stem": "conv",
-}
-TEXT: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-}
+VISION: dict[str, Any] = DATA["tiny vision"]
+TEXT: dict[str, Any] = DATA["tiny text"]
 CASES: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("run_configs.yaml").read_text("utf-8"))
 TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
 servers = multiprocessing.get_context("forkserver")

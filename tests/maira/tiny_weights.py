@@ -36,10 +36,7 @@ def make_config(processor: MairaProcessor, **text: Any) -> MairaConfig:
 
 
 def make_model(config: MairaConfig, seed: int) -> Any:
-    """Random weights, ten times as large as initial ones, so that every attended token affects the logits.
-
-    Drawn part by part: those that the expectations of the tests were written for.
-    """
+    """Random weights, ten times as large as initial ones, so that every attended token affects the logits."""
     model: Any = MairaForConditionalGeneration(config).eval()
     torch.manual_seed(seed)
     encoder, adapter = Encoder(**config.encoder_options()), Adapter(config)
