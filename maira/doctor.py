@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from maira.model.weight_index import indexed_files
 from maira.review.browser import browser_name, has_screen
 from radfact.cache_folders import hugging_face_cache
 from radfact.cli.doctor import CheckResult, check_all, check_commands, run_checks
@@ -98,10 +99,6 @@ class _Config(BaseModel):
     model_type: str
 
 
-class _Index(BaseModel):
-    weight_map: dict[str, str]
-
-
 def check_folder(folder: Path) -> tuple[str, CheckResult]:
     """Inspect configuration and file names of a folder, without reading tensors; return the model's type as well."""
     model_type = "unknown"
@@ -118,8 +115,7 @@ def _describe(folder: Path, model_type: str) -> str:
     names = kind.weights if kind else _SAFETENSORS + _PICKLES
     files = [file for name in names if (file := folder / name).is_file()][:1]
     if files and files[0].suffix == ".json":
-        index = validate_model(_Index, read_json(files[0]), file=files[0])
-        files = [folder / name for name in sorted({*index.weight_map.values()})]
+        files = indexed_files(files[0])
     if not files:
         raise InputError(f"no weights: expected {' or '.join(names)}")
     if absent := [file.name for file in files if not file.is_file()]:

@@ -16,6 +16,7 @@ from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import Adapter, MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor, load_tokenizer
 from maira.model.tokens import IMAGE, add_tokens
+from maira.model.weight_index import check_indexes
 from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import Output, lock_output
 
@@ -36,10 +37,7 @@ def assemble(
     rope_factor: float = ROPE_FACTOR,
     projector_n_layers: int = 4,
 ) -> MairaConfig:
-    """Write a model of published parts and a random adapter; the embedding of a new token is the mean of all others.
-
-    `encoder` is RAD-DINO as Hugging Face's folder or DINOv2's state dict; a `rope_factor` of 1 is no scaling.
-    """
+    """Write a model of published parts and a random adapter; the embedding of a new token is the mean of all others."""
     with lock_output(out, CHECKPOINT_FOLDER), checkpoint_folder(out) as made, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -82,6 +80,7 @@ def build_tokenizer(folder: Path) -> tuple[Any, int]:
 
 def _language_model(folder: Path, dtype: torch.dtype, rope_factor: float) -> Any:
     read_model_type(folder, "language model", "llama")
+    check_indexes(folder)
     config = LlamaConfig.from_pretrained(folder)
     rope = {"rope_type": "linear", "factor": rope_factor} if rope_factor != 1 else {"rope_type": "default"}
     config.rope_parameters = {"rope_theta": config.rope_parameters["rope_theta"], **rope}

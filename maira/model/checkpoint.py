@@ -1,7 +1,4 @@
-"""Parameter names of MAIRA-2 on disk, as tables, and the content of a checkpoint's files.
-
-Files have the names of the release, whose encoder is Hugging Face's `Dinov2Model`, or those of transformers 5.
-"""
+"""Names of MAIRA-2's parameters on disk (the release's or transformers 5's), and the content of checkpoints."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from torch import Tensor
 from transformers.core_model_loading import Concatenate, WeightConverter, WeightRenaming
 
 from maira.encoders.weights import ALIASES, FUSED_QKV, LEAVES, QKV, STEMS, hugging_face_names
+from maira.model.weight_index import check_indexes, indexed_files
 from radfact.errors import ErrorCode, InputError
 from radfact.fingerprint import weights_digest
 from radfact.io.hub import MODEL_FILES, resolve_model, snapshot_name
@@ -45,20 +43,9 @@ HEAD = "language_model.lm_head.weight"
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 _FINGERPRINT_FILES = (
-    "config.json",
-    "generation_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "*.jinja",
-    "chat_template.json",
-    "*.index.json",
-    "*.safetensors",
-    "*.bin",
+    *("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json"),
+    *("tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("merges.txt", "*.jinja", "chat_template.json", "*.index.json", "*.safetensors", "*.bin"),
 )
 """Files of a checkpoint that determine its output; the folder may hold drafts too."""
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
@@ -110,10 +97,7 @@ def weight_transforms() -> list[WeightRenaming | WeightConverter]:
 
 
 def check_finite(name: str, tensor: Tensor, file: Path | str) -> None:
-    """Check that a tensor has no NaN and no infinity; tensors without values (meta device) pass.
-
-    One pass without a copy, at about 10 GB/s on one core: 1.5 s for the 14 GB of a 7B model in half precision.
-    """
+    """Check that a tensor has no NaN and no infinity, at about 10 GB/s; tensors without values (meta device) pass."""
     if tensor.is_meta or not tensor.is_floating_point() or not tensor.numel():
         return
     low, high = tensor.aminmax()  # NaN if one of the values is
@@ -123,6 +107,11 @@ def check_finite(name: str, tensor: Tensor, file: Path | str) -> None:
             file=file,
             field=name,
         )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of a library, or its kind."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def check_files(folder: Path, kind: str, *names: str) -> None:
@@ -141,13 +130,8 @@ def check_json(folder: Path, *names: str) -> None:
 def read_headers(folder: Path) -> list[StoredTensor]:
     """Read the headers of a folder's safetensors files."""
     check_files(folder, "weights", WEIGHTS, INDEX)
-    files = [folder / WEIGHTS]
-    if not files[0].is_file():
-        listed = read_json(folder / INDEX)
-        names = listed.get("weight_map") if isinstance(listed, dict) else None
-        if not isinstance(names, dict):
-            raise InputError("missing field", code=ErrorCode.MISSING_FIELD, file=folder / INDEX, field="weight_map")
-        files = [folder / name for name in sorted(set(names.values()))]
+    check_indexes(folder)
+    files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else indexed_files(folder / INDEX)
     tensors: list[StoredTensor] = []
     for file in files:
         try:
@@ -182,10 +166,7 @@ def raise_mismatch(
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """Return a short hash of the files of a checkpoint that determine its output.
-
-    Weights are hashed by `weights_digest`, other files as a whole.
-    """
+    """Return a short hash of the files of a checkpoint that determine its output (weights: by `weights_digest`)."""
     check_files(checkpoint, "checkpoint", "config.json")
     files = sorted(path for name in _FINGERPRINT_FILES for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
@@ -203,10 +184,7 @@ def fingerprint(checkpoint: Path) -> str:
 def resolve_pretrained(
     name: Path | str, arguments: Mapping[str, Any], files: Sequence[str] = MODEL_FILES
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of a checkpoint for `from_pretrained`, and the arguments that are left for it.
-
-    transformers would load the files of a name on the Hub one by one, without the checks of a folder.
-    """
+    """Return the folder of a checkpoint and the other arguments: transformers would load files of the Hub unchecked."""
     rest = dict(arguments)
     options = {key: value for key in _HUB_ARGUMENTS if (value := rest.pop(key, None)) is not None}
     if rest.get("subfolder") or rest.get("variant"):

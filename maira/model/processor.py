@@ -16,7 +16,7 @@ from transformers import AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedT
 from transformers.processing_utils import ProcessorMixin
 
 from maira.data.images import CropMap
-from maira.model.checkpoint import check_files, check_json, resolve_pretrained
+from maira.model.checkpoint import check_files, check_json, first_line, resolve_pretrained
 from maira.model.config import MairaConfig
 from maira.model.image_processor import ImageInput, MairaImageProcessor
 from maira.model.parser import parse_report
@@ -39,11 +39,8 @@ _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 
 def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
-    """Load the tokenizer of a folder.
-
-    A `tokenizer.json` is used unchanged, since transformers 5 would rebuild a Llama tokenizer, whose spaces after added
-    tokens may differ from those in training. The tokenizer is built from `tokenizer.model` only without one.
-    """
+    """Load the tokenizer of a folder, from `tokenizer.json` if there is one."""
+    # It is used unchanged: transformers 5 would rebuild a Llama tokenizer, with other spaces after added tokens.
     path = Path(folder)
     if not path.is_dir():
         return AutoTokenizer.from_pretrained(folder, **kwargs)
@@ -56,7 +53,7 @@ def load_tokenizer(folder: str | Path, **kwargs: Any) -> Any:
     try:
         return kind.from_pretrained(folder, **kwargs)
     except Exception as error:  # tokenizers raises nothing narrower
-        message = f"the tokenizer cannot be read: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+        message = f"the tokenizer cannot be read: {first_line(error)}"
         raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
@@ -201,12 +198,7 @@ class MairaProcessor(ProcessorMixin):
         return [*ids, *self.encode_target(example.answer_start)[:-1]] if example.answer_start else ids
 
     def encode_prompt(self, prompt: str, images: int) -> list[int]:
-        """Return the token ids of a prompt, after `<s>`, with one placeholder per image token.
-
-        Args:
-            prompt: prompt with one placeholder per image.
-            images: number of images.
-        """
+        """Return the token ids of a prompt, after `<s>`, with one placeholder per image token."""
         # `<s>` is added here, since the settings of the tokenizer's folder may differ.
         ids: list[int] = [self.tokenizer.bos_token_id, *self.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
         placeholders = ids.count(self.image_token_id)
