@@ -52,8 +52,8 @@ def test_wrong_examples_are_detected() -> None:
     for line in ("radfact scor x.json", "radfact score --judg offline", "maira prepare phantom --out x --count many"):
         with pytest.raises(Exception, match=r"No such|Invalid|valid integer"):
             read(line)
-    with pytest.raises(AssertionError, match="checkpoint is missing"):
-        read("maira generate --manifest m.jsonl --out o.jsonl")
+    with pytest.raises(AssertionError, match="manifest is missing"):
+        read("maira generate --checkpoint c --out o.jsonl")
     text = "radfact score a.json \\\n    --judge offline  # free\nX=1 accelerate launch --n 2 -m maira stats m\nls"
     assert command_lines(text) == ["radfact score a.json --judge offline", "maira stats m"]
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from maira.cli.options import Checkpoint, ComparisonOptions, Manifest, OutFolder, read_studies
+from maira.cli.options import Checkpoint, ComparisonOptions, Manifest, OutFolder, read_inputs, read_studies
 from maira.cli.show import exit_with_failures, generation_progress, print_line, print_scores, print_unused_inputs
 from maira.generate.engine import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main, process_count
 from radfact.cli.command import with_options
 from radfact.cli.tables import show_table
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.hub import resolve_model
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import Output, replace_files
 from radfact.io.pairs import read_drafts
@@ -69,12 +68,12 @@ def write_baseline(
 @app.command("inputs")
 @with_options
 def evaluate_by_inputs(
-    checkpoint: Checkpoint,
     manifest: Manifest,
     out: OutFolder,
     generation: Annotated[GenerationOptions, only("task", "preset", "max_new_tokens", task="findings")],
     comparison: ComparisonOptions,
     engine: EngineOptions,
+    checkpoint: Checkpoint = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,8 +88,7 @@ def evaluate_by_inputs(
     from maira.generate.drafts import generate_drafts
 
     experiments = without_inputs(out, drop or ())
-    checkpoint = resolve_model(checkpoint, field="checkpoint")
-    studies, skipped = read_studies(manifest)
+    model, studies, skipped = read_inputs(checkpoint, engine, manifest)
     selected, description, scoring = _prepare(studies, generation, comparison, experiments)
     failed: list[tuple[str, str]] = []
     for experiment in experiments:
@@ -98,7 +96,7 @@ def evaluate_by_inputs(
         with generation_progress(title, items, "drafted") as callbacks:
             own = generation.model_copy(update={"drop": experiment.dropped})
             _, failures = generate_drafts(
-                selected, checkpoint, experiment.drafts, own, engine, failures=skipped, **callbacks
+                selected, model, experiment.drafts, own, engine, failures=skipped, **callbacks
             )
         failed += [(f"{experiment.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():
@@ -151,6 +149,8 @@ def ablate(
     if process_count() > 1:
         message = "ablate starts processes itself; run it without a launcher, and use --launch"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
+    if engine.engine == "server":
+        raise InputError("ablate trains its models", code=ErrorCode.CONFLICTING_OPTIONS, field="engine")
     launcher = shlex.split(launch or "")
     if launch is not None and not (launcher and shutil.which(launcher[0])):
         message = f"program not found: {''.join(launcher[:1])}"

@@ -8,21 +8,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from maira.cli.options import RESUMED_FILE, Checkpoint, Manifest, read_studies
+from maira.cli.options import RESUMED_FILE, Checkpoint, Manifest, read_inputs
 from maira.cli.show import exit_with_failures, generation_progress, print_box_scores, print_line, print_unused_inputs
 from maira.generate.engine import EngineOptions, GenerationOptions
 from radfact.cli.command import with_options
-from radfact.io.hub import resolve_model
 from radfact.options import only
 
 
 @with_options
 def generate(
-    checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl)."), RESUMED_FILE],
     generation: GenerationOptions,
     engine: EngineOptions,
+    checkpoint: Checkpoint = None,
 ) -> None:
     """Generate a draft report for every study. The same command resumes an interrupted run.
 
@@ -31,10 +30,9 @@ def generate(
     from maira.generate.drafts import generate_drafts
     from maira.model.task_examples import drop_inputs
 
-    checkpoint = resolve_model(checkpoint, field="checkpoint")
-    studies, skipped = read_studies(manifest)
+    folder, studies, skipped = read_inputs(checkpoint, engine, manifest)
     with generation_progress("drafting", "studies", "drafted") as callbacks:
-        drafted, failures = generate_drafts(studies, checkpoint, out, generation, engine, failures=skipped, **callbacks)
+        drafted, failures = generate_drafts(studies, folder, out, generation, engine, failures=skipped, **callbacks)
     console = Console()
     print_unused_inputs(console, [drop_inputs(study, generation.drop) for study in studies], len(studies))
     print_line(console, f"{drafted} of {len(studies) + len(skipped)} studies drafted: {out}")
@@ -43,11 +41,11 @@ def generate(
 
 @with_options
 def ground(
-    checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Output file of located phrases (.jsonl)."), RESUMED_FILE],
     generation: Annotated[GenerationOptions, only("preset", "max_new_tokens")],
     engine: EngineOptions,
+    checkpoint: Checkpoint = None,
     phrases: Annotated[
         Path | None,
         typer.Option(
@@ -60,8 +58,7 @@ def ground(
     from maira.grounding.evaluation import ground_phrases
     from maira.grounding.phrases import manifest_phrases, read_phrases
 
-    checkpoint = resolve_model(checkpoint, field="checkpoint")
-    studies, skipped = read_studies(manifest)
+    folder, studies, skipped = read_inputs(checkpoint, engine, manifest)
     if phrases is None:
         items = manifest_phrases(studies)
     else:
@@ -69,26 +66,25 @@ def ground(
         items = read_phrases(phrases, sample_ids)
         skipped = [failure for failure in skipped if failure.sample_id in {phrase.sample_id for phrase in items}]
     with generation_progress("locating", "phrases", "located") as callbacks:
-        run = ground_phrases(studies, items, checkpoint, out, generation, engine, failures=skipped, **callbacks)
+        run = ground_phrases(studies, items, folder, out, generation, engine, failures=skipped, **callbacks)
     print_box_scores("Phrase grounding", f"{run.answered} of {run.requested} phrases located: {out}", run)
 
 
 @with_options
 def boxes(
-    checkpoint: Checkpoint,
     manifest: Manifest,
     out: Annotated[Path, typer.Option(help="Output file of completed sentences (.jsonl)."), RESUMED_FILE],
     generation: Annotated[GenerationOptions, only("preset", "drop", "max_new_tokens")],
     engine: EngineOptions,
+    checkpoint: Checkpoint = None,
 ) -> None:
     """Complete the boxes of reference sentences (box completion), and compare them with the reference boxes."""
     from maira.grounding.evaluation import complete_boxes, has_reference_boxes
     from maira.model.task_examples import drop_inputs
 
-    checkpoint = resolve_model(checkpoint, field="checkpoint")
-    studies, skipped = read_studies(manifest)
+    folder, studies, skipped = read_inputs(checkpoint, engine, manifest)
     with generation_progress("completing", "sentences", "completed") as callbacks:
-        run = complete_boxes(studies, checkpoint, out, generation, engine, failures=skipped, **callbacks)
+        run = complete_boxes(studies, folder, out, generation, engine, failures=skipped, **callbacks)
     console = Console()
     grounded = [drop_inputs(study, generation.drop) for study in studies if has_reference_boxes(study)]
     print_unused_inputs(console, grounded, len(studies))

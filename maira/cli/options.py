@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from maira.generate.engine import EngineOptions
 from radfact.errors import ErrorCode, InputError
+from radfact.io.hub import resolve_model
 from radfact.io.outputs import Output
 from radfact.options import Option, Options
 
@@ -23,16 +25,13 @@ RESUMED_FILE = Output("file", resumes=True)
 CheckpointFolder = Annotated[Path, typer.Option(help="Output folder."), Output("new folder", is_private=False)]
 Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
 Checkpoint = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        help="Checkpoint with model and processor, such as the released MAIRA-2: a folder, or ORG/NAME[@REVISION] on "
-        "the Hugging Face Hub."
+        help="Checkpoint of MAIRA-2, or of another image-text-to-text model of transformers with a chat template: a "
+        "folder, or ORG/NAME[@REVISION] on the Hugging Face Hub. Required, except with --engine server."
     ),
 ]
-Overwrite = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Train in a folder that has files of another origin."),
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Train in a folder that has files of another origin.")]
 
 
 class ComparisonOptions(Options):
@@ -68,6 +67,17 @@ class ComparisonOptions(Options):
         tuple[str, ...],
         Option("Weights of metrics, as for 'radfact evaluate --weights'; repeatable.", metavar="[NAME=]FOLDER"),
     ] = ()
+
+
+def read_inputs(
+    checkpoint: Path | None, engine: EngineOptions, manifest: Path
+) -> tuple[Path | None, list[Study], list[Failure]]:
+    """Return the folder of a checkpoint (None for a server's model), and `read_studies`."""
+    if (checkpoint is None) is (engine.engine != "server"):
+        message = f"expected a folder or --engine server, found {'neither' if checkpoint is None else 'both'}"
+        code = ErrorCode.MISSING_OPTION if checkpoint is None else ErrorCode.CONFLICTING_OPTIONS
+        raise InputError(message, code=code, field="checkpoint")
+    return checkpoint and resolve_model(checkpoint, field="checkpoint"), *read_studies(manifest)
 
 
 def read_studies(manifest: Path, split: str | None = None) -> tuple[list[Study], list[Failure]]:

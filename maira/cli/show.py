@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from maira.runtime.processes import is_main, process_count
+from radfact.cli.tables import text_table
 from radfact.errors import ExitCode, escape_for_terminal
 from radfact.progress import ProgressDisplay
 
@@ -26,11 +26,7 @@ _WINDOW = 300.0
 
 @contextmanager
 def generation_progress(title: str, items: str, done: str) -> Iterator[dict[str, Callable[..., None]]]:
-    """Show the progress of generation; yields the callbacks of the functions that generate.
-
-    Of several processes, the main one shows its share. `items` is the plural of what is generated, `done` the
-    participle of the work, such as "drafted", for the number of items that changed since an earlier run.
-    """
+    """Show the progress of generation; yields callbacks. `done` is the participle of the work, such as "drafted"."""
     from transformers.utils.logging import disable_progress_bar
 
     def report_changed(count: int) -> None:
@@ -90,11 +86,8 @@ def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore |
 
 def print_table(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Print a table of text."""
-    table = Table(title=title, title_justify="left")
-    for heading in heads:
-        table.add_column(heading, justify="left" if heading == heads[0] else "right", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
+    table = text_table(heads, lines)
+    table.title, table.title_justify = title, "left"
     console.print(table)
 
 

@@ -22,7 +22,7 @@ _CLOSING = 7
 class OpenResponse:
     """A response of at most `limit` tokens, unconstrained without a form; `ids` are its tokens so far, and grow."""
 
-    grammar: Grammar
+    grammar: Grammar | None
     form: Form | None
     limit: int
     sampling: Sampling | None = None
@@ -30,7 +30,7 @@ class OpenResponse:
 
     def __post_init__(self) -> None:
         is_guided = self.form in ("report", "boxes")
-        self._state = ReportState(self.grammar, in_box=self.form == "boxes") if is_guided else None
+        self._state = ReportState(self.grammar, in_box=self.form == "boxes") if is_guided and self.grammar else None
         self._length = 0
         self._rng = None if self.sampling is None else np.random.default_rng(self.sampling.seed)
         self._uniforms: list[float] = []
@@ -51,36 +51,19 @@ class OpenResponse:
         return self._state
 
 
-class Constraints:
-    """Constrains the scores of open responses; each is independent of the others."""
+class TokenChoice:
+    """Samples, and suppresses image placeholders; each response is independent of the others."""
 
-    def __init__(self, grammar: Grammar, image_token: int) -> None:
-        self.grammar, self._image_token = grammar, image_token
-        self._forbidden = torch.empty(0)
-        self._sentence_ends = {
-            i for i, t in enumerate(grammar.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
-        }
+    def __init__(self, image_token: int | None) -> None:
+        self._suppressed = [] if image_token is None else [image_token]
 
     def __call__(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> tuple[Tensor, list[int]]:
-        """Set scores (rows, vocabulary) of tokens that may not follow the responses, by row, to -inf, in place.
-
-        All but the drawn token of a response with a sampling are -inf, and its score is its log-probability. Returns
-        whether the largest score of a row was NaN or infinite, and the rows where the limit forbids the token that
-        would be chosen without it.
-        """
-        scores[:, self._image_token] = -torch.inf
+        """Set scores (rows, vocabulary) of tokens that may not follow to -inf, in place; return broken and cut rows."""
+        scores[:, self._suppressed] = -torch.inf
         # Single values of -inf are legal: they mark tokens that may not come next.
         broken = ~scores.amax(-1).isfinite()
-        guided = {row: state for row, response in responses.items() if (state := response.state()) is not None}
-        left = {row: max(responses[row].limit - len(responses[row].ids), 1) for row in guided}
-        cut = self._apply_grammar(scores, guided, left) if guided else []
+        cut = self._constrain(scores, responses)
         sampled = {row: response for row, response in responses.items() if response.sampling is not None}
-        for row, response in responses.items():
-            if response.form == "narrative" and row not in sampled and self._loops(response.ids, scores[row]):
-                ends = [*self.grammar.ends]
-                kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
-                scores[row] = -torch.inf
-                scores[row, ends] = kept
         if sampled:
             rows = [*sampled]
             temperatures = [response.sampling.temperature for response in sampled.values() if response.sampling]
@@ -89,6 +72,36 @@ class Constraints:
             scores[rows] = -torch.inf
             scores[rows, drawn] = log_probs.to(scores.dtype)
         return broken, cut
+
+    def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> list[int]:
+        """Set scores of forbidden tokens to -inf, and return the rows where the limit decides."""
+        del scores, responses
+        return []
+
+
+class Constraints(TokenChoice):
+    """Also constrains the scores of open responses by the grammar and the repetition guard."""
+
+    def __init__(self, grammar: Grammar, image_token: int) -> None:
+        super().__init__(image_token)
+        self.grammar = grammar
+        self._forbidden = torch.empty(0)
+        self._sentence_ends = {
+            i for i, t in enumerate(grammar.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
+        }
+
+    def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> list[int]:
+        guided = {row: state for row, response in responses.items() if (state := response.state()) is not None}
+        left = {row: max(responses[row].limit - len(responses[row].ids), 1) for row in guided}
+        cut = self._apply_grammar(scores, guided, left) if guided else []
+        for row, response in responses.items():
+            is_guarded = response.form == "narrative" and response.sampling is None
+            if is_guarded and self._loops(response.ids, scores[row]):
+                ends = [*self.grammar.ends]
+                kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
+                scores[row] = -torch.inf
+                scores[row, ends] = kept
+        return cut
 
     def _apply_grammar(self, scores: Tensor, states: Mapping[int, ReportState], left: Mapping[int, int]) -> list[int]:
         if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
@@ -130,7 +143,7 @@ class Constraints:
 class BatchConstraints(LogitsProcessor):
     """`Constraints` for one call of transformers' `generate` without beams, whose rows are the responses."""
 
-    def __init__(self, constraints: Constraints, responses: Sequence[OpenResponse]) -> None:
+    def __init__(self, constraints: TokenChoice, responses: Sequence[OpenResponse]) -> None:
         self._constraints, self._responses = constraints, dict(enumerate(responses))
         self._prompt_length: int | None = None
         self.is_broken: Tensor | bool = False
@@ -150,10 +163,7 @@ class BatchConstraints(LogitsProcessor):
 
 
 def forbidden_table(grammar: Grammar, size: int) -> Tensor:
-    """Return (rows of `Allow`, size), whether a token may not come next, for a head of `size` rows.
-
-    A head may have more rows than the vocabulary has tokens.
-    """
+    """Return (rows of `Allow`, size), whether a token may not come next, for a head with at least a row per token."""
     allowed = np.zeros((len(grammar.allowed), size), bool)
     allowed[:, : grammar.allowed.shape[1]] = grammar.allowed
     allowed[Allow.ANYTHING] = True
@@ -161,10 +171,7 @@ def forbidden_table(grammar: Grammar, size: int) -> Tensor:
 
 
 def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Sample one token per row of scores (rows, vocabulary) by inverting the cumulative distribution.
-
-    Each row has a temperature and a random number in [0, 1). Returns token ids and their log-probabilities.
-    """
+    """Sample one token per row of scores (rows, vocabulary) by its temperature and random number in [0, 1)."""
     divisors, numbers = torch.tensor([temperatures, uniforms], dtype=torch.float64, device=scores.device)[..., None]
     # In double precision, so that the sums of a large vocabulary keep its rare tokens.
     log_probs = (scores.double() / divisors).log_softmax(-1)

@@ -1,9 +1,4 @@
-"""Responses of a test set on disk, and drafts: a report for every study.
-
-Rows are appended while a run is in progress, and written in the order of the requests at its end. Where a launcher
-started several processes (`maira.runtime.processes`), each generates its share and writes its own partial file; the
-main process merges them.
-"""
+"""Responses of a test set on disk, and drafts: a report for every study. Of several processes, each writes a file."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from maira.data.images import CropMap, image_size
+from maira.data.images import CropMap
 from maira.data.manifest import Failure, read_failures, replace_failures
 from maira.data.study import Study
 from maira.generate.engine import (
@@ -32,6 +27,7 @@ from maira.generate.engine import (
     start_engine,
 )
 from maira.model.checkpoint import fingerprint
+from maira.model.other_models import is_other_model
 from maira.model.parser import Irregularity, ParsedReport, cut_repetitions, parse_report
 from maira.model.prompts import NEW_TOKENS
 from maira.model.task_examples import Example, drop_inputs, make_example
@@ -47,11 +43,7 @@ T = TypeVar("T", bound=Any)
 
 @dataclass(frozen=True)
 class GenerationItem:
-    """A request of a run, and the row that its response and the model's name become.
-
-    The sample has several rows if they have an `index`. `reference` is boxes on the original image that the row
-    compares the response with.
-    """
+    """A request, and the row that its response and the model's name become; `reference` is boxes to compare with."""
 
     request: GenerationRequest
     row: Callable[[Response, str], Row]
@@ -69,10 +61,7 @@ class GenerationItem:
         return _key(self.sample_id, self.index)
 
     def content_hash(self, image_hashes: Mapping[Path, str]) -> str:
-        """Return a hash of prompt, images and reference: with the run's settings they determine the row.
-
-        Paths and times are not included, so that a data set may be moved.
-        """
+        """Return a hash of prompt, images and reference, without paths and times: a data set may be moved."""
         example = self.request.example
         boxes = None if self.reference is None else [box.model_dump() for box in self.reference]
         content = [example.messages, example.answer_start, [image_hashes[image] for image in example.images], boxes]
@@ -80,16 +69,11 @@ class GenerationItem:
 
 
 class ResponseFile:
-    """The files of one run.
+    """The files of one run; with several processes, every process creates this object at the same time.
 
-    `OUT.partial` holds rows as they arrive (`OUT.partial.1` and so on those of further processes), `OUT` all rows in
-    order when the run is done. `OUT.run.json` holds the settings and, by key, the hash of each request
-    (`GenerationItem.content_hash`): only the same run is resumed, with any number of processes, and a response is kept
-    only for the request that it answers. `failures.jsonl` next to them lists failed requests, with the name of OUT as
-    `source`; its other rows are kept. With several processes, every process creates this object at the same time.
-
-    `rows` has the finished rows by key; `changed` is the number of responses on disk whose request has changed, which
-    are generated again.
+    `OUT.partial` (`OUT.partial.1` and so on of further processes) holds rows as they arrive, `OUT` all rows in order
+    when the run is done, `OUT.run.json` the settings and, by key, the hash of each request, and `failures.jsonl` failed
+    requests. `changed` is the number of responses on disk whose request has changed, which are generated again.
     """
 
     def __init__(
@@ -103,10 +87,7 @@ class ResponseFile:
         self.rows, self.changed = self.group.gather(prepared)[0]
 
     def _prepare(self, settings: Mapping[str, Any]) -> tuple[dict[str, Row], int]:
-        """Check that the files on disk belong to this run; keep and return their rows except those of changed requests.
-
-        Rows of samples that are unreadable now are kept, after the others.
-        """
+        """Check that the files on disk belong to this run; keep and return their rows except of changed requests."""
         if self.out == self.failures_file:
             raise self._conflict("is the list of failures")
         read_failures(self.failures_file)  # an unreadable list must not be found at the end of the run only
@@ -192,7 +173,7 @@ def _key(sample_id: str, index: int | None) -> str:
 def generate_rows(
     samples: Iterable[T],
     make: Callable[[T], Iterable[GenerationItem]],
-    checkpoint: Path,
+    checkpoint: Path | None,
     out: Path,
     engine_options: EngineOptions,
     settings: Mapping[str, Any],
@@ -200,13 +181,7 @@ def generate_rows(
     on_changed: Callable[[int], None] = lambda _: None,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[list[GenerationItem], list[Row], list[Failure]]:
-    """Generate the missing responses to studies or phrases, write each as it arrives, and finish the file.
-
-    The settings are what changes all responses, in addition to the checkpoint and `free`. The engine is not started if
-    no response is missing. Returns the items, the rows in their order, and the failures without duplicates in that
-    order, of which samples that cannot be read or lack an image have the stage "read"; if there are no rows, the
-    failures are listed on disk and a RunError is raised.
-    """
+    """Generate missing responses, write each as it arrives, and finish the file; return items, rows and failures."""
     items: list[GenerationItem] = []
     failures = list(failures)
     for sample in samples:
@@ -219,7 +194,7 @@ def generate_rows(
             failures.append(Failure(sample_id=sample.sample_id, stage="read", reason=str(error)))
         else:
             items += made
-    settings = {"checkpoint": fingerprint(checkpoint), "free": engine_options.free, **settings}
+    settings = {**_model_settings(checkpoint, engine_options), "free": engine_options.free, **settings}
     file = ResponseFile(out, settings, items, failures)
     if file.changed:
         on_changed(file.changed)
@@ -261,38 +236,42 @@ def generate_rows(
     return items, rows, failures
 
 
-def _row(item: GenerationItem, response: Response, model: str) -> Row | FailedRequest:
-    """Return the row of a response; a failure if it has no sentence.
+def _model_settings(checkpoint: Path | None, options: EngineOptions) -> dict[str, Any]:
+    """Return what identifies the model in the settings of a run."""
+    if checkpoint is not None:
+        return {"checkpoint": fingerprint(checkpoint)}
+    arguments = {name: value for name, value in options.engine_args.items() if name != "timeout"}
+    return {"model": options.model, "base_url": options.base_url, "engine_args": arguments}
 
-    No report or phrase is trained with an empty answer: a normal study has sentences that say so, and a phrase without
-    a box is repeated without one. A box completion may have no box.
-    """
+
+def _row(item: GenerationItem, response: Response, model: str) -> Row | FailedRequest:
+    """Return the row of a response; a failure if it has no sentence, which no model is trained to write."""
     row = item.row(response, model)
     if row.get("report", True):
         return row
     limit = "; it ended at the limit of new tokens" if response.cut_off else ""
-    return FailedRequest(f"expected findings, found an empty response {brief(response.text)}{limit}")
+    return FailedRequest(f"expected findings, found an empty response {brief(row['raw'])}{limit}")
 
 
-def parse_response(response: Response, *, cut_loops: bool) -> ParsedReport:
+def parse_response(response: Response, example: Example, *, cut_loops: bool) -> ParsedReport:
     """Parse a response, by default without the third and further copies of a sentence."""
-    parsed = parse_report(response.text, cut_off=response.cut_off)
+    expects_objects = example.whole_images and example.task != "findings"
+    parsed = parse_report(response.text, cut_off=response.cut_off, expects_objects=expects_objects)
     return cut_repetitions(parsed) if cut_loops else parsed
 
 
 def response_columns(response: Response, irregularities: Iterable[Irregularity], model: str) -> Row:
     """Return the columns that rows of all tasks share."""
     return {
-        "raw": response.text,
+        "raw": response.raw or response.text,
         "irregularities": [irregularity.model_dump() for irregularity in irregularities],
         "model": model,
         "seconds": round(response.seconds, 4),
     }
 
 
-def to_original_coordinates(sentences: Iterable[Sentence], frontal: Path) -> list[dict[str, Any]]:
+def to_original_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> list[dict[str, Any]]:
     """Return sentences as records, with boxes converted from the model's crop to the original frontal image."""
-    crop = CropMap(*image_size(frontal))
     return [
         Sentence(text=s.text, boxes=tuple(map(crop.to_original, s.boxes)) if s.boxes else None).model_dump(
             include={"text", "boxes"}
@@ -303,18 +282,18 @@ def to_original_coordinates(sentences: Iterable[Sentence], frontal: Path) -> lis
 
 def make_draft(example: Example, response: Response, model: str, *, cut_loops: bool = True) -> Row:
     """Make the record of a draft, by default without the third and further copies of a sentence."""
-    parsed = parse_response(response, cut_loops=cut_loops)
+    parsed = parse_response(response, example, cut_loops=cut_loops)
     is_narrative = example.task == "findings"
     return {
         "sample_id": example.sample_id,
-        "report": parsed.text if is_narrative else to_original_coordinates(parsed.sentences, example.images[0]),
+        "report": parsed.text if is_narrative else to_original_coordinates(parsed.sentences, example.crop),
         **response_columns(response, parsed.irregularities, model),
     }
 
 
 def generate_drafts(
     studies: Sequence[Study],
-    checkpoint: Path,
+    checkpoint: Path | None,
     out: Path,
     options: GenerationOptions | None = None,
     engine: EngineOptions | None = None,
@@ -322,20 +301,17 @@ def generate_drafts(
     failures: Sequence[Failure] = (),
     **callbacks: Callable[..., None],
 ) -> tuple[int, list[Failure]]:
-    """Draft a report for every study; a run with the same settings resumes where it stopped.
-
-    The drafts are written to `out` in the order of the studies. `failures` of samples that are known to fail are listed
-    with the others. `on_changed` is called with the number of drafted studies that have changed and are drafted again,
-    if any, and `on_progress` with the numbers of finished and of all studies. Returns the number of drafts, and the
-    failures.
-    """
+    """Draft a report for every study, also by a server's model (without checkpoint); the same settings resume."""
     options, engine = options or GenerationOptions(), engine or EngineOptions()
     limit = options.max_new_tokens or NEW_TOKENS[options.task]
-    temperature, seed = options.temperature, options.seed or 0
+    temperature, seed, is_other = options.temperature, options.seed or 0, is_other_model(checkpoint)
+    if checkpoint is None and options.seed is not None:
+        message = "not available with --engine server; a server may have --engine-arg seed=N"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="seed")
 
     def make(study: Study) -> list[GenerationItem]:
         shown = without_references(drop_inputs(study, options.drop))
-        example = make_example(shown, options.task, preset=options.preset)
+        example = make_example(shown, options.task, preset=options.preset, whole_images=is_other)
         request = report_request(example, limit)
         if temperature is not None:
             # A study's draft does not depend on the other studies.

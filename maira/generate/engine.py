@@ -14,18 +14,20 @@ from maira.data.image_check import ImageCheckOption
 from maira.model.prompts import NEW_TOKENS, Preset
 from maira.model.task_examples import Example, Input, parse_inputs
 from maira.runtime.processes import process_count
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, brief
 from radfact.options import Option, Options
 
-EngineKind = Literal["transformers", "vllm", "ray"]
+EngineKind = Literal["transformers", "vllm", "ray", "server"]
 Form = Literal["narrative", "report", "boxes"]
 """Constraint on a response: "narrative" ends loops; "report" follows the grammar of a grounded report; "boxes" follows
 that grammar from within a sentence's first box to the end of its object."""
 
-_ENGINES: dict[EngineKind, str] = {
+_ENGINES = {
+    "other": "maira.generate.auto_engine:AutoEngine",
     "transformers": "maira.generate.transformers_engine:TransformersEngine",
     "vllm": "maira.generate.vllm_engine:VLLMEngine",
     "ray": "maira.generate.ray_engine:RayEngine",
+    "server": "maira.generate.server_engine:ServerEngine",
 }
 NON_FINITE = "the model computed NaN or infinite logits; its weights or this image overflow"
 """Reason of a request whose next token cannot be chosen."""
@@ -84,8 +86,21 @@ class EngineOptions(Options):
 
     engine: Annotated[
         EngineKind,
-        Option("Inference engine: transformers (on several GPUs with accelerate launch), vLLM, or a Ray cluster."),
+        Option(
+            "Inference engine: transformers (on several GPUs with accelerate launch), vLLM, a Ray cluster, or a server "
+            "with another vision-language model."
+        ),
     ] = "transformers"
+    model: Annotated[
+        str | None,
+        Option("Model on the server of --base-url, or PROVIDER:MODEL as for judges (--engine server).", metavar="NAME"),
+    ] = None
+    base_url: Annotated[
+        str | None, Option("Address of an OpenAI-compatible server (--engine server).", metavar="URL")
+    ] = None
+    concurrency: Annotated[
+        PositiveInt | None, Option("Number of parallel calls (--engine server). Default: 8.", metavar="N")
+    ] = None
     batch_size: Annotated[
         PositiveInt | None,
         Option("Maximum number of prompts per batch. Default: as many as fit into memory.", flag="--batch"),
@@ -108,7 +123,8 @@ class EngineOptions(Options):
         Mapping[str, Any],
         BeforeValidator(_parse_engine_args),
         Option(
-            "Argument passed to vLLM, such as tensor_parallel_size=2; repeatable.",
+            "Argument passed to vLLM, such as tensor_parallel_size=2, or to the model of a server, such as "
+            "reasoning_effort=low; repeatable.",
             flag="--engine-arg",
             metavar="NAME=VALUE",
         ),
@@ -125,12 +141,21 @@ class EngineOptions(Options):
     @model_validator(mode="after")
     def _fit_engine(self) -> Self:
         is_ray, is_vllm = self.engine == "ray", "vllm" in (self.engine, self.worker_engine)
+        is_server = self.engine == "server"
+        if is_server and self.model is None:
+            message = "expected the name of the server's model, found none"
+            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="model")
         for name, is_set, has_use, engines in (
+            ("model", self.model is not None, is_server, "--engine server; --checkpoint names a model on disk"),
+            ("base_url", self.base_url is not None, is_server, "--engine server"),
+            ("concurrency", self.concurrency is not None, is_server, "--engine server"),
+            ("batch_size", self.batch_size is not None, not is_server, "the other engines; use --concurrency"),
+            ("device", self.device is not None, not is_server, "engines that run a checkpoint"),
             ("workers", self.workers is not None, is_ray, "--engine ray"),
             ("worker_engine", self.worker_engine != "transformers", is_ray, "--engine ray"),
             ("language_model", self.language_model is not None, is_vllm, "--engine vllm or --worker-engine vllm"),
-            ("engine_args", bool(self.engine_args), is_vllm, "--engine vllm or --worker-engine vllm"),
-            ("cache", self.cache != "auto", not is_vllm, "--engine transformers"),
+            ("engine_args", bool(self.engine_args), is_vllm or is_server, "--engine vllm or server, or vllm workers"),
+            ("cache", self.cache != "auto", not is_vllm and not is_server, "--engine transformers"),
         ):
             if is_set and not has_use:
                 raise InputError(f"only available with {engines}", code=ErrorCode.CONFLICTING_OPTIONS, field=name)
@@ -168,6 +193,8 @@ class Response:
     """Tokens of the response, with the one that ends it."""
     log_probs: tuple[float, ...] = ()
     """Of each sampled token, NaN if unknown; empty for greedy decoding and for the transformers engine."""
+    raw: str = ""
+    """All that the model wrote, if the text is a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +205,10 @@ class FailedRequest:
 
 
 class Engine(Protocol):
-    """A loaded checkpoint; created as `Engine(checkpoint, options)`.
+    """A loaded checkpoint, or a server's model; created as `Engine(checkpoint, options)`.
 
     Attributes:
-        name: name of the checkpoint and its fingerprint.
+        name: name of the checkpoint and its fingerprint, or of the server's model.
     """
 
     name: str
@@ -197,13 +224,19 @@ class Engine(Protocol):
         """Release what the engine holds."""
 
 
-def start_engine(checkpoint: Path, options: EngineOptions) -> Engine:
+def start_engine(checkpoint: Path | None, options: EngineOptions) -> Engine:
     """Start the engine that the options name."""
     kind = options.engine
     if kind != "transformers" and process_count() > 1:
         message = f"'{kind}' drives all GPUs from one process; start it without a launcher (accelerate, torchrun)"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="engine")
-    module, name = _ENGINES[kind].split(":")
+    from maira.model.other_models import is_other_model
+
+    is_other = is_other_model(checkpoint)
+    if is_other and "vllm" in (kind, options.worker_engine):
+        message = "vLLM runs checkpoints of MAIRA-2 here; start 'vllm serve' with this one, and use --engine server"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="engine")
+    module, name = _ENGINES["other" if is_other and kind == "transformers" else kind].split(":")
     engine: Engine = getattr(import_module(module), name)(checkpoint, options)
     return engine
 
@@ -217,6 +250,18 @@ def report_request(example: Example, max_new_tokens: int | None = None) -> Gener
 def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
     """Return a sort key by form, limit and approximate prompt length, which needs no tokenizer."""
     return request.form, request.max_new_tokens, len(request.example.images), len(request.example.text)
+
+
+def read_chat(response: Response | FailedRequest, example: Example) -> Response | FailedRequest:
+    """Return a chat model's response with the report as its text; a failure if it refuses."""
+    from maira.model.other_models import find_report
+
+    if isinstance(response, FailedRequest):
+        return response
+    try:
+        return replace(response, text=find_report(response.text, example), raw=response.text)
+    except ValueError as error:
+        return FailedRequest(f"no report in the response {brief(response.text)}: {error}")
 
 
 def fit_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest | FailedRequest:

@@ -10,11 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from maira.data.image_check import ImageCheck, check_pixels
-from maira.data.images import load_gray
+from maira.data.images import Gray, load_gray
 from radfact.errors import InputError
 
 ENCODER_BATCH = 16
@@ -27,11 +29,7 @@ _CACHE_BYTES = 4 << 30
 
 
 class ImageFeatures(AbstractContextManager["ImageFeatures"]):
-    """Patch tokens of the images of requests that are processed in a known order.
-
-    `encode` is the encoder, (images, 3, height, width) on the CPU -> (images, patches, width). Of more encoded images
-    than `cache_bytes`, those whose last use is the latest are dropped first, and encoded again.
-    """
+    """Encoded images of requests in a known order; of too many, those whose last use is the latest are dropped."""
 
     def __init__(
         self,
@@ -53,10 +51,7 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
         self._readers.shutdown(cancel_futures=True)
 
     def encode(self, start: int, stop: int) -> dict[Path, Tensor | InputError]:
-        """Return patch tokens of the images of requests `start` to `stop`, and drop images of earlier requests only.
-
-        They are (patches, width) on the CPU by image; an error for an image that cannot be read.
-        """
+        """Return patch tokens (patches, width), or an error, by image of requests `start` to `stop`."""
         self._cache = {path: tokens for path, tokens in self._cache.items() if self._last_use[path] >= start}
         ahead = islice(self._images, start, stop + _READ_AHEAD * (stop - start))
         for path in dict.fromkeys(path for paths in ahead for path in paths):
@@ -87,8 +82,20 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
         return results
 
     def _read(self, path: Path) -> Tensor:
-        gray = load_gray(path)
-        if self._image_check == "refuse":
-            check_pixels(gray, path)
-        pixels: Tensor = self._prepare([gray])["pixel_values"]
+        pixels: Tensor = self._prepare([read_gray(path, self._image_check)])["pixel_values"]
         return pixels
+
+
+def read_gray(path: Path, image_check: ImageCheck) -> Gray:
+    """Read a radiograph, and check it unless the check is off."""
+    gray = load_gray(path)
+    if image_check == "refuse":
+        check_pixels(gray, path)
+    return gray
+
+
+def read_image(path: Path, image_check: ImageCheck) -> Image.Image:
+    """Read a whole radiograph in 8 bits, from its darkest to its brightest pixel."""
+    gray = read_gray(path, image_check)
+    low, high = float(gray.min()), float(gray.max())
+    return Image.fromarray(np.round((gray - low) * (255 / ((high - low) or 1))).astype(np.uint8))

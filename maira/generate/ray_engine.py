@@ -18,11 +18,7 @@ _LARGEST_CHUNK = 512
 
 
 class RayEngine:
-    """An engine that runs on the Ray cluster of RAY_ADDRESS, or on a cluster of this machine.
-
-    Each worker starts `options.worker_engine` with its first chunk. All machines must see checkpoint and images. On a
-    cluster with GPUs a worker takes one, or as many as vLLM's arguments ask for.
-    """
+    """An engine on the Ray cluster of RAY_ADDRESS, or of this machine; all machines must see checkpoint and images."""
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         if ":" in (options.device or ""):

@@ -7,8 +7,9 @@ import gc
 import os
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +40,24 @@ _PREFILL_TOKENS = 16_384
 """Tokens of a batch, over all rows, that pass the language model together while prompts are read."""
 _MEMORY_SHARE = 0.9
 """Share of the free memory to plan with; allocators and kernels take the rest."""
-_BATCH_SIZE = 8
-"""Batch size without an accelerator."""
+BATCH_SIZE = 8
+"""Batch size without an accelerator, or of a model whose memory is not known."""
 _CACHE_SLACK = 1.25
 """Longest static cache that is reused, relative to the length needed; a new one takes a compilation."""
 _COMPILED_FROM = 1000
-"""Requests from which the decoding step is compiled by default.
-
-Assumed, not measured: compiling takes about a minute, and saves about 10 ms per token of a batch. A batch of 32
-responses of 200 tokens then saves 2 s, so that about 30 batches make up for it.
-"""
+"""Requests from which the decoding step is compiled: a minute, assumed, which saves 2 s per batch of 32 responses."""
+Responses = dict[int, Response | FailedRequest]
+"""By the index of their request."""
 _OUT_OF_MEMORY = "does not fit in memory, even alone (out of memory)"
 
 
 @dataclass(frozen=True)
-class _Prompt:
-    """A request that fits the context window, its index and the tokens of its prompt."""
+class Prompt:
+    """A request, its index and the tokens of its prompt."""
 
     index: int
     request: GenerationRequest
-    ids: array[int]
+    ids: array[int] = field(default_factory=lambda: array("i"))
 
     @property
     def kind(self) -> tuple[Form, int, bool]:
@@ -66,13 +65,55 @@ class _Prompt:
         return self.request.form, self.request.max_new_tokens, self.request.sampling is not None
 
 
-class TransformersEngine:
-    """An engine that runs transformers' own `generate` on batches of requests of similar length.
+class BatchEngine:
+    """Runs batches of prompts; one that does not fit in memory is halved, and so are later ones."""
 
-    Prompts are prefilled in chunks of a bounded number of tokens, so that a large batch needs little memory in addition
-    to its cache; `generate` continues from that cache. A batch that does not fit in memory is halved, and so are later
-    ones.
-    """
+    name: str
+    options: EngineOptions
+    device: torch.device
+    _batch_share = 1.0  # of the planned batch size; smaller after a batch did not fit
+    _static_cache: StaticCache | None = None
+
+    def close(self) -> None:
+        """Do nothing: Python frees the model."""
+
+    def _batch_size(self, length: int) -> int:
+        """Return the batch size for sequences of `length` tokens, prompt and response."""
+        del length
+        return self.options.batch_size or BATCH_SIZE
+
+    def _run(self, prompts: Sequence[Prompt], answer: Callable[[Sequence[Prompt], int], Responses]) -> Iterator[Any]:
+        """Yield the index and the response of every prompt; `answer` takes a batch and its first prompt's place."""
+        start = 0
+        while start < len(prompts):
+            first = prompts[start]
+            planned = self._batch_size(len(first.ids) + first.request.max_new_tokens)
+            batch = prompts[start : start + max(1, int(planned * self._batch_share))]
+            batch = [prompt for prompt in batch if prompt.kind == first.kind]
+            begin = time.perf_counter()
+            try:
+                responses: Responses | None = answer(batch, start)
+            except torch.OutOfMemoryError:
+                responses = None
+            if responses is None:
+                self._static_cache = None
+                gc.collect()
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                if len(batch) > 1:
+                    self._batch_share = (len(batch) // 2) / planned
+                    continue
+                # A request that does not fit even alone says nothing about the others.
+                responses, self._batch_share = {first.index: FailedRequest(_OUT_OF_MEMORY)}, 1.0
+            answered = sum(isinstance(response, Response) for response in responses.values())
+            seconds = (time.perf_counter() - begin) / max(1, answered)
+            for index, response in responses.items():
+                yield index, replace(response, seconds=seconds) if isinstance(response, Response) else response
+            start += len(batch)
+
+
+class TransformersEngine(BatchEngine):
+    """An engine that prefills prompts in chunks, which needs little memory, and continues from that cache."""
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         device = select_device(options.device)
@@ -97,31 +138,25 @@ class TransformersEngine:
         self._constraints = Constraints(self.grammar, model.config.image_token_index)
         self.language_model: Any = _language_model(self.model)
         self._window = context_window(self.model.config.text_config)
-        self._batch_share = 1.0  # of the planned batch size; smaller after a batch did not fit
         # A static cache is allocated once, instead of copied for every token. Computed for 7B parameters and 32
         # sequences of 3,300 tokens on an H100: a step reads 13.5 GB of weights and 55 GB of keys and values (21 ms at
         # 3.35 TB/s); a dynamic cache also reads and writes the latter once more (54 ms). On a CPU both took the same
         # time (33 drafts of the shipped checkpoint, 16.3 to 17.1 s).
         self._is_static = options.cache == "static" or (options.cache == "auto" and self.device.type == "cuda")
-        self._static_cache: StaticCache | None = None
         self._static_shape = (0, 0)
         self._is_compiled = True
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Yield the index and the response of every request, the longest prompts first.
-
-        A request fails if its image cannot be read, if its prompt fills the context window, or if its logits are not
-        finite.
-        """
-        prompts: list[_Prompt] = []
+        """Yield the index and the response of every request, the longest prompts first."""
+        prompts: list[Prompt] = []
         for index, request in enumerate(requests):
             ids: list[int] = self.processor.encode_example(request.example)
             fitting = fit_window(request, len(ids), self._window)
             if isinstance(fitting, FailedRequest):
                 yield index, fitting
             else:
-                prompts.append(_Prompt(index, fitting, array("i", ids)))
+                prompts.append(Prompt(index, fitting, array("i", ids)))
         self._is_compiled = self.options.cache == "static" or len(prompts) >= _COMPILED_FROM
         prompts.sort(key=lambda prompt: (prompt.kind, len(prompt.ids)), reverse=True)
         images = [prompt.request.example.images for prompt in prompts]
@@ -131,64 +166,30 @@ class TransformersEngine:
             images,
             image_check=self.options.image_check,
         ) as features:
-            start = 0
-            while start < len(prompts):
-                first = prompts[start]
-                planned = self._batch_size(len(first.ids) + first.request.max_new_tokens)
-                batch = prompts[start : start + max(1, int(planned * self._batch_share))]
-                batch = [prompt for prompt in batch if prompt.kind == first.kind]
-                responses = self._try_batch(batch, features, start)
-                if responses is None:
-                    self._static_cache = None
-                    gc.collect()
-                    if self.device.type == "cuda":
-                        torch.cuda.empty_cache()
-                    if len(batch) > 1:
-                        self._batch_share = (len(batch) // 2) / planned
-                        continue
-                    # A request that does not fit even alone says nothing about the others.
-                    responses, self._batch_share = {first.index: FailedRequest(_OUT_OF_MEMORY)}, 1.0
-                yield from responses.items()
-                start += len(batch)
-
-    def close(self) -> None:
-        """Do nothing: Python frees the model."""
+            yield from self._run(prompts, partial(self._answer, features))
 
     def _batch_size(self, length: int) -> int:
-        """Return the batch size for sequences of `length` tokens, prompt and response."""
-        if self.options.batch_size is not None:
-            return self.options.batch_size
-        if self.device.type != "cuda":
-            return _BATCH_SIZE
+        if self.options.batch_size is not None or self.device.type != "cuda":
+            return super()._batch_size(length)
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         free = torch.cuda.mem_get_info(self.device)[0] + unused
         if self._static_cache is not None:
             free += sum(layer.keys.nbytes + layer.values.nbytes for layer in self._static_cache.layers)
         return largest_batch_size(free, length, self.model.config.text_config, self.model.dtype.itemsize)
 
-    def _try_batch(
-        self, prompts: Sequence[_Prompt], features: ImageFeatures, start: int
-    ) -> dict[int, Response | FailedRequest] | None:
-        """Return the responses to a batch by index, or None if there is not enough memory."""
-        begin = time.perf_counter()
-        responses: dict[int, Response | FailedRequest] = {}
-        try:
-            images = features.encode(start, start + len(prompts))
-            for prompt in prompts:
-                errors = (images[image] for image in prompt.request.example.images)
-                if error := next((error for error in errors if isinstance(error, InputError)), None):
-                    responses[prompt.index] = FailedRequest(str(error))
-            readable = [prompt for prompt in prompts if prompt.index not in responses]
-            generated = self._generate(readable, images) if readable else []
-        except torch.OutOfMemoryError:
-            return None
-        seconds = (time.perf_counter() - begin) / max(1, len(readable))
-        for prompt, one in zip(readable, generated, strict=True):
-            responses[prompt.index] = replace(one, seconds=seconds) if isinstance(one, Response) else one
-        return responses
+    def _answer(self, features: ImageFeatures, prompts: Sequence[Prompt], start: int) -> Responses:
+        images = features.encode(start, start + len(prompts))
+        responses: Responses = {}
+        for prompt in prompts:
+            errors = (images[image] for image in prompt.request.example.images)
+            if error := next((error for error in errors if isinstance(error, InputError)), None):
+                responses[prompt.index] = FailedRequest(str(error))
+        readable = [prompt for prompt in prompts if prompt.index not in responses]
+        generated = self._generate(readable, images) if readable else []
+        return responses | {prompt.index: one for prompt, one in zip(readable, generated, strict=True)}
 
     def _generate(
-        self, prompts: Sequence[_Prompt], images: Mapping[Path, Tensor | InputError]
+        self, prompts: Sequence[Prompt], images: Mapping[Path, Tensor | InputError]
     ) -> list[Response | FailedRequest]:
         """Return the responses to readable requests of one kind, without their time."""
         requests = [prompt.request for prompt in prompts]
@@ -215,25 +216,10 @@ class TransformersEngine:
             suppress_tokens=[self.model.config.image_token_index],
             logits_processor=LogitsProcessorList([constraints]),
         )[:, prompt.shape[1] :].tolist()
-        texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-        broken = torch.as_tensor(constraints.is_broken).expand(len(ids)).tolist()
-        results: list[Response | FailedRequest] = []
-        for index, (row, text, is_broken) in enumerate(zip(ids, texts, broken, strict=True)):
-            end = next((place for place, token in enumerate(row) if token in ends), None)
-            if is_broken:
-                results.append(FailedRequest(NON_FINITE))
-            else:
-                # Padding follows the end.
-                tokens = tuple(row if end is None else row[: end + 1])
-                results.append(Response(text.strip(), end is None or index in constraints.cut_rows, 0.0, tokens))
-        return results
+        return list(read_rows(ids, ends, constraints, partial(tokenizer.decode, skip_special_tokens=True)))
 
     def _prefill(self, prompt: Tensor, mask: Tensor, patches: Sequence[Any], limit: int) -> Any:
-        """Return a cache of the prompts without their last token, which `generate` reads itself.
-
-        Prompts and mask are (batch, length), padded on the left; an image's patches are (patches, encoder width). The
-        cache can hold `limit` more tokens.
-        """
+        """Return a cache of the prompts (batch, length) without their last token, with space for `limit` more."""
         rows, length = prompt.shape
         cache = self._make_cache(rows, length + limit)
         chunks = (patches[start : start + ENCODER_BATCH] for start in range(0, len(patches), ENCODER_BATCH))
@@ -265,6 +251,19 @@ class TransformersEngine:
         return self._static_cache
 
 
+def read_rows(
+    ids: Sequence[list[int]], ends: Collection[int], constraints: BatchConstraints, decode: Callable[[list[int]], str]
+) -> Iterator[Response | FailedRequest]:
+    """Yield the responses of the rows of generated tokens (rows, length), without their time."""
+    broken = torch.as_tensor(constraints.is_broken).expand(len(ids)).tolist()
+    for index, (row, is_broken) in enumerate(zip(ids, broken, strict=True)):
+        end = next((place for place, token in enumerate(row) if token in ends), None)
+        # Padding follows the end.
+        tokens = row if end is None else row[: end + 1]
+        is_cut = end is None or index in constraints.cut_rows
+        yield FailedRequest(NON_FINITE) if is_broken else Response(decode(tokens).strip(), is_cut, 0.0, tuple(tokens))
+
+
 def _language_model(model: Any) -> Any:
     """Return the language model as a Llama of its own, which shares all modules; it never sees an image."""
     config = copy.deepcopy(model.config.text_config)
@@ -283,12 +282,9 @@ def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> in
 
 
 def batch_bytes(length: int, config: Any, itemsize: int) -> tuple[int, int]:
-    """Return the memory per row of a batch and the memory per batch, in bytes.
-
-    A row takes the keys and values of all its tokens (those of one layer twice while it grows), the embeddings of its
-    prompt, and up to four float32 copies of its logits. Independent of the rows, a chunk of `_PREFILL_TOKENS` passes
-    the layers: three tensors of the MLP's width, eight of the model's width, and the attention mask.
-    """
+    """Return the memory per row of a batch and the memory per batch, in bytes."""
+    # Keys and values (those of one layer twice while it grows), embeddings, up to four float32 copies of the logits;
+    # of a chunk three tensors of the MLP's width, eight of the model's width, and the attention mask.
     head = config.head_dim or config.hidden_size // config.num_attention_heads
     keys_and_values = 2 * (config.num_hidden_layers + 1) * config.num_key_value_heads * head
     row = length * (keys_and_values + config.hidden_size) * itemsize + 4 * 4 * config.vocab_size

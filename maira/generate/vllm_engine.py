@@ -42,11 +42,7 @@ T = TypeVar("T")
 
 
 class VLLMEngine:
-    """An engine that runs vLLM's continuous batching.
-
-    Encoder and adapter run in this process, on the first GPU or on the CPU; vLLM reads the language model from a plain
-    Llama folder that is made once (`maira.generate.vllm_parts`) and takes embedded prompts.
-    """
+    """An engine that runs vLLM's continuous batching of embedded prompts; encoder and adapter run in this process."""
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         require_vllm("--engine vllm")
@@ -68,11 +64,7 @@ class VLLMEngine:
     def from_folder(
         cls, folder: Path, embedder: PromptEmbedder, options: EngineOptions, dtype: torch.dtype, *, field: str
     ) -> VLLMEngine:
-        """Create an engine in a training process, asleep until `load_weights` loads the weights of its folder.
-
-        vLLM's sleep mode frees its GPU memory. The engine uses only the GPU of `options.device`, also if the training
-        runs in several processes. `field` names the engine arguments in errors.
-        """
+        """Create an engine on the GPU of a training process, asleep until `load_weights` loads its folder."""
         check_colocated_arguments(options, field=field)
         from vllm.platforms import current_platform
 
@@ -143,10 +135,7 @@ class VLLMEngine:
             raise RunError(f"vLLM cannot load the weights ({error}); {ENGINE_ERROR_HINT}") from None
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Yield the index and the response of every request as it finishes; the longest prompts start first.
-
-        The seconds of a response are those since the one before it, so that all of them add up to the time passed.
-        """
+        """Yield the index and the response of every request as it finishes, with the seconds since the one before."""
         results: SimpleQueue[tuple[int, Response | FailedRequest] | None] = SimpleQueue()
         running = asyncio.run_coroutine_threadsafe(self._generate_all(requests, results.put), self._loop)
         running.add_done_callback(lambda _: results.put(None))
@@ -262,9 +251,7 @@ def _sharing_gpu() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        message = (
-            "vLLM leaves no memory for the image encoder on the GPU; lower the engine argument gpu_memory_utilization"
-        )
+        message = "vLLM leaves no memory for the image encoder; lower the engine argument gpu_memory_utilization"
         raise RunError(message, code=ErrorCode.OUT_OF_MEMORY) from None
 
 
@@ -315,11 +302,8 @@ async def _start(folder: str, arguments: dict[str, Any], field: str) -> Any:
     engine = start_engine(folder, arguments, field=field)
     if getattr(engine.vllm_config, "use_v2_model_runner", False):
         engine.shutdown()
-        # It would generate without the grammar.
-        message = (
-            f"vLLM {version('vllm')} uses its second model runner, which supports no logits processors; remove the "
-            "engine arguments that need it, or install another version of vLLM"
-        )
+        # It supports no logits processors, and would generate without the grammar.
+        message = f"vLLM {version('vllm')} uses its second model runner; remove the engine arguments that need it"
         raise RunError(message, code=ErrorCode.MISSING_REQUIREMENT)
     return engine
 

@@ -1,8 +1,4 @@
-"""vLLM's logits processor for MAIRA-2: grammar, repetition guard, sampling, and suppressed image placeholder.
-
-vLLM creates the processor in the process that runs the model. It takes its data from the model's folder and from the
-parameters of a request, and can send back nothing but the score of a token.
-"""
+"""vLLM's logits processor for MAIRA-2, in the process of the model; it can send back nothing but a token's score."""
 
 from __future__ import annotations
 
@@ -23,11 +19,7 @@ from maira.model.tokens import IMAGE
 FORM = "maira_form"
 """Extra argument of the sampling parameters with the form of the response; None for an unconstrained one."""
 SAMPLING = "maira_sampling"
-"""Extra argument of the sampling parameters with the fields of `Sampling`; None for greedy decoding.
-
-The processor samples with the same random numbers as the transformers engine. Sampling by vLLM would change the marks
-`CUT` and `BROKEN`.
-"""
+"""Extra argument with the fields of `Sampling`: vLLM's own sampling would change the marks `CUT` and `BROKEN`."""
 CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
 BROKEN = 2.0**40
@@ -59,10 +51,7 @@ class MairaLogitsProcessor(LogitsProcessor):
         return OpenResponse(self._grammar, extra.get(FORM), params.max_tokens, sampling, ids)
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place, and end broken responses.
-
-        Output tokens are read here and not in `update_state`, before which vLLM may hold the last ones back.
-        """
+        """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place, and end broken responses."""
         broken, cut = self._constraints(logits, self._responses)
         for row in cut:
             logits[row, logits[row].argmax()] = CUT

@@ -37,12 +37,7 @@ _BATCH_SIZE = 8
 
 
 def export_plain_llama(checkpoint: Path, dtype: torch.dtype, folder: Path | None = None) -> Path:
-    """Return a folder with the checkpoint's language model as Hugging Face's Llama, exported unless it exists.
-
-    It holds configuration, sharded weights, tokenizer and generation settings, and is renamed into place when complete.
-    Processes that need the same export wait for the first. Without `folder`, it is `maira/NAME@FINGERPRINT-DTYPE` in
-    the user's cache (XDG_CACHE_HOME, or `~/.cache`).
-    """
+    """Return a folder with the language model as a plain Llama, in the user's cache by default, made if needed."""
     origin = {"checkpoint": fingerprint(checkpoint), "dtype": str(dtype).removeprefix("torch.")}
     if folder is None:
         folder = user_cache() / "maira" / f"{checkpoint.resolve().name}@{origin['checkpoint']}-{origin['dtype']}"
@@ -94,10 +89,7 @@ def write_weights(
     read: Callable[[Sequence[str]], Iterable[tuple[str, Tensor]]],
     dtype: torch.dtype,
 ) -> None:
-    """Write the weights of a plain Llama folder, file by file; files of the same names are replaced.
-
-    `shapes` has the shapes of all weights by their names in Llama, and `read` yields names and weights for names.
-    """
+    """Write weights by their names in a plain Llama folder, file by file; `read` yields names and weights."""
     meta = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
     shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
     for file, members in shards.filename_to_tensors.items():
@@ -127,10 +119,7 @@ def plain_llama_name(name: str) -> str:
 
 
 class PromptEmbedder:
-    """Embeds prompts by encoder, adapter and token embeddings of a model in evaluation mode, on its device.
-
-    `dtype` is the type of the embeddings, that of the language model; `autocast` is to bfloat16.
-    """
+    """Embeds prompts by a model in evaluation mode, on its device; `dtype` is that of the language model."""
 
     def __init__(
         self,
@@ -169,10 +158,7 @@ class PromptEmbedder:
     def embed(
         self, requests: Sequence[GenerationRequest], window: int
     ) -> Iterator[tuple[GenerationRequest, Tensor] | FailedRequest]:
-        """Yield each request and its prompt as embeddings (length, width) on the CPU, or the reason for a failure.
-
-        The limit of new tokens is what the prompt leaves of `window` tokens.
-        """
+        """Yield each request, limited to what its prompt leaves of the window, and its embeddings (length, width)."""
         images = [request.example.images for request in requests]
         with ImageFeatures(
             self._encode_patches, self.processor.image_processor, images, image_check=self._image_check

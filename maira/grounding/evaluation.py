@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from maira.data.images import CropMap, image_size
 from maira.data.manifest import Failure
 from maira.data.study import Study
 from maira.generate.drafts import (
@@ -22,6 +21,7 @@ from maira.generate.drafts import (
 from maira.generate.engine import EngineOptions, GenerationOptions, GenerationRequest, Response, report_request
 from maira.grounding.boxes import GRID, Overlap, box_overlap, read_completion, summarize_overlaps
 from maira.grounding.phrases import Phrase
+from maira.model.other_models import is_other_model
 from maira.model.parser import Irregularity, render_report
 from maira.model.prompts import NEW_TOKENS, Preset, build_target
 from maira.model.task_examples import (
@@ -64,7 +64,7 @@ class BoxResult:
 def ground_phrases(
     studies: Sequence[Study],
     phrases: Sequence[Phrase],
-    checkpoint: Path,
+    checkpoint: Path | None,
     out: Path,
     options: GenerationOptions | None = None,
     engine: EngineOptions | None = None,
@@ -72,11 +72,7 @@ def ground_phrases(
     failures: Sequence[Failure] = (),
     **callbacks: Callable[..., None],
 ) -> BoxResult:
-    """Locate every phrase on its study's frontal image (MAIRA-2, appendix D.4).
-
-    The rows are written to `out` in the order of the phrases, and `OUT.scores.json` next to it compares the responses
-    with the phrases' own boxes. See `maira.generate.drafts.generate_drafts`; the option `task` is not used.
-    """
+    """Locate every phrase on its study's frontal image (MAIRA-2, appendix D.4), and write rows and scores to `out`."""
     options, engine = options or GenerationOptions(), engine or EngineOptions()
     if not phrases:
         message = "the manifest has no phrases; name a file of phrases"
@@ -87,8 +83,10 @@ def ground_phrases(
         raise InputError(f"unknown sample '{unknown}'", code=ErrorCode.UNKNOWN_NAME, field="sample_id")
 
     def make(phrase: Phrase) -> list[GenerationItem]:
-        return [_phrase_item(by_id[phrase.sample_id], phrase, options, cut_loops=not engine.free)]
+        study = by_id[phrase.sample_id]
+        return [_phrase_item(study, phrase, options, cut_loops=not engine.free, whole_images=is_other)]
 
+    is_other = is_other_model(checkpoint)
     readable = [phrase for phrase in phrases if phrase.sample_id in by_id]
     settings = _settings(options)
     _, rows, failed = generate_rows(readable, make, checkpoint, out, engine, settings, failures, **callbacks)
@@ -98,7 +96,7 @@ def ground_phrases(
 
 def complete_boxes(
     studies: Sequence[Study],
-    checkpoint: Path,
+    checkpoint: Path | None,
     out: Path,
     options: GenerationOptions | None = None,
     engine: EngineOptions | None = None,
@@ -106,11 +104,11 @@ def complete_boxes(
     failures: Sequence[Failure] = (),
     **callbacks: Callable[..., None],
 ) -> BoxResult:
-    """Complete the boxes of every grounded sentence of the reference reports (MAIRA-2, appendix D.1).
-
-    Studies without reference boxes are skipped. See `ground_phrases`.
-    """
+    """Complete the boxes of every grounded sentence of the reference reports (MAIRA-2, appendix D.1)."""
     options, engine = options or GenerationOptions(), engine or EngineOptions()
+    if is_other_model(checkpoint):
+        message = "box completion continues the beginning of a response, which only checkpoints of MAIRA-2 can do here"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
     grounded = [study for study in studies if has_reference_boxes(study)]
     if not grounded:
         message = "no study of the manifest has sentences with boxes in its grounded_findings"
@@ -142,21 +140,23 @@ def _limit(options: GenerationOptions) -> int:
     return options.max_new_tokens or NEW_TOKENS["phrase"]
 
 
-def _phrase_item(study: Study, phrase: Phrase, options: GenerationOptions, *, cut_loops: bool) -> GenerationItem:
+def _phrase_item(
+    study: Study, phrase: Phrase, options: GenerationOptions, *, cut_loops: bool, whole_images: bool
+) -> GenerationItem:
     # Without the reference boxes, which matter to the comparison only.
     text_only = Sentence(text=phrase.sentence.text)
-    example = make_example(study, "phrase", phrase=text_only, preset=options.preset)
-    (cropped,), losses = to_crop_coordinates([phrase.sentence], CropMap(*image_size(study.frontal)))
+    example = make_example(study, "phrase", phrase=text_only, preset=options.preset, whole_images=whole_images)
+    (cropped,), losses = to_crop_coordinates([phrase.sentence], crop := example.crop)
     is_clipped = any(note in (BOX_CLIPPED, BOX_OUTSIDE) for _, note in losses)
 
     def row(response: Response, model: str) -> Row:
-        parsed = parse_response(response, cut_loops=cut_loops)
+        parsed = parse_response(response, example, cut_loops=cut_loops)
         boxes = [box for sentence in parsed.sentences for box in sentence.boxes or ()]
         return {
             "sample_id": phrase.sample_id,
             "index": phrase.index,
             "phrase": phrase.sentence.text,
-            "report": to_original_coordinates(parsed.sentences, study.frontal),
+            "report": to_original_coordinates(parsed.sentences, crop),
             **_comparison(phrase.sentence.boxes, cropped.boxes or (), is_clipped, boxes),
             **response_columns(response, parsed.irregularities, model),
         }
@@ -168,21 +168,18 @@ def completion_items(study: Study, limit: int, *, preset: Preset = "release") ->
     """Make the requests for the boxes of every grounded sentence of a study's reference report, each on its own.
 
     The prompt ends with the reference report up to the sentence's first `<box>`; the target is the rest of the sentence
-    up to `</obj>`, where generation ends. Rows compare the boxes with the reference, as far as the crop shows it. A
-    sentence whose boxes are all outside the crop is skipped: the model's format has no box for it. The examples' notes
-    count the losses (see `maira.model.task_examples.make_example`).
-
-    Source: MAIRA-2, appendix D.1.
+    up to `</obj>`, where generation ends. A sentence whose boxes are all outside the crop is skipped, since the model's
+    format has no box for it (MAIRA-2, appendix D.1).
     """
     example = make_example(study, "grounded", preset=preset)
     sentences = study.grounded_findings or []
-    cropped, losses = to_crop_coordinates(sentences, CropMap(*image_size(study.frontal)))
+    cropped, losses = to_crop_coordinates(sentences, crop := example.crop)
     clipped = {index for index, note in losses if note in (BOX_CLIPPED, BOX_OUTSIDE)}
 
     def row(index: int, response: Response, model: str) -> Row:
         text, original = sentences[index].text, sentences[index].boxes or ()
         boxes, kinds = read_completion(text, response.text, cut_off=response.cut_off)
-        (placed,) = to_original_coordinates([Sentence(text=text, boxes=boxes)], study.frontal)
+        (placed,) = to_original_coordinates([Sentence(text=text, boxes=boxes)], crop)
         return {
             "sample_id": study.sample_id,
             "index": index,
@@ -206,10 +203,7 @@ def completion_items(study: Study, limit: int, *, preset: Preset = "release") ->
 def _comparison(
     original: Sequence[Box] | None, reference: Iterable[Box], is_clipped: bool, boxes: Iterable[Box]
 ) -> Row:
-    """Return the columns that compare boxes with the reference, whose `original` boxes are not those of the crop.
-
-    Precision, recall and IoU are None where the reference covers no pixel.
-    """
+    """Return the columns that compare boxes with the reference; None where the reference covers no pixel."""
     overlap = box_overlap(boxes, reference)._asdict()
     return {
         "reference": None if original is None else [box.model_dump() for box in original],

@@ -98,10 +98,7 @@ class MairaConfig(LlavaConfig):
         return options_of_config(self.vision_config.to_dict())
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Write `config.json` with the fields of the release.
-
-        It was made with transformers 4, whose keys of the rotary embedding and of the type transformers 5 reads too.
-        """
+        """Write `config.json` with the fields of the release, made with transformers 4 (which 5 reads too)."""
         super().save_pretrained(save_directory, *args, **kwargs)
         values: dict[str, Any] = json.loads(self.to_json_string(use_diff=False))
         values["architectures"] = ["Maira2ForConditionalGeneration"]
@@ -149,10 +146,7 @@ def read_model_type(folder: Path, content: str, expected: str) -> Path:
 
 
 def context_window(config: Any) -> int:
-    """Return how many tokens prompt and response may have together: 6,144 for MAIRA-2 (4,096 positions scaled by 1.5).
-
-    vLLM derives the same length from the same configuration, that of the language model.
-    """
+    """Return how many tokens prompt and response may have together: 6,144 for MAIRA-2 (4,096 times 1.5)."""
     rope = config.rope_parameters or {}
     # The other kinds of scaling include their factor in the number of positions.
     is_scaled = rope.get("rope_type") in ("linear", "dynamic")

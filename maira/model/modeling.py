@@ -1,9 +1,4 @@
-"""The MAIRA-2 model: transformers' LLaVA with RAD-DINO as vision tower and an MLP of several layers as projector.
-
-Training and the engines take its steps one by one: `encode_patches`, `project`, `embed`, `decode`.
-
-Source: MAIRA-2, methods.
-"""
+"""The MAIRA-2 model: transformers' LLaVA with RAD-DINO as vision tower, and an MLP of several layers as projector."""
 
 from __future__ import annotations
 
@@ -206,8 +201,7 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
         Args:
             input_ids: (batch, length).
             image_tokens: (images, image_seq_length, width), in the order of their placeholders; None without images.
-            check: whether to compare the number of placeholders with that of the image tokens, which synchronizes with
-                the device; False where they are known to match, or the tensors have no values.
+            check: whether to compare their number with that of the placeholders, which synchronizes with the device.
         """
         embeddings: Tensor = self.get_input_embeddings()(input_ids)
         if check:
@@ -253,10 +247,7 @@ def expected_shapes(config: MairaConfig) -> dict[str, tuple[int, ...]]:
 
 
 class CheckpointWeights:
-    """The parameters of a checkpoint by their names in the model, read one at a time; `shapes` has all of them.
-
-    Files, names and shapes are checked when it is created.
-    """
+    """The parameters of a checkpoint by their names in the model, read one at a time; files are checked first."""
 
     def __init__(self, folder: Path, config: MairaConfig) -> None:
         self.shapes = expected_shapes(config)

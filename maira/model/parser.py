@@ -1,9 +1,7 @@
 """Parser of the model's text into sentences with boxes, for any text, and the renderer of its targets.
 
 A grounded report reads `<obj>text<box><x10><y20><x30><y40></box></obj><obj>text without box</obj>`, boxes relative to
-the model's crop in bins of 0.01.
-
-Source: MAIRA-2, figure 1.
+the model's crop in bins of 0.01 (MAIRA-2, figure 1).
 """
 
 from __future__ import annotations
@@ -51,11 +49,7 @@ class Irregularity(Record):
 
 @dataclass(frozen=True, slots=True)
 class ParsedReport:
-    """A parsed response of the model: sentences in their order, with boxes in CROP coordinates (centers of their bins).
-
-    Irregularities are in the order of the sentences, each kind at most once per sentence. `text` is prose, without
-    control tokens. A narrative has neither objects nor boxes; it is split at sentence ends.
-    """
+    """A parsed response: sentences with boxes in CROP coordinates (centers of bins), irregularities, and prose."""
 
     sentences: list[Sentence]
     irregularities: list[Irregularity]
@@ -63,11 +57,8 @@ class ParsedReport:
     is_narrative: bool
 
 
-def parse_report(text: str, *, cut_off: bool = False) -> ParsedReport:
-    """Parse the model's text; never raises, and every word of the text is in a sentence of the result.
-
-    The text may have `<s>`, `</s>` and padding; `cut_off` tells that generation stopped at its limit.
-    """
+def parse_report(text: str, *, cut_off: bool = False, expects_objects: bool = False) -> ParsedReport:
+    """Parse the model's text into sentences with all of its words; `expects_objects` makes a narrative irregular."""
     # No record or file can hold a lone surrogate (bytes of a token that was cut apart).
     text = text.encode("utf-8", "replace").decode()
     fragment = _FRAGMENT.search(text)
@@ -99,7 +90,7 @@ def parse_report(text: str, *, cut_off: bool = False) -> ParsedReport:
         sentences[-1] = Sentence(text=texts[-1], boxes=boxes or None)
         notes += [(len(sentences) - 1, kind) for kind in span.kinds]
     is_narrative = not any(span.is_object for span in spans) and all(sentence.boxes is None for sentence in sentences)
-    if is_narrative:
+    if is_narrative and not expects_objects:
         notes = [note for note in notes if note[1] != "outside_object"]
     seen: set[str] = set()
     for index, sentence in enumerate(sentences):
@@ -117,10 +108,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def render_report(sentences: Iterable[Sentence]) -> str:
-    """Render sentences with boxes in CROP coordinates as the text that the model is trained to write.
-
-    Boxes in the same bins are written once. A text with a token of the format, or without words, is an InputError.
-    """
+    """Render sentences with boxes in CROP coordinates as the text that the model is trained to write."""
     rendered = []
     for sentence in sentences:
         token = FORMAT_TOKEN.search(sentence.text)
@@ -134,11 +122,7 @@ def render_report(sentences: Iterable[Sentence]) -> str:
 
 
 def cut_repetitions(parsed: ParsedReport) -> ParsedReport:
-    """Remove all but the first `MAX_COPIES` copies of every sentence, and note "repetition_cut" on the last of them.
-
-    A sentence repeated verbatim once more, with or without boxes, is a loop of the model and not a finding.
-    Irregularities of a removed sentence are attributed to no sentence.
-    """
+    """Remove all but the first `MAX_COPIES` copies of every sentence, and note "repetition_cut" on the last of them."""
     counts: Counter[str] = Counter()
     kept: list[Sentence] = []
     new_index: dict[int | None, int | None] = {None: None}
@@ -162,10 +146,7 @@ def cut_repetitions(parsed: ParsedReport) -> ParsedReport:
 
 
 def is_loop(narrative: str, continued: str) -> bool:
-    """Return whether the last sentence of a narrative is complete and occurs more than `MAX_COPIES` times.
-
-    `continued` is the narrative with the next token, which shows that the period of "1.5" ends no sentence.
-    """
+    """Return whether the last sentence is complete, as `continued` shows, and occurs more than `MAX_COPIES` times."""
     last = split_sentences(narrative.strip())[-1].strip()
     return bool(last) and [part.strip() for part in split_sentences(continued.strip())].count(last) > MAX_COPIES
 

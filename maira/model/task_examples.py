@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from maira.data.images import CropMap, image_size
 from maira.data.study import Study
 from maira.model.parser import render_report
-from maira.model.prompts import Messages, Preset, Task, build_messages, build_target
+from maira.model.prompts import TEXTS, Messages, Preset, Task, build_messages, build_target
 from maira.model.tokens import IMAGE, NO_TEXT
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Sentence
@@ -35,11 +35,7 @@ _FIELDS: dict[Input, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Example:
-    """A sample of a task: the messages of its prompt, and the current frontal, current lateral and prior frontal.
-
-    `target` is the text of the supervised target, None if the study has none for the task; `answer_start` the beginning
-    of the response, which the model continues. `notes` are unused inputs of the study.
-    """
+    """A sample of a task: messages, images (current frontal, current lateral, prior frontal) and the target's text."""
 
     sample_id: str
     task: Task
@@ -48,6 +44,13 @@ class Example:
     target: str | None = None
     notes: tuple[str, ...] = ()
     answer_start: str = ""
+    whole_images: bool = False
+    """Whether the model sees whole images, instead of centered squares: another one than MAIRA-2."""
+
+    @property
+    def crop(self) -> CropMap:
+        """The part of the current frontal that the model sees."""
+        return CropMap(1, 1) if self.whole_images else CropMap(*image_size(self.images[0]))
 
     @property
     def text(self) -> str:
@@ -68,12 +71,9 @@ def make_example(
     phrase: Sentence | None = None,
     preset: Preset = "release",
     frontal_size: tuple[int, int] | None = None,
+    whole_images: bool = False,
 ) -> Example:
-    """Make the sample of a task, for phrase grounding with the phrase.
-
-    Each unused prior report, box or mask is a note of the example. Without
-    `frontal_size` (width, height), the size of the frontal is read from its file.
-    """
+    """Make the sample of a task; models that see whole images are told the format of boxes."""
     messages = build_messages(
         task,
         preset,
@@ -101,15 +101,13 @@ def make_example(
             target = None if study.findings is None else build_target(study.findings)
     if sum(item["type"] == "image" for item in messages[-1]["content"]) != len(images):
         raise InputError(f"sample '{study.sample_id}': a section contains the image placeholder {IMAGE}")
-    return Example(study.sample_id, task, messages, images, target, tuple(notes))
+    if whole_images and task != "findings":
+        messages[-1]["content"].append({"type": "text", "text": f"\n\n{TEXTS['box format']}"})
+    return Example(study.sample_id, task, messages, images, target, tuple(notes), whole_images=whole_images)
 
 
 def to_crop_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> tuple[list[Sentence], list[tuple[int, str]]]:
-    """Convert boxes to the coordinates of the model's crop, and remove masks.
-
-    A box partly outside the crop is clipped, a box outside is removed; the sentence stays. Returns the sentences, and
-    their losses: (index, `BOX_CLIPPED`, `BOX_OUTSIDE` or `MASK_UNUSED`), one per box or mask.
-    """
+    """Convert boxes to the model's crop, and remove masks; returns sentences, and losses as (index, note)."""
     cropped: list[Sentence] = []
     losses: list[tuple[int, str]] = []
     for index, sentence in enumerate(sentences):
