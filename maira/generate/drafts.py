@@ -240,7 +240,7 @@ def _model_settings(checkpoint: Path | None, options: EngineOptions) -> dict[str
     """Return what identifies the model in the settings of a run."""
     if checkpoint is not None:
         return {"checkpoint": fingerprint(checkpoint)}
-    arguments = {name: value for name, value in options.engine_args.items() if name != "timeout"}
+    arguments = json.loads(json.dumps({k: v for k, v in options.engine_args.items() if k != "timeout"}, default=str))
     return {"model": options.model, "base_url": options.base_url, "engine_args": arguments}
 
 

@@ -22,8 +22,6 @@ from radfact.io.outputs import Output, lock_output
 
 ROPE_FACTOR = 1.5
 """Linear scaling of the rotary embedding: extends the context window for the tokens of three images."""
-
-
 CHECKPOINT_FOLDER = Output("new folder", is_private=False)
 
 

@@ -198,7 +198,7 @@ class MairaProcessor(ProcessorMixin):
         return [*ids, *self.encode_target(example.answer_start)[:-1]] if example.answer_start else ids
 
     def encode_prompt(self, prompt: str, images: int) -> list[int]:
-        """Return the token ids of a prompt, after `<s>`, with one placeholder per image token."""
+        """Return the token ids of a prompt, after `<s>`, with one placeholder per image token. See `__call__`."""
         # `<s>` is added here, since the settings of the tokenizer's folder may differ.
         ids: list[int] = [self.tokenizer.bos_token_id, *self.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
         placeholders = ids.count(self.image_token_id)
