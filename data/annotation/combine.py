@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import multimode
 from typing import Any, Literal, TypeVar
 
 from maira.data.annotation.protocol import Annotation, PhraseAnnotation, Quality, Rejected, apply_rules
@@ -44,27 +45,27 @@ def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
 
 
 def _unite(phrases: Sequence[PhraseAnnotation]) -> PhraseAnnotation:
-    label = _most_frequent([phrase.label for phrase in phrases if phrase.label is not None])
+    label = _most_frequent(phrase.label for phrase in phrases)
     agreeing = [phrase for phrase in phrases if phrase.label == label]
     findings = [phrase for phrase in phrases if phrase.is_finding]
     return PhraseAnnotation(
         label,
-        _most_frequent([phrase.progression for phrase in agreeing if phrase.progression is not None]),
-        _most_frequent([phrase.category for phrase in agreeing if phrase.category is not None]),
-        bool(_most_frequent([phrase.only_in_other_view for phrase in agreeing])),
-        _merge([phrase.boxes for phrase in findings]),
+        _most_frequent(phrase.progression for phrase in agreeing),
+        _most_frequent(phrase.category for phrase in agreeing),
+        bool(_most_frequent(phrase.only_in_other_view for phrase in agreeing)),
+        _merge(phrase.boxes for phrase in findings),
         tuple(dict.fromkeys(mask for phrase in findings for mask in phrase.masks)),
-        _merge([phrase.prior_boxes for phrase in findings]),
+        _merge(phrase.prior_boxes for phrase in findings),
         "; ".join(dict.fromkeys(phrase.comment for phrase in phrases if phrase.comment)) or None,
     )
 
 
-def _most_frequent(values: Sequence[_T]) -> _T | None:
-    """Return the most frequent value, the first in a tie."""
-    return Counter(values).most_common(1)[0][0] if values else None
+def _most_frequent(values: Iterable[_T | None]) -> _T | None:
+    """Return the most frequent known value, the first in a tie."""
+    return next(iter(multimode(value for value in values if value is not None)), None)
 
 
-def _merge(boxes_by_annotator: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
+def _merge(boxes_by_annotator: Iterable[Sequence[Box]]) -> tuple[Box, ...]:
     """Return the boxes of all annotators, with one box instead of matching ones."""
     merged: list[Box] = []
     for boxes in boxes_by_annotator:
@@ -73,10 +74,9 @@ def _merge(boxes_by_annotator: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
             overlaps = [(iou((box,), (), (known,), ()), index) for index, known in enumerate(merged[:earlier])]
             best, index = max(overlaps, default=(0.0, 0))
             if best >= SAME_BOX:
-                both = (merged[index], box)
-                low = {name: min(getattr(part, name) for part in both) for name in ("x_min", "y_min")}
-                high = {name: max(getattr(part, name) for part in both) for name in ("x_max", "y_max")}
-                merged[index] = Box(**low, **high)
+                a, b = merged[index], box
+                low = {"x_min": min(a.x_min, b.x_min), "y_min": min(a.y_min, b.y_min)}
+                merged[index] = Box(**low, x_max=max(a.x_max, b.x_max), y_max=max(a.y_max, b.y_max))
             else:
                 merged.append(box)
     return tuple(merged)
@@ -84,11 +84,10 @@ def _merge(boxes_by_annotator: Sequence[Sequence[Box]]) -> tuple[Box, ...]:
 
 def iou(boxes: Sequence[Box], masks: Sequence[Mask], other_boxes: Sequence[Box], other_masks: Sequence[Mask]) -> float:
     """Return the IoU of two regions; 0 if one of them is empty."""
-    if not (boxes or masks) or not (other_boxes or other_masks):
-        return 0.0
     first = Sentence(text="first", boxes=tuple(boxes), masks=tuple(masks))
     second = Sentence(text="second", boxes=tuple(other_boxes), masks=tuple(other_masks))
-    # With the intersection I, the shares are I / |first| and I / |second|, so the union is I (1 / a + 1 / b - 1).
+    # With the intersection I, the shares are I / |first| and I / |second|, so the union is I (1 / a + 1 / b - 1). The
+    # share of an empty region is NaN.
     a, b = covered_share(first, [second], compat="exact"), covered_share(second, [first], compat="exact")
     return 1 / (1 / a + 1 / b - 1) if a > 0 and b > 0 else 0.0
 
@@ -109,12 +108,10 @@ def agreement(samples: Sequence[Sequence[Annotation]]) -> list[dict[str, Any]]:
     Phrases count if both labeled them, in samples without a quality issue; they are located if both drew regions on the
     current image (or the prior one), over which the mean IoU is. Regions that the protocol does not allow do not count.
     """
-    common: dict[tuple[str, str], list[tuple[Annotation, Annotation]]] = {}
-    for sample in samples:
-        ordered = sorted(sample, key=lambda annotation: annotation.annotator)
-        for a, b in combinations(ordered, 2):
-            common.setdefault((a.annotator, b.annotator), []).append((a, b))
-    return [_agreement(annotators, pairs) for annotators, pairs in sorted(common.items())]
+    by_name = [{annotation.annotator: annotation for annotation in sample} for sample in samples]
+    couples = combinations(sorted(set().union(*by_name)), 2)
+    common = {(a, b): [(sample[a], sample[b]) for sample in by_name if {a, b} <= sample.keys()] for a, b in couples}
+    return [_agreement(annotators, pairs) for annotators, pairs in common.items() if pairs]
 
 
 def _agreement(annotators: tuple[str, str], pairs: Sequence[tuple[Annotation, Annotation]]) -> dict[str, Any]:

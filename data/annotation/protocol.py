@@ -40,23 +40,7 @@ class Progression(StrEnum):
 
 
 PLACED_DEVICE = "Correctly placed Support Devices"
-CATEGORIES = (
-    "Enlarged Cardiomediastinum",
-    "Cardiomegaly",
-    "Pleural Effusion",
-    "Pleural Other",
-    "Pneumothorax",
-    "Lung Opacity",
-    "Edema",
-    "Consolidation",
-    "Pneumonia",
-    "Lesion",
-    "Atelectasis",
-    "Fracture",
-    PLACED_DEVICE,
-    "Misplaced Support Devices",
-)
-"""Optional categories of findings: CheXpert's classes without "No Finding"."""
+"""Category of findings that have no regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +119,9 @@ def apply_rules(
             defects.append(f"phrase {number} is a temporal finding without a box on the prior image")
         else:
             prior_boxes = phrase.prior_boxes if on_prior else ()
-            regions = {"boxes": phrase.boxes, "masks": phrase.masks, "prior_boxes": prior_boxes}
-            used += sum(map(len, regions.values()))
-            shown = {name: region or None for name, region in regions.items()}
-            sentences.append((Sentence.model_validate({"text": text, **shown}), phrase.category))
+            used += len(phrase.boxes) + len(phrase.masks) + len(prior_boxes)
+            sentence = Sentence(text=text, boxes=phrase.boxes, masks=phrase.masks, prior_boxes=prior_boxes)
+            sentences.append((sentence, phrase.category))
     if defects:
         raise Rejected("; ".join(defects))
     if not sentences:

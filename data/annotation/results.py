@@ -21,8 +21,7 @@ from radfact.io.jsonl import read_json
 from radfact.records import Box, Mask, Row, validate_model
 
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-_SHAPES = ("rectangle", "polygon", "vector")
-_LABELED = tuple(f"{shape}labels" for shape in _SHAPES)
+_LABELED = ("rectanglelabels", "polygonlabels", "vectorlabels")
 _SAMPLE_CONTROLS = ("quality", "comment")
 _PHRASE_CONTROLS = ("label", "progression", "category", "view", "comment")
 _CHOICES = {"quality": Quality, "label": PhraseLabel, "progression": Progression}
@@ -99,11 +98,10 @@ def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[Annota
     Skipped annotations are ignored. Of several annotations by one annotator, the last updated counts.
     """
     tasks = read_json(path)
-    if isinstance(tasks, dict) and "images" in tasks:
-        message = "found a COCO file; import it with 'maira prepare coco'"
-        raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     if not isinstance(tasks, list):
-        message = "expected a list of tasks; export from Label Studio as JSON"
+        is_coco = isinstance(tasks, dict) and "images" in tasks
+        coco = "found a COCO file; import it with 'maira prepare coco'"
+        message = coco if is_coco else "expected a list of tasks; export from Label Studio as JSON"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=path)
     by_id = {study.sample_id: study for study in studies}
     samples: dict[str, AnnotatedSample] = {}
@@ -137,9 +135,8 @@ def _sample(sample_id: str, task: _Task, phrases: Sequence[str], path: Path | st
             latest[name] = (number, annotation)
     annotations = []
     for name, (number, annotation) in latest.items():
-        # Fields of the sample, and of its phrases by number; the regions are keys without values, so that duplicates
-        # count once.
-        drafts: dict[int | None, dict[str, Any]] = {index: {} for index in (None, *range(len(phrases)))}
+        # Fields of the sample, and of its phrases by the number in the names of their controls.
+        drafts: dict[str, dict[str, Any]] = {key: {} for key in ("", *map(str, range(len(phrases))))}
         for at, result in enumerate(annotation.result):
             here = f"{field}[{number}].result[{at}]"
             try:
@@ -148,36 +145,35 @@ def _sample(sample_id: str, task: _Task, phrases: Sequence[str], path: Path | st
                 raise InputError(error.message, code=error.code, file=path, field=f"{here}{error.field}") from None
             except Rejected as error:
                 return AnnotatedSample(sample_id, unusable=f"annotation by {name}: {error} ({here})")
-        sample = drafts.pop(None)
-        for draft in drafts.values():
-            draft.update({key: tuple(value) for key, value in draft.items() if isinstance(value, dict)})
+        sample = drafts.pop("")
         annotations.append(Annotation(name, tuple(PhraseAnnotation(**draft) for draft in drafts.values()), **sample))
     return AnnotatedSample(sample_id, tuple(annotations))
 
 
-def _add_result(result: _Result, phrases: Sequence[str], drafts: dict[int | None, dict[str, Any]]) -> None:
+def _add_result(result: _Result, phrases: Sequence[str], drafts: dict[str, dict[str, Any]]) -> None:
     """Add a shape, choice or comment to the fields of its phrase or of the sample; errors name fields of the result."""
     if labels := result.value.labels:
         if len(labels) > 1 or labels[0] not in phrases:
             found = f"{len(labels)} labels" if len(labels) > 1 else "another text"
             raise InputError(f"expected one phrase of the task, found {found}", field=".value")
-        name, region = _region(result, labels[0])
-        if region is not None:
-            drafts[phrases.index(labels[0])].setdefault(name, {})[region] = None
+        field, region = _region(result, labels[0])
+        draft = drafts[str(phrases.index(labels[0]))]
+        regions = draft.get(field, ())
+        if region is not None and region not in regions:
+            draft[field] = (*regions, region)
         return
     if result.type == "relation":
         return
-    if result.type in (*_SHAPES, *_LABELED):
+    if f"{result.type.removesuffix('labels')}labels" in _LABELED:
         raise Rejected("a region without a phrase")
     if result.type not in ("choices", "textarea"):
         message = f"expected a result of the exported labeling interface, found {describe_choice(result.type)}"
         raise InputError(message, field=".type")
     name, _, number = (result.from_name or "").partition("_")
-    is_phrase = number.isdigit() and int(number) < len(phrases)
-    if name not in (_PHRASE_CONTROLS if number else _SAMPLE_CONTROLS) or (number and not is_phrase):
+    if number not in drafts or name not in (_PHRASE_CONTROLS if number else _SAMPLE_CONTROLS):
         message = f"the exported labeling interface has no control {describe_choice(result.from_name)}"
         raise InputError(message, field=".from_name")
-    draft, choices = drafts[int(number) if number else None], result.value.choices
+    draft, choices, known = drafts[number], result.value.choices, _CHOICES.get(name)
     if name == "comment":
         text = result.value.text
         draft[name] = (text if isinstance(text, str) else " ".join(text)).strip() or None
@@ -185,18 +181,16 @@ def _add_result(result: _Result, phrases: Sequence[str], drafts: dict[int | None
         draft["only_in_other_view"] = OTHER_VIEW in choices
     elif len(choices) != 1:
         raise InputError(f"expected one choice, found {len(choices)}", field=".value.choices")
-    elif (known := _CHOICES.get(name)) is None:
-        draft[name] = choices[0]
-    elif choices[0] in list(known):
-        draft[name] = known(choices[0])
-    else:
+    elif known is not None and choices[0] not in list(known):
         message = f"expected one of {', '.join(known)}, found {describe_choice(choices[0])}"
         raise InputError(message, field=".value.choices")
+    else:
+        draft[name] = choices[0] if known is None else known(choices[0])
 
 
 def _region(result: _Result, phrase: str) -> tuple[str, Box | Mask | None]:
-    """Return the field and the region of a shape; None for a shape without area."""
-    value, size = result.value, (result.original_height, result.original_width)
+    """Return the field and the region of a shape; None for a shape without area (a click without a drag)."""
+    value, height, width = result.value, result.original_height, result.original_width
     if result.to_name not in (CURRENT, PRIOR):
         message = f"expected {CURRENT} or {PRIOR}, found {describe_choice(result.to_name)}"
         raise InputError(message, field=".to_name")
@@ -205,24 +199,19 @@ def _region(result: _Result, phrase: str) -> tuple[str, Box | Mask | None]:
     if value.points is None and value.vertices is None:
         if value.x is None or value.y is None or value.width is None or value.height is None:
             raise InputError("expected x, y, width and height, or points, or vertices", field=".value")
-        box = _box(value.x, value.y, value.width, value.height)
+        x_min, y_min, x_max, y_max = map(_share, (value.x, value.y, value.x + value.width, value.y + value.height))
+        box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max) if x_min < x_max and y_min < y_max else None
         return "boxes" if result.to_name == CURRENT else "prior_boxes", box
-    if size[0] is None or size[1] is None:
+    if height is None or width is None:
         raise InputError("expected original_width and original_height with a polygon or line", field="")
     vertices = value.vertices or []
     if any(vertex.isBezier for vertex in vertices):
         raise Rejected("a curved line; draw it through points")
     points = value.points or [(vertex.x, vertex.y) for vertex in vertices]
-    mask = _mask(points, (size[0], size[1]), is_closed=value.points is not None or value.closed)
+    mask = _mask(points, (height, width), is_closed=value.points is not None or value.closed)
     if result.to_name == PRIOR:
         raise Rejected(f"a polygon or line for '{phrase}' on the prior image; expected boxes")
     return "masks", mask
-
-
-def _box(x: float, y: float, width: float, height: float) -> Box | None:
-    """Return a box as fractions of the image; None without area (a click without a drag)."""
-    x_min, y_min, x_max, y_max = (_share(value) for value in (x, y, x + width, y + height))
-    return Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max) if x_min < x_max and y_min < y_max else None
 
 
 def _mask(points: Sequence[Point], size: tuple[int, int], *, is_closed: bool) -> Mask:

@@ -25,21 +25,6 @@ CURRENT, PRIOR = "image", "prior_0"
 
 OTHER_VIEW = "Visible only in another view (name it in the comment)"
 
-_HINTS = {
-    Quality.NO_ISSUE: "Continue with the phrases.",
-    Quality.IMAGE: "Wrong anatomy, key areas not imaged, or technical faults in one or both images.",
-    Quality.PRIOR: "The prior image does not match the current image or the report.",
-    Quality.REPORT: "Critical findings are omitted, a clear error, or another patient's report; not minor typos.",
-    Quality.PHRASES: "A finding of the report that should be annotated is missing among the phrases.",
-    Quality.UNACCEPTABLE: "Names or other health information of a person in the report, or the image of a child.",
-    PhraseLabel.FINDING: "Something abnormal, also a misplaced device: draw boxes on the current image.",
-    PhraseLabel.TEMPORAL: "Refers to the prior study: draw boxes on both images.",
-    PhraseLabel.PLACED_NON_FINDING: "No pathology, or normal anatomy, in a place of less than half of the image.",
-    PhraseLabel.NON_FINDING: "No pathology, in no place or nearly everywhere.",
-    PhraseLabel.OTHER: "Technique, recommendations, talks with other clinicians.",
-    PhraseLabel.ISSUE: "Malformed, or without sense.",
-}
-
 
 def image_address(image: Path, root: Path, prefix: str | None = None) -> str:
     """Return the address of an image for Label Studio: below a URL prefix, or below a folder that it serves.
@@ -87,12 +72,9 @@ def labeling_config(categories: Sequence[str] = ()) -> str:
 
     template = (resources.files("maira.data") / "static" / "labeling.xml").read_text("utf-8")
     # StrEnum members are strings.
-    values = {"qualities": [*Quality], "labels": [*PhraseLabel], "progressions": [*Progression], "hints": _HINTS}
-    shown_for = {"temporal": [PhraseLabel.TEMPORAL], "findings": [PhraseLabel.FINDING, PhraseLabel.TEMPORAL]}
+    values = {"Quality": Quality, "PhraseLabel": PhraseLabel, "Progression": Progression, "other_view": OTHER_VIEW}
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    return environment.from_string(template).render(
-        **values, **shown_for, categories=[*categories], other_view=OTHER_VIEW
-    )
+    return environment.from_string(template).render(values, categories=[*categories])
 
 
 def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure]) -> dict[str, Any]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from maira.cli.options import OutFolder, read_studies
-from maira.cli.show import exit_with_failures, print_line, print_table
+from maira.cli.show import exit_with_failures, print_line, print_scores, print_table
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
 from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
-
-if TYPE_CHECKING:
-    from maira.data.manifest import Failure
 
 annotate = typer.Typer(
     help="Export annotation tasks and import annotations (MAIRA-2, appendix G).",
@@ -28,9 +26,8 @@ annotate = typer.Typer(
 
 _COMPARED = ("logical_precision", "logical_recall", "logical_f1")
 _AGREEMENT = {
-    **{name: name for name in ("annotators", "samples", "phrases")},
-    **{"equal labels": "label_agreement", "kappa": "label_kappa", "located": "located"},
-    **{"IoU": "mean_iou", "IoU on prior": "prior_mean_iou"},
+    **{"samples": "samples", "phrases": "phrases", "equal labels": "label_agreement", "kappa": "label_kappa"},
+    **{"located": "located", "IoU": "mean_iou", "IoU on prior": "prior_mean_iou"},
 }
 """Fields of an agreement by their headings."""
 
@@ -90,8 +87,7 @@ def sentences(
     with ProgressDisplay(watch, {"splitting": splitter.usage}):
         result = split_findings(studies, splitter, target)
     record = {"changes": result.counts, "splitter": splitter.describe(), "splitting": splitter.usage()}
-    lines = [(count.replace("_", " "), f"{value:,}") for count, value in result.counts.items()]
-    note = None
+    scores = {}
     if judging is not None:
         pairs = []
         for key, split in result.splits.items():
@@ -102,10 +98,6 @@ def sentences(
         scores = {score: compared.summaries[score] for score in _COMPARED}
         record |= {"scores": {score: asdict(summary) for score, summary in scores.items()}}
         record["judge"] = dict(compared.judge or {})
-        for score, summary in scores.items():
-            interval = "" if summary.low is None else f" [{summary.low:.3f}, {summary.high:.3f}]"
-            lines.append((f"RadFact {score.replace('_', ' ')}", f"{_shown(summary.point)}{interval}"))
-        note = f"RadFact: the sentences compared with those of the narratives; judge {record['judge'].get('name')}"
     failures = [*skipped, *result.failures]
     rows = ({"sample_id": key, **asdict(sentence)} for key, split in result.splits.items() for sentence in split)
     write_jsonl(out.with_name(f"{out.stem}.map.jsonl"), rows)
@@ -113,13 +105,16 @@ def sentences(
     replace_failures(out.with_name("failures.jsonl"), out.name, failures)
     write_manifest(out, result.studies)
     # As in MAIRA-2, table B.3.
-    print_table(console, "Findings as lists of sentences", ("name", "value"), lines)
-    if note is not None:
-        print_line(console, note)
+    counts = [(count.replace("_", " "), f"{value:,}") for count, value in result.counts.items()]
+    print_table(console, "Findings as lists of sentences", ("name", "value"), counts)
+    if scores:
+        print_scores(console, "RadFact", scores)
+        judge_name = record["judge"].get("name")
+        print_line(console, f"RadFact: the sentences compared with those of the narratives; judge {judge_name}")
     if result.unchanged:
         print_line(console, f"{result.unchanged} samples already have {target} and are unchanged")
     print_line(console, f"{len(result.studies)} of {len(studies) + len(skipped)} samples: {out}")
-    exit_with_failures(console, _listed(failures))
+    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in failures])
 
 
 @annotate.command("export")
@@ -179,7 +174,7 @@ def export_tasks(
             print_line(console, f"Label Studio requires {serving} and {served}; {hint}")
     replace_failures(out / "failures.jsonl", written.name, failures)
     print_line(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
-    exit_with_failures(console, _listed(failures))
+    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in failures])
 
 
 @annotate.command("import")
@@ -211,6 +206,7 @@ def import_annotations(
     from maira.data.annotation.results import read_label_studio
     from maira.data.manifest import read_manifest, replace_failures, write_manifest
     from radfact.io.jsonl import write_json, write_jsonl
+    from radfact.pages.meta_page import format_cell
 
     studies = read_manifest(manifest, [])
     samples = read_label_studio(export, studies)
@@ -223,8 +219,11 @@ def import_annotations(
     agreement_file = out.with_name(f"{out.stem}.agreement.json")
     if agreements:
         write_json(agreement_file, {"pairs": agreements})
-        lines = [[_shown(pair[field]) for field in _AGREEMENT.values()] for pair in agreements]
-        print_table(console, "Agreement of annotators", [*_AGREEMENT], lines)
+        lines = [
+            (" and ".join(pair["annotators"]), *(format_cell(pair[name]) for name in _AGREEMENT.values()))
+            for pair in agreements
+        ]
+        print_table(console, "Agreement of annotators", ["annotators", *_AGREEMENT], lines)
     else:
         agreement_file.unlink(missing_ok=True)
     replace_failures(out.with_name("failures.jsonl"), out.name, result.failures)
@@ -234,30 +233,18 @@ def import_annotations(
     if result.ignored:
         print_line(console, f"regions ignored, because the protocol does not allow them: {result.ignored}")
     print_line(console, f"{len(result.studies)} of {len(samples)} annotated samples are grounded studies: {out}")
-    exit_with_failures(console, _listed(result.failures))
+    exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in result.failures])
 
 
 def _categories(name: str) -> Sequence[str]:
     """Return the categories of an option."""
-    from maira.data.annotation.protocol import CATEGORIES
     from radfact.io.jsonl import read_text
 
-    if name in ("chexpert", "none"):
-        return CATEGORIES if name == "chexpert" else ()
-    lines = [line.strip() for line in read_text(name).splitlines()]
-    named = [line for line in lines if line]
+    if name == "none":
+        return ()
+    file = str(resources.files("maira.data") / "static" / "chexpert.txt") if name == "chexpert" else name
+    named = [line.strip() for line in read_text(file).splitlines() if line.strip()]
     if not named or len(set(named)) < len(named):
         message = "expected names of categories, one per line and each once"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=name)
     return named
-
-
-def _shown(value: object) -> str:
-    """Return a number, or the names of annotators, as shown in a table."""
-    if isinstance(value, tuple):
-        return " and ".join(value)
-    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _listed(failures: Sequence[Failure]) -> list[tuple[str, str]]:
-    return [(str(failure.sample_id), failure.reason) for failure in failures]

@@ -4,6 +4,7 @@ The annotations have the documented format of Label Studio 1.23.2, checked with 
 """
 
 import json
+from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import yaml
 from box_strategies import boxes
 from error_checks import raises
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +23,7 @@ from maira.data.annotation import protocol
 from maira.data.annotation.combine import agreement, cohens_kappa, combine, ground_studies, iou
 from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Quality
 from maira.data.annotation.results import AnnotatedSample, read_label_studio
-from maira.data.annotation.tasks import OTHER_VIEW, coco_dataset, image_address, labeling_config, task_of
+from maira.data.annotation.tasks import coco_dataset, image_address, labeling_config, task_of
 from maira.data.manifest import Failure
 from maira.data.study import Label, Study
 from radfact.errors import InputError
@@ -31,7 +33,7 @@ from radfact.records import Box, Sentence
 
 WIDTH, HEIGHT = 600, 518
 FIRST = "1. Left effusion."
-ISSUES = [quality.value for quality in Quality if quality is not Quality.NO_ISSUE]
+CASES = yaml.safe_load(Path(__file__).with_name("annotation.yaml").read_text(encoding="utf-8"))
 Result = dict[str, Any]
 
 
@@ -56,19 +58,19 @@ def shape(kind: str, name: str, phrase: str = FIRST, image: str = "image", **val
     }
 
 
-def rectangle(phrase: str, box: Box, *, prior: bool = False, rotation: float = 0) -> Result:
+def rectangle(phrase: str, box: Box, *, prior: bool = False) -> Result:
     width, height = box.x_max - box.x_min, box.y_max - box.y_min
     corners = {"x": box.x_min * 100, "y": box.y_min * 100, "width": width * 100, "height": height * 100}
     name, image = ("prior_box_0", "prior_0") if prior else ("box", "image")
-    return shape("rectanglelabels", name, phrase, image, **corners, rotation=rotation)
+    return shape("rectanglelabels", name, phrase, image, **corners, rotation=0)
 
 
 def choice(name: str, value: str, to: str = "image") -> Result:
     return {"value": {"choices": [value]}, "id": name, "from_name": name, "to_name": to, "type": "choices"}
 
 
-def label_results(index: int, label: PhraseLabel, **more: str) -> list[Result]:
-    values = {"label": label.value, **more}
+def label_results(index: int, label: str, **more: str) -> list[Result]:
+    values = {"label": label, **more}
     return [choice(f"{name}_{index}", value, f"phrase_{index}") for name, value in values.items()]
 
 
@@ -112,7 +114,6 @@ def mask_of(tmp_path: Path, shape: Result) -> np.ndarray:
 
 
 BOX, OTHER_BOX = Box(x_min=0.2, y_min=0.2, x_max=0.5, y_max=0.7), Box(x_min=0.6, y_min=0.1, x_max=0.9, y_max=0.3)
-COMMENT = {"value": {"text": ["Inverted."]}, "from_name": "comment", "to_name": "image", "type": "textarea"}
 
 drawn = st.lists(boxes(smallest=0.001), min_size=1, max_size=3, unique=True)
 
@@ -127,21 +128,8 @@ def test_boxes_are_read_as_drawn(tmp_path: Path, current: list[Box], prior: list
         np.testing.assert_allclose([box.as_tuple() for box in actual], [b.as_tuple() for b in expected], atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("label", "more", "is_sentence"),
-    [
-        # Regions of non-findings and of findings that are not located on this image are ignored.
-        (PhraseLabel.PLACED_NON_FINDING, {}, True),
-        (PhraseLabel.NON_FINDING, {}, True),
-        (PhraseLabel.FINDING, {"view": OTHER_VIEW}, True),
-        (PhraseLabel.FINDING, {"category": protocol.PLACED_DEVICE}, True),
-        # Phrases about something else, and resolved findings without a prior image, give no sentence.
-        (PhraseLabel.OTHER, {}, False),
-        (PhraseLabel.ISSUE, {}, False),
-        (PhraseLabel.TEMPORAL, {"progression": protocol.Progression.RESOLVED.value}, False),
-    ],
-)
-def test_phrases_become_sentences(tmp_path: Path, label: PhraseLabel, more: dict[str, str], is_sentence: bool) -> None:
+@pytest.mark.parametrize(("label", "more", "is_sentence"), CASES["without boxes"])
+def test_phrases_become_sentences(tmp_path: Path, label: str, more: dict[str, str], is_sentence: bool) -> None:
     labels = label_results(0, label, **more), label_results(1, PhraseLabel.NON_FINDING)
     sentences = grounded(tmp_path, study("Left effusion.", "No edema."), passed(*labels, rectangle(FIRST, BOX)))
     assert sentences == [Sentence(text=text) for text in ("Left effusion.", "No edema.")][not is_sentence :]
@@ -172,26 +160,7 @@ def test_lines_become_masks(tmp_path: Path) -> None:
     assert pixels.sum() == pytest.approx((0.5 * HEIGHT + 0.3 * WIDTH) * 5, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("results", "reason"),
-    [
-        *(([choice("quality", quality), COMMENT], f"{quality}: Inverted.") for quality in ISSUES),
-        (label_results(0, PhraseLabel.NON_FINDING), "the sample has no quality label"),
-        (passed(), "phrase 1 has no label"),
-        (passed(label_results(0, PhraseLabel.FINDING)), "phrase 1 is a finding without a box on the current image"),
-        (
-            passed(label_results(0, PhraseLabel.TEMPORAL), rectangle(FIRST, BOX)),
-            "phrase 1 is a temporal finding without a box on the prior image",
-        ),
-        (passed(label_results(0, PhraseLabel.OTHER)), "no phrase describes a finding or its absence"),
-        (passed(rectangle(FIRST, BOX, rotation=12.5)), "a rotated shape"),
-        (passed(rectangle(FIRST, BOX) | {"image_rotation": 90}), "a rotated shape"),
-        (passed(shape("vectorlabels", "line", vertices=[{"x": 1, "y": 1}])), "a line of 1 points"),
-        (passed(shape("polygonlabels", "polygon", points=[[1, 1], [2, 2]])), "a polygon of 2 points"),
-        (passed(shape("vectorlabels", "line", vertices=[{"x": 1, "y": 1, "isBezier": True}])), "a curved line"),
-        (passed(shape("rectanglelabels", "box", x=90, y=1, width=20, height=3)), "beyond the image"),
-    ],
-)
+@pytest.mark.parametrize(("results", "reason"), CASES["unusable"])
 def test_unusable_samples_are_listed_with_a_reason(tmp_path: Path, results: list[Result], reason: str) -> None:
     grounded_study, listed_reason = back(tmp_path, study(prior=True), results)
     assert grounded_study is None
@@ -220,19 +189,7 @@ def test_categories_become_study_labels(tmp_path: Path) -> None:
     assert (result.phrases, result.labels) == (None, [Label(kind="Pleural Effusion", boxes=(BOX,))])
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "field"),
-    [
-        ("data.sample_id", "s9", "data.sample_id"),
-        ("data.phrases", [{"value": "1. Another."}], "data.phrases"),
-        ("annotations.0.result.0.from_name", "mood", "annotations[0].result[0].from_name"),
-        ("annotations.0.result.0.value.choices", ["Good"], "annotations[0].result[0].value.choices"),
-        ("annotations.0.result.2.value.x", "left", "annotations[0].result[2].value.x"),
-        ("annotations.0.result.2.value.rectanglelabels", ["9. No."], "annotations[0].result[2].value"),
-        ("annotations.0.result.2.to_name", "lateral", "annotations[0].result[2].to_name"),
-        ("", {}, ""),
-    ],
-)
+@pytest.mark.parametrize(("place", "value", "field"), CASES["invalid"])
 def test_an_invalid_export_is_an_error_with_its_field(tmp_path: Path, place: str, value: Any, field: str) -> None:
     annotated = study()
     file = exported(tmp_path, annotated, passed(label_results(0, PhraseLabel.FINDING), rectangle(FIRST, BOX)))
@@ -255,7 +212,9 @@ def test_a_duplicate_task_is_an_error(tmp_path: Path) -> None:
 
 
 def test_every_control_refers_to_an_object() -> None:
-    root = ElementTree.fromstring(labeling_config(protocol.CATEGORIES))
+    categories = resources.files("maira.data").joinpath("static", "chexpert.txt").read_text("utf-8").splitlines()
+    assert protocol.PLACED_DEVICE in categories
+    root = ElementTree.fromstring(labeling_config(categories))
     objects = {element.get("name") for element in root.iter() if element.get("name") and element.get("toName") is None}
     assert {element.get("toName") for element in root.iter() if element.get("toName")} <= objects
     choices = {element.get("name") for element in root.iter("Choices")}
