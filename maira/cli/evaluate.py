@@ -19,7 +19,7 @@ from maira.generate.engine import EngineOptions, GenerationOptions
 from maira.runtime.processes import is_main, process_count
 from radfact.cli.command import with_options
 from radfact.cli.tables import show_table
-from radfact.errors import ErrorCode, InputError, RunError
+from radfact.errors import ErrorCode, InputError, RunError, option_error
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import Output, replace_files
 from radfact.io.pairs import read_drafts
@@ -153,8 +153,7 @@ def ablate(
         raise InputError("ablate trains its models", code=ErrorCode.CONFLICTING_OPTIONS, field="engine")
     launcher = shlex.split(launch or "")
     if launch is not None and not (launcher and shutil.which(launcher[0])):
-        message = f"program not found: {''.join(launcher[:1])}"
-        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--launch")
+        raise option_error(f"program not found: {''.join(launcher[:1])}", "--launch")
     if engine.device is not None:
         # A wrong device would be found only after the training.
         select_device(engine.device)

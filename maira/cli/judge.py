@@ -102,7 +102,7 @@ def judge_data(
     for unused in (rated,) if rated.ratings is None else (options, model):
         if arguments := unused.as_arguments():
             raise InputError(f"only available with {required}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
-    console = Console()
+    say = partial(print_line, Console())
     if rated.ratings is not None:
         if task != "vert":
             message = f"expected --task vert, which --ratings requires, found '{task}'"
@@ -119,32 +119,29 @@ def judge_data(
         drafts = read_drafts(options.drafts) if options.drafts else {}
         read, notes = read_reports(reports, default_site="-")
         for note in notes:
-            print_line(console, note)
+            say(note)
         written = make_judge_data(
             {item.sample_id: item.report for item in read},
             task,
             [*(JudgeOptions(judge=name) for name in options.teachers[:-1]), last],
             out,
             cache=out / "cache",
-            pairings=options.pairings,
             drafts={key: narrative(report) for key, report in drafts.items()},
             few_shots=model.few_shots,
-            balanced=options.balanced,
             held_out=held_out,
             seed=seed,
-            count=options.count,
+            **options.model_dump(include={"pairings", "balanced", "count"}),
         )
     for split, number in written.samples.items():
-        print_line(console, f"{number} samples to {'train on' if split == 'train' else 'check with'}")
+        say(f"{number} samples to {'train on' if split == 'train' else 'check with'}")
     is_held = written.samples.get("heldout", 0) > 0
-    print_line(console, f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
+    say(f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
     if held_out > 0 and not is_held:
-        print_line(
-            console,
+        say(
             "No examples are held out: too few references were drawn, or all of their queries are in the training set "
-            "too. Increase --held-out, or add reports.",
+            "too. Increase --held-out, or add reports."
         )
-    exit_with_failures(console, list(written.failures.items()))
+    exit_with_failures(Console(), list(written.failures.items()))
 
 
 def judge_train(

@@ -17,13 +17,7 @@ from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.cli.command import with_options
 from radfact.io.outputs import Output
 
-
-class _By(StrEnum):
-    SOURCE = "source"
-    SPLIT = "split"
-    TASK = "task"
-
-
+_By = StrEnum("_By", ["SOURCE", "SPLIT", "TASK"])
 _MEANING = (
     "FindGen: narrative findings, GroundRep: grounded findings, PhraseGround: phrases, each a sample with the frontal "
     "image alone. A prior is a prior frontal image with its report."
@@ -49,17 +43,17 @@ def stats(
     if out is not None:
         write_json(out, statistics)
     console, total = Console(), statistics["total"]
-    rows = [([row[column] or "-" for column in columns], row) for row in statistics["groups"]]
+    whole = "split" if "split" in columns else "all"
+    rows = [([row[column] or "-" for column in columns], _cells(row, whole)) for row in statistics["groups"]]
     if len(rows) > 1:
-        rows.append((["total", *[""] * (len(columns) - 1)], total))
-    # Two tables, to fit a narrow terminal.
-    for number in range(2):
+        rows.append((["total", *[""] * (len(columns) - 1)], _cells(total, whole)))
+    # Two tables, of samples and of their reports, to fit a narrow terminal.
+    for part in (slice(5), slice(5, None)):
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        cells = [(key, _cells(row, "split" if "split" in columns else "all")[number]) for key, row in rows]
-        for heading in (*columns, *cells[0][1]):
+        for heading in (*columns, *[*rows[0][1]][part]):
             table.add_column(heading, justify="left" if heading in columns else "right", no_wrap=True)
-        for key, values in cells:
-            table.add_row(*key, *values.values())
+        for key, cells in rows:
+            table.add_row(*key, *[*cells.values()][part])
         console.print(table)
     print_line(console, _MEANING)
     if total["studies_of_unknown_patients"]:
@@ -111,24 +105,21 @@ def pack(
     exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in failures])
 
 
-def _cells(row: Mapping[str, Any], whole: str) -> tuple[dict[str, str], dict[str, str]]:
+def _cells(row: Mapping[str, Any], whole: str) -> dict[str, str]:
     """Return the cells of a group by their headings: samples as in table 1, and statistics of their reports."""
     unknown = row["studies_of_unknown_patients"]
     patients = [f"{row['patients']:,}"] if row["patients"] or not unknown else []
-    samples = {
+    return {
         "patients": " + ".join([*patients, f"{unknown:,}*"] if unknown else patients),
         "samples": f"{row['samples']:,}",
         f"%\nof {whole}": _number(row["share"], 100),
         "%\nlateral": _number(row["has_lateral"], 100),
         "%\nprior": _number(row["has_prior"], 100),
-    }
-    reports = {
         "words\na report": _number(row["words_a_report"]),
         "sentences\na report": _number(row["sentences_a_report"]),
         "% sentences\nwith boxes": _number(row["sentences_with_boxes"], 100),
         "boxes\neach": _number(row["boxes_a_located_sentence"], digits=2),
     }
-    return samples, reports
 
 
 def _number(value: float | None, scale: float = 1, digits: int = 1) -> str:

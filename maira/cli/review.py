@@ -248,7 +248,18 @@ def summary(
             table.write(new / f"{name}.csv")
         write_json(new / "summary.json", result)
     console = Console()
-    _show_summary(console, result)
+    heads = ("reader", "finished", "unchanged", "edited", "deleted", "added", "significant")
+    rows = [
+        [
+            name,
+            f"{item['finished']} of {item['assigned']}",
+            f"{item['unchanged_sentences']} of {item['sentences']}",
+            *(str(item["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
+            str(sum(item["severities"].get("significant", {}).values())),
+        ]
+        for name, item in result["readers"].items()
+    ]
+    print_table(console, "Corrections", heads, rows)
     outcomes = tables["arms"].select(("outcome", "arm", "estimate", "low", "high", "readings", "missing"))
     rows = [[first, *map(format_cell, cells)] for first, *cells in outcomes.rows]
     print_table(console, f"Outcomes by arm, {100 * (1 - level):g}% intervals", outcomes.headings, rows)
@@ -260,18 +271,3 @@ def _require(*packages: str) -> None:
         if find_spec(package) is None:
             message = f'requires the package {package}: pip install "maira-radfact[review]"'
             raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)
-
-
-def _show_summary(console: Console, summary: dict[str, Any]) -> None:
-    heads = ("reader", "finished", "unchanged", "edited", "deleted", "added", "significant")
-    rows = [
-        (
-            name,
-            f"{item['finished']} of {item['assigned']}",
-            f"{item['unchanged_sentences']} of {item['sentences']}",
-            *(str(item["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
-            str(sum(item["severities"].get("significant", {}).values())),
-        )
-        for name, item in summary["readers"].items()
-    ]
-    print_table(console, "Corrections", heads, rows)
