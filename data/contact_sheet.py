@@ -27,12 +27,7 @@ def write_contact_sheet(
     seed: int = 0,
     sample_ids: Collection[str] | None = None,
 ) -> tuple[int, int, int]:
-    """Write a page of samples: images with boxes, sections, sentences and labels.
-
-    Images are embedded in the page for up to `MAX_EMBEDDED` samples, and written to a folder next to it for more. An
-    unreadable image is replaced by its error. Report texts are escaped. Returns the numbers of samples shown, of
-    samples in the manifest, and of images that cannot be shown.
-    """
+    """Write a page of samples: images with boxes, sections, sentences and labels."""
     manifest = Path(manifest)
     shown, total = _select(manifest, count, seed, sample_ids)
     cards = [_card(study) for study in shown]

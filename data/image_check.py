@@ -1,8 +1,4 @@
-"""Check the size, contrast and DICOM tags of an image, and reject images that cannot be chest radiographs.
-
-Only values that contradict a chest radiograph are rejected. Missing values pass, because archives leave many tags
-empty. The rules do not recognize a chest: a photograph, or a radiograph of a hand in a PNG file, passes.
-"""
+"""Check the size, contrast and DICOM tags of an image, and reject images that cannot be chest radiographs."""
 
 from __future__ import annotations
 

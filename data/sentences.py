@@ -18,12 +18,7 @@ Target = Literal["grounded_findings", "phrases"]
 
 @dataclass(frozen=True)
 class SplitStudies:
-    """Studies with sentences in input order, the split sentences by `sample_id`, and the skipped studies.
-
-    `counts` are of sentences and words in the narratives, as quoted by the splitter, and in the single-finding ones.
-    Sentences are removed without a single-finding sentence (technique, recommendations, interpretation), and divided
-    with more than one (compare MAIRA-2, table B.3). `unchanged` is the number of studies that had sentences before.
-    """
+    """Studies with sentences in input order, the split sentences by `sample_id`, and the skipped studies."""
 
     studies: list[Study]
     splits: dict[str, list[SplitSentence]]
@@ -35,10 +30,7 @@ class SplitStudies:
 def split_findings(
     studies: Sequence[Study], splitter: ExplainingSplitter, target: Target = "grounded_findings"
 ) -> SplitStudies:
-    """Split the narrative findings of studies into single-finding sentences (MAIRA-2, appendix B.5.1).
-
-    A study that has such sentences keeps them. Samples of one study share a narrative, which is split once.
-    """
+    """Split the narrative findings of studies into single-finding sentences (MAIRA-2, appendix B.5.1)."""
     pending = [study for study in studies if getattr(study, target) is None and study.findings is not None]
     narratives = list(dict.fromkeys(study.findings for study in pending if study.findings is not None))
     splits_of = dict(zip(narratives, splitter.explain(narratives), strict=True))

@@ -1,10 +1,4 @@
-"""Training shards: a manifest and its images, packed, and read with random access: one read per sample.
-
-Shards are tar files in the layout of WebDataset (https://github.com/webdataset/webdataset: consecutive files of a
-sample share the name up to the first dot), so other tools can stream them. A sample is one range of bytes and one
-request to an object store, so an image shown in several samples is stored with each. Parquet would store images in row
-groups, which can only be read as a whole.
-"""
+"""Training shards: a manifest and its images, packed, and read with random access: one read per sample."""
 
 from __future__ import annotations
 
@@ -122,10 +116,7 @@ class Shards:
         return PackedSample(self._study(number, members), images)
 
     def head(self, number: int) -> tuple[Study, bytes]:
-        """Read a sample, and the first bytes of its frontal image, usually with the image header.
-
-        Its checksum is not verified: this serves to scan many samples.
-        """
+        """Read a sample, and the first bytes of its frontal image; its checksum is not verified."""
         name, begin, size = self._place(number)
         members: dict[str, bytes] = {}
         # The record comes first and the frontal next, each after a tar header with its name and size.
@@ -212,13 +203,7 @@ def pack(
     shuffle: int | None = None,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[Index, int, list[Failure]]:
-    """Write the samples of a manifest with their unchanged image files into tar files, and an index.
-
-    An interrupted run resumes and reuses finished shards. A sample with a missing or damaged image is skipped and
-    listed in `failures.jsonl`. The same manifest gives the same bytes. A shard exceeds its maximum size only for a
-    larger single sample. `shuffle` is the seed of a random order, for tools that read shards sequentially. Returns the
-    index, the number of shards from an earlier run, and the skipped samples.
-    """
+    """Write the samples of a manifest with their unchanged image files into tar files, and an index."""
     manifest = Path(manifest)
     studies = [study for study in iter_manifest(manifest) if splits is None or study.split in splits]
     if not studies:

@@ -22,16 +22,7 @@ ARCHIVE_OF = {"mimic-cxr-jpg": "mimic-cxr", "ms-cxr": "mimic-cxr", "padchest-gr"
 
 
 def manifest_statistics(path: Path | str, columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
-    """Return the number of studies in a manifest, its samples grouped by columns, and their total, without the images.
-
-    A sample is a study with a narrative (FindGen), a study with a grounded report (GroundRep), or one phrase
-    (PhraseGround). A study with several of these counts in each. Phrases have neither lateral nor prior, since the
-    model sees only the frontal image. A study without a reference report is a sample without task. Sentences are
-    groundable in grounded reports and phrases, and located by boxes or masks on the frontal image.
-
-    Groups are in the order of table 1: sources as in the manifest, train first. Their `share` is of the split's samples
-    if split is a column, else of all samples.
-    """
+    """Return the number of studies in a manifest, its samples grouped by columns, and their total."""
     counts_of: defaultdict[_Group | None, Counter[str]] = defaultdict(Counter)
     # Patients, and studies of unknown patients, each with its archive.
     units_of: defaultdict[tuple[_Group | None, bool], set[tuple[str | None, str]]] = defaultdict(set)

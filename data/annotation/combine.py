@@ -27,12 +27,7 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 def combine(annotations: Sequence[Annotation], how: Combine) -> Annotation:
-    """Combine the annotations of one sample.
-
-    The union has a quality issue if any annotation has one. A phrase gets the most frequent label, progression and
-    category (the earlier annotator's in a tie), and all regions of those who label it as a finding. Boxes of two
-    annotators with an IoU of at least `SAME_BOX` become the box around both.
-    """
+    """Combine the annotations of one sample."""
     if len(annotations) == 1 or how == "first":
         return annotations[0]
     names = [annotation.annotator for annotation in annotations]
@@ -103,11 +98,7 @@ def cohens_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
 
 
 def agreement(samples: Sequence[Sequence[Annotation]]) -> list[dict[str, Any]]:
-    """Return the agreement of each pair of annotators on the samples that both annotated.
-
-    Phrases count if both labeled them, in samples without a quality issue; they are located if both drew regions on the
-    current image (or the prior one), over which the mean IoU is. Regions that the protocol does not allow do not count.
-    """
+    """Return the agreement of each pair of annotators on the samples that both annotated."""
     by_name = [{annotation.annotator: annotation for annotation in sample} for sample in samples]
     couples = combinations(sorted(set().union(*by_name)), 2)
     common = {(a, b): [(sample[a], sample[b]) for sample in by_name if {a, b} <= sample.keys()] for a, b in couples}
@@ -152,11 +143,7 @@ class GroundedStudies:
 
 
 def ground_studies(studies: Sequence[Study], samples: Sequence[AnnotatedSample], how: Combine) -> GroundedStudies:
-    """Make grounded studies of annotations by the protocol (MAIRA-2, appendix G).
-
-    Samples missing in the export were not annotated and are not failures. The grounded report replaces a study's
-    phrases; categories of findings replace its labels if there are any.
-    """
+    """Make grounded studies of annotations by the protocol (MAIRA-2, appendix G)."""
     by_id = {sample.sample_id: sample for sample in samples}
     result = GroundedStudies()
     for study in studies:

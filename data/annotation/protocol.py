@@ -84,17 +84,7 @@ class Rejected(ValueError):
 def apply_rules(
     texts: Sequence[str], annotation: Annotation, *, has_prior: bool
 ) -> tuple[list[tuple[Sentence, str | None]], list[str], int]:
-    """Make the sentences of a sample by the protocol; `has_prior` is whether annotators saw a prior image.
-
-    Returns the sentences in the order of their phrases, each with its category or None, the reasons for phrases that
-    give no sentence, and the number of regions that the protocol does not allow.
-
-    Non-findings become sentences without regions. Phrases that do not describe the image (E, F) and resolved findings
-    without a prior image ("reject as phrase issue") are dropped. Findings visible only in another view and correctly
-    placed devices have no regions. Temporal findings have boxes on the prior image too, if there is one. Other regions
-    are ignored, because an annotation platform may require a box for every phrase. A sample with a quality issue or an
-    incomplete annotation is `Rejected`.
-    """
+    """Make the sentences of a sample by the protocol; `has_prior` is whether annotators saw a prior image."""
     if annotation.quality is None:
         raise Rejected("the sample has no quality label")
     if annotation.quality is not Quality.NO_ISSUE:

@@ -1,8 +1,4 @@
-"""Read annotations exported by Label Studio (JSON).
-
-The format is documented at https://labelstud.io/guide/task_format and for each tag: a list of tasks with data and
-annotations by several annotators (as exported by Label Studio 1.23.2). Coordinates are percentages of the image.
-"""
+"""Read annotations exported by Label Studio (JSON)."""
 
 from __future__ import annotations
 
@@ -93,10 +89,7 @@ class AnnotatedSample:
 
 
 def read_label_studio(path: Path | str, studies: Sequence[Study]) -> list[AnnotatedSample]:
-    """Read an export of Label Studio ("JSON") for tasks made of studies.
-
-    Skipped annotations are ignored. Of several annotations by one annotator, the last updated counts.
-    """
+    """Read an export of Label Studio ("JSON") for tasks made of studies."""
     tasks = read_json(path)
     if not isinstance(tasks, list):
         is_coco = isinstance(tasks, dict) and "images" in tasks

@@ -1,8 +1,4 @@
-"""Annotation tasks for Label Studio (labeling interface and tasks) or as a COCO dataset.
-
-Tags and parameters follow https://labelstud.io/tags, tested with Label Studio 1.23.2. Lines require VectorLabels, which
-older versions do not have.
-"""
+"""Annotation tasks for Label Studio (labeling interface and tasks) or as a COCO dataset."""
 
 from __future__ import annotations
 
@@ -27,12 +23,7 @@ OTHER_VIEW = "Visible only in another view (name it in the comment)"
 
 
 def image_address(image: Path, root: Path, prefix: str | None = None) -> str:
-    """Return the address of an image for Label Studio: below a URL prefix, or below a folder that it serves.
-
-    The root is the base folder of image paths. Without a prefix it is the document root of Label Studio's local files
-    (LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT). Label Studio serves only folders below it that are added to the project as
-    local storage, not the root itself.
-    """
+    """Return the address of an image for Label Studio: below a URL prefix, or below a folder that it serves."""
     path, root = (Path(os.path.normpath(path.absolute())) for path in (image, root))
     if not path.is_relative_to(root):
         message = f"expected an image below {root}; give a folder that contains all images"
@@ -78,11 +69,7 @@ def labeling_config(categories: Sequence[str] = ()) -> str:
 
 
 def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure]) -> dict[str, Any]:
-    """Return a COCO dataset with the frontal and prior images of studies and the existing boxes of phrases.
-
-    Images have the additional fields `sample_id`, `role` ("current", "prior") and `phrase_ids`, the categories to
-    annotate. A phrase is a category; equal phrases are one category.
-    """
+    """Return a COCO dataset with the frontal and prior images of studies and the existing boxes of phrases."""
     categories: dict[str, int] = {}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []

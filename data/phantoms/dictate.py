@@ -160,10 +160,7 @@ def dictate_indication(findings: tuple[Finding, ...], rng: np.random.Generator) 
 
 
 def read_label(sentence: str) -> tuple[Kind, str | None] | None:
-    """Return the (kind, side) that a sentence in the wording of phantoms states as present, None if there is none.
-
-    It reads drafts of a model trained on phantoms without a judge, not real reports.
-    """
+    """Return the (kind, side) that a sentence in the wording of phantoms states as present, None if there is none."""
     text = sentence.lower()
     if text.startswith(("no ", "there is no ", "normal ", "clear ")) or "resolved" in text or "removed" in text:
         return None

@@ -1,7 +1,4 @@
-"""Render the frontal and lateral radiograph of a phantom.
-
-Measures are shares of the radiograph and noise has a fixed number of cells, so a study looks the same at every size.
-"""
+"""Render the frontal and lateral radiograph of a phantom; measures are shares, so it looks the same at every size."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""CheXpert Plus (Chambon et al. 2024): 223,462 radiographs of 187,711 studies, with reports in one table.
-
-The release itself was not available: the source is https://arxiv.org/abs/2405.19538,
-https://github.com/Stanford-AIMI/chexpert-plus, and public readers of the table. Inferred, not verified: what
-docs/prepare.md lists, and that `section_accession_number` does not identify a study. In some rows one section has the
-text of another, such as an impression in section_findings.
-"""
+"""CheXpert Plus (Chambon et al. 2024): 223,462 radiographs of 187,711 studies, with reports in one table."""
 
 from __future__ import annotations
 

@@ -13,15 +13,7 @@ from radfact.records import Sentence
 
 
 def read_coco_studies(root: Path, images: Path | None = None) -> Archive:
-    """Read a COCO dataset (`images` with `file_name`, `annotations`, `categories`); each image is one study.
-
-    Sentences are the annotations' captions, or else their categories' names (`radfact.io.coco.read_coco`). If the file
-    has any region, they are grounded findings, and those with a region also phrases to ground; otherwise they are the
-    narrative. An image without annotations has no findings and gives no sample.
-
-    Boxes refer to the `width` and `height` of their image, so a radiograph of another size is not converted. An image
-    with an invalid annotation, or without a file name, is skipped and listed.
-    """
+    """Read a COCO dataset (`images` with `file_name`, `annotations`, `categories`); each image is one study."""
     coco, folder = read_coco(root), (images or root.parent).absolute()
     is_grounded = any(sentence.has_region for report in coco.reports.values() for sentence in report)
     # A region that cannot be read is one, too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import chain, count
 from pathlib import Path
@@ -30,11 +30,7 @@ class Radiographs(dict[str, Path]):
 
 
 def find_radiographs(paths: Iterable[Path]) -> Radiographs:
-    """Return the DICOM files among `paths` and in folders among them, by unique names.
-
-    The name is the file name without suffix, with a prefix of folder names if several files share it. Files in folders
-    are recognized by content, since exports often omit the suffix. Files given directly are not checked.
-    """
+    """Return the DICOM files among `paths` and in folders among them, by unique names."""
     named = Radiographs()
     radiographs = list(dict.fromkeys(file.absolute() for path in paths for file in _radiographs(path, named.skipped)))
     folders_of: dict[str, list[Path]] = {}
@@ -48,20 +44,18 @@ def find_radiographs(paths: Iterable[Path]) -> Radiographs:
         if len(folders := folders_of[name]) > 1:
             name = "-".join(radiograph.relative_to(os.path.commonpath(folders)).with_suffix("").parts)
         # a/b-c and a-b/c have the same name.
-        numbered = (f"{name}-{number}" for number in count(2))
-        named[next(key for key in chain([name], numbered) if key not in named)] = radiograph
+        named[unused_name(name, named)] = radiograph
     return named
 
 
+def unused_name(name: str, used: Container[str]) -> str:
+    """Return a name, numbered if it is used already."""
+    return next(key for key in chain([name], (f"{name}-{number}" for number in count(2))) if key not in used)
+
+
 def name_instances(radiographs: Radiographs, failures: list[Failure], *, keep_names: bool = False) -> dict[str, Path]:
-    """Return DICOM files by names that hide the file name, often that of the patient, unless it is to be kept.
-
-    A name is a hash of the SOP instance UID, or of the content of a file without one; anyone who has the UID can
-    compute it. Files that cannot be read, or that repeat an instance, are listed, after what the folders also contain.
-
-    Raises:
-        InputError: no file can be read, and there is only one.
-    """
+    """Return DICOM files by names that hide the file name, often that of the patient, unless it is to be kept."""
+    # Anyone who has the UID can compute its hash.
     named: dict[str, Path] = {}
     failures += radiographs.skipped
     for file_name, path in radiographs.items():

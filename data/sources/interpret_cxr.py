@@ -1,9 +1,4 @@
-"""interpret-cxr, the data of the shared task RRG24: studies of CheXpert, MIMIC-CXR, PadChest, BIMCV-COVID19 and OpenI.
-
-The data itself was not available: the source is https://stanford-aimi.github.io/RRG24 (columns, splits),
-https://huggingface.co/datasets/StanfordAIMI/rrg24-shared-task-bionlp, and public readers of the tables. Inferred, not
-verified: names of images (view1_frontal, vp-pa), and that they are unique where a table of views is used.
-"""
+"""interpret-cxr, the data of the shared task RRG24: studies of five data sets."""
 
 from __future__ import annotations
 
@@ -24,12 +19,7 @@ _VIEW_COLUMNS = (("dicom_id", "ViewPosition"), ("ImageID", "Projection"), ("file
 
 
 def read_interpret_cxr(root: Path, images: Path | None = None, views: list[Path] | None = None) -> Archive:
-    """Read tables of interpret-cxr.
-
-    The split is that of the column `split`, or else of the file name (train, validation, val, test). A study has the
-    name of its first image. Leading folders of a path in the table may be absent below `images`. `views` are tables of
-    views: `mimic-cxr-2.0.0-metadata.csv.gz`, PadChest's table, `indiana_projections.csv`.
-    """
+    """Read tables of interpret-cxr."""
     tables = sorted(path for path in root.iterdir() if _TABLE.fullmatch(path.name)) if root.is_dir() else [root]
     if not tables:
         message = "expected tables such as train.csv and val_mimic.json in this folder, found none"

@@ -25,13 +25,7 @@ _RADIOGRAPH = re.compile(r"(?:CXR)?(?P<study>\d+)_(?:\d+_)?(?P<radiograph>IM-[\d
 
 
 def read_iu_xray(root: Path) -> Archive:
-    """Read IU-Xray. Every study is in the split "test" (MAIRA-2, appendix B.1), and no study has a patient.
-
-    The folder has the reports (`NLMCXR_reports.tgz`, or its `ecgen-radiology/*.xml`), `indiana_projections.csv`, and
-    anywhere below it the images: `NLMCXR_png`, `NLMCXR_dcm`, or copies named as in the table. DICOM is preferred over
-    PNG, then the first folder by name. The technique is the caption of the images, which is the same for all images of
-    a study. Four of the 7,470 radiographs have no view in the table and are listed.
-    """
+    """Read IU-Xray. Every study is in the split "test" (MAIRA-2, appendix B.1), and no study has a patient."""
     views, failures = _read_views(root)
     files = _files(root)
     studies: dict[int, ArchiveStudy] = {}

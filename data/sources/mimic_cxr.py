@@ -1,16 +1,4 @@
-"""MIMIC-CXR as DICOM (mimic-cxr) or JPEG (mimic-cxr-jpg): studies with time, reports and split.
-
-The layouts are those of the PhysioNet pages (2.0.0 and 2.1.0 of both releases) and of public readers; credentialed
-files were not available.
-
-    mimic-cxr      files/p10/p10000032/s50414267/<dicom_id>.dcm
-                   mimic-cxr-reports.zip, which contains files/p10/p10000032/s50414267.txt
-    mimic-cxr-jpg  files/p10/p10000032/s50414267/<dicom_id>.jpg
-                   mimic-cxr-2.0.0-metadata.csv.gz, mimic-cxr-2.0.0-split.csv.gz (same names in 2.1.0)
-
-The DICOM release has neither the table of views and times nor the split, the JPEG release has no reports. The metadata
-table lists every image, so cxr-record-list.csv.gz is not needed. Labels, extracted from the reports, are not read.
-"""
+"""MIMIC-CXR as DICOM (mimic-cxr) or JPEG (mimic-cxr-jpg): studies with time, reports and split."""
 
 from __future__ import annotations
 
@@ -41,18 +29,7 @@ _NAMES = {"subject_id": r"[0-9]+", "study_id": r"[0-9]+", "dicom_id": r"[0-9a-zA
 def read_mimic_cxr(
     root: Path, release: Literal["dicom", "jpg"], metadata: Path | None = None, ms_cxr: Path | None = None
 ) -> Archive:
-    """Read MIMIC-CXR.
-
-    Sections are those of `split_sections` under their own headings (MAIRA-2, appendix B.1, following Johnson et al.). A
-    report with only an impression, or a paragraph without heading, has no findings; a heading HISTORY or CLINICAL
-    INFORMATION is not an indication, which is inferred from MAIRA-2, figures E.12 and E.14, where studies of MIMIC-CXR
-    have the indication "n/a". The prior report of a later study is the whole report without the preliminary reading:
-    MAIRA-2 mentions the full report, and figures E.12 to E.14 show indication, comparison, findings and impression of a
-    prior. Keeping the original headings is our choice. The time of a study is the earliest StudyDate and StudyTime.
-
-    `metadata` is a folder with the files missing in `root`: tables of mimic-cxr-jpg for the DICOM release, reports of
-    mimic-cxr (zip or unpacked) for the JPEG release. With `ms_cxr`, patients of MS-CXR are held out of training.
-    """
+    """Read MIMIC-CXR."""
     folders = [root] if metadata is None else [root, metadata]
     files = root / "files"
     if not files.is_dir():
@@ -116,10 +93,7 @@ def _read_splits(path: Path) -> dict[str, str]:
 
 
 def _present_records(table: Path, files: Path, missing: dict[str, set[str]]) -> Iterator[TableRecord]:
-    """Yield the rows of patients on disk, and collect the other studies by missing folder.
-
-    Users often have some of the ten parts of the archive; one failure per missing study would hide the others.
-    """
+    """Yield the rows of patients on disk, and collect other studies by missing folder: users often have some parts."""
     parts = {entry.name for entry in os.scandir(files) if entry.is_dir()}
     patients = {f"{part}/{entry.name}" for part in parts for entry in os.scandir(files / part)}
     patient_of: dict[str, str] = {}

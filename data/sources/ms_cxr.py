@@ -1,9 +1,4 @@
-"""MS-CXR: phrases of MIMIC-CXR's reports with their boxes on a frontal image (Boecking et al. 2022).
-
-The layout follows the release's PhysioNet page, its script that converts the JSON to CSV, and public readers. The
-files of release 0.1 have the version 1.0.0, those of 1.1.0 have a split by patient (train, val, test; in the JSON, of
-the annotation or the image). Both list one box per row, in pixels of the original image.
-"""
+"""MS-CXR: phrases of MIMIC-CXR's reports with their boxes on a frontal image (Boecking et al. 2022)."""
 
 from __future__ import annotations
 
@@ -84,13 +79,7 @@ class _Image:
 
 
 def read_ms_cxr(root: Path, images: Path) -> Archive:
-    """Read MS-CXR as phrase grounding studies, one per annotated image.
-
-    Boxes refer to an image, so a study here is an image and not a study of MIMIC-CXR; its `study_id` is the `dicom_id`.
-    It has no lateral, prior or sections, since phrase grounding uses none (MAIRA-2, table B.1). A phrase is one (image,
-    category, text) with all its boxes; a category is a label of the image. `root` is the file, or the folder of the
-    release, of which the latest version is read, CSV before JSON.
-    """
+    """Read MS-CXR as phrase grounding studies, one per annotated image."""
     path = _annotations(root)
     failures: list[Failure] = []
     studies: list[ArchiveStudy] = []
@@ -113,12 +102,7 @@ def read_ms_cxr(root: Path, images: Path) -> Archive:
 
 
 def hold_out(archive: Archive, root: Path) -> Archive:
-    """Remove the training studies of patients in MS-CXR's test and validation folds from MIMIC-CXR.
-
-    MAIRA-2 (appendix B.1) does not train on these folds and otherwise follows the official split. Both splits are by
-    patient, so all training studies of such a patient are skipped and listed. Studies of the official test and
-    validation splits stay, also those of patients in MS-CXR's training fold.
-    """
+    """Remove the training studies of patients in MS-CXR's test and validation folds from MIMIC-CXR."""
     path = _annotations(root)
     annotated = _read_images(path, []).values()
     if all(image.split is None for image in annotated):

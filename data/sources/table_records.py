@@ -19,13 +19,14 @@ from radfact.io.jsonl import read_json, read_jsonl, read_lines
 _MISSING = frozenset({"", "nan", "n/a", "<na>", "none", "null"})
 _SPLITS = {"train": "train", **dict.fromkeys(("validation", "validate", "valid", "val"), "validate"), "test": "test"}
 # AP_HORIZONTAL: the patient is lying. COSTAL: a rib view, exposed for bone. EXCLUDE: not a chest radiograph.
-_VIEWS: Mapping[str, View | None] = {
+VIEWS: Mapping[str, View | None] = {
     **dict.fromkeys(("FRONTAL", "PA", "AP", "POSTERO ANTERIOR", "ANTERO POSTERIOR", "AP HORIZONTAL"), "frontal"),
     **dict.fromkeys(("LATERAL", "LAT", "LL", "RL", "L", "LEFT LATERAL", "RIGHT LATERAL"), "lateral"),
     **dict.fromkeys(("LAO", "RAO", "LPO", "RPO", "OBLIQUE", "DECUBITUS", "AP AXIAL", "KUB", "COSTAL", "EXCLUDE"), None),
     **dict.fromkeys(("AP LLD", "AP RLD", "PA LLD", "PA RLD", "SWIMMERS", "XTABLE LATERAL"), None),
 }
 """Views by their names in upper case, words separated by spaces; None for views that are neither."""
+_FORMATS = "a .csv, .csv.gz, .json or .jsonl file; save another table as CSV in UTF-8, separated by commas"
 # A list as JSON, as Python prints it, or as numpy prints an array, without commas.
 _TEXT = r"""(?:'[^']*'|"[^"]*")"""
 _LIST = re.compile(rf"\[\s*(?:{_TEXT}(?:[\s,]+{_TEXT})*\s*,?)?\s*\]")
@@ -131,11 +132,7 @@ class Layout:
 
 
 def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -> Archive:
-    """Group records into studies, and list every record and image that cannot be used.
-
-    Records of one study can differ in their reports: the first one with findings is used. Of several dates or positions
-    the earliest is used. The prior report of a later study consists of findings and impression.
-    """
+    """Group records into studies, and list every record and image that cannot be used."""
     studies: dict[str, ArchiveStudy] = {}
     location_of: dict[str, str] = {}
     failures: list[Failure] = []
@@ -164,13 +161,13 @@ def read_studies(layout: Layout, records: Iterable[TableRecord], folder: Path) -
                 location_of[path] = record.location
                 shown_as, column = layout.view(record, index, path)
                 known = "" if shown_as is None else re.sub("[_-]", " ", shown_as.upper())
-                if known not in _VIEWS:
+                if known not in VIEWS:
                     found = "none" if shown_as is None else describe_choice(shown_as)
                     raise record.error(column, f"expected a view such as PA, AP or LATERAL, found {found}")
             except InputError as error:
                 failures.append(read_failure(path, str(error)))
                 continue
-            if (view := _VIEWS[known]) is None:
+            if (view := VIEWS[known]) is None:
                 reason = f"view {shown_as} is neither frontal nor lateral"
                 failures.append(Failure(source=path, stage="select", reason=reason))
             elif (radiograph := layout.find(record, folder, path, view)) is not None:
@@ -253,7 +250,7 @@ def table_records(path: Path, required: Sequence[str] = ()) -> Iterator[TableRec
         for line, cells in read_jsonl(path):
             yield TableRecord(path, cells, line)
     else:
-        raise InputError("expected a .csv, .csv.gz, .json or .jsonl file", code=ErrorCode.INVALID_FORMAT, file=path)
+        raise InputError(f"expected {_FORMATS}", code=ErrorCode.INVALID_FORMAT, file=path)
 
 
 def join_sections(findings: str | None, impression: str | None) -> str | None:

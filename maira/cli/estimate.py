@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from maira.cli.show import print_line
+from maira.cli.show import print_line, print_table
 
 _GIB = 1 << 30
 
@@ -45,14 +42,15 @@ def estimate(
         print_line(console, line)
     counts = {part.replace("_", " "): list(both.values()) for part, both in result["parameters"].items()}
     counts["total"] = [sum(column) for column in zip(*counts.values(), strict=True)]
-    _print_table(console, ("parameters", "all", "trained"), {k: map(_format_count, v) for k, v in counts.items()})
+    rows = [(part, *map(_format_count, numbers)) for part, numbers in counts.items()]
+    print_table(console, None, ("parameters", "all", "trained"), rows)
     _print_memory(console, "peak memory of a GPU", result["memory"])
     if generation := result["generation"]:
         _print_memory(console, f"peak memory while sampling {generation['batch_size']} responses", generation["memory"])
     fits = "fits" if result["fits"] else "does not fit"
     reserved = f"with {result['reserved'] / _GIB:g} GiB reserved for CUDA"
     print_line(console, f"{fits} in the {result['gpu_memory'] / _GIB:g} GiB of the GPU, {reserved}")
-    _print_table(console, (f"at an MFU of {result['mfu']:.0%}", ""), {k: [v] for k, v in _times(result).items()})
+    print_table(console, None, (f"at an MFU of {result['mfu']:.0%}", ""), [*_times(result).items()])
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
@@ -90,16 +88,7 @@ def _print_memory(console: Console, title: str, sizes: dict[str, int]) -> None:
     from maira.train.cost.flops import TABLES
 
     labels = TABLES["labels"]
-    _print_table(console, (title, ""), {labels.get(p, p): [_format_bytes(n)] for p, n in sizes.items() if n})
-
-
-def _print_table(console: Console, heads: Sequence[str], rows: Mapping[str, Iterable[str]]) -> None:
-    table = Table(heads[0], box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in heads[1:]:
-        table.add_column(head, justify="right")
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    console.print(table)
+    print_table(console, None, (title, ""), [(labels.get(p, p), _format_bytes(n)) for p, n in sizes.items() if n])
 
 
 def _format_count(number: float) -> str:

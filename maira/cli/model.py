@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,14 +12,6 @@ from rich.console import Console
 from maira.cli.options import CheckpointFolder, Overwrite
 from maira.cli.show import print_line
 from radfact.cli.command import with_options
-
-
-class Dtype(StrEnum):
-    """Type of weights."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
 
 
 def train(
@@ -51,7 +42,9 @@ def assemble(
     language_model: Annotated[Path, typer.Option(help="Folder of a Llama model with its tokenizer, such as Vicuna.")],
     out: CheckpointFolder,
     seed: Annotated[int, typer.Option(min=0, help="Seed for initializing the adapter.")] = 0,
-    dtype: Annotated[Dtype, typer.Option(help="Data type of the weights.")] = Dtype.FLOAT32,
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"], typer.Option(help="Data type of the weights.")
+    ] = "float32",
     rope_factor: Annotated[float, typer.Option(help="Linear scaling factor of the rotary embedding.", min=1)] = 1.5,
 ) -> None:
     """Create an untrained model from a published encoder and language model."""
@@ -61,7 +54,7 @@ def assemble(
     from maira.model.assemble import assemble as run
 
     disable_progress_bar()
-    config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype.value), rope_factor=rope_factor)
+    config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype), rope_factor=rope_factor)
     print_line(
         Console(),
         f"vocabulary of {config.text_config.vocab_size} tokens, {config.image_seq_length} tokens per image: {out}",

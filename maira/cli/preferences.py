@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +62,7 @@ def preferences(
     if len(drafts) < 2:
         raise InputError(f"expected at least two files of drafts, found {len(drafts)}", field="drafts")
     values = {
-        "scores": _weights(scores),
+        "scores": parse_key_values([item.strip() for item in scores.split(",")], "scores"),
         "length_penalty": length_penalty,
         "format_penalty": format_penalty,
         "options": {"judge": "offline", **parse_key_values(reward_option or (), "reward_option")},
@@ -82,17 +81,3 @@ def preferences(
     print_line(console, f"{len(pairs.rows)} pairs from {len(studies)} studies: {out} (chosen: {chosen})")
     if skipped:
         print_line(console, f"skipped: {skipped}")
-
-
-def _weights(text: str) -> dict[str, float]:
-    """Parse the weights of scores, NAME=WEIGHT,..."""
-    weights: dict[str, float] = {}
-    for name, value in parse_key_values([item.strip() for item in text.split(",")], "scores").items():
-        try:
-            weights[name] = float(value)
-        except ValueError:
-            weights[name] = math.nan
-        if not math.isfinite(weights[name]):
-            message = f"expected a number as the weight of '{name}', found '{value}'"
-            raise InputError(message, code=ErrorCode.INVALID_OPTION, field="scores")
-    return weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -16,7 +17,7 @@ from pydantic import BeforeValidator, NonNegativeInt
 from rich.console import Console
 
 from maira.cli.options import PreparedFolder
-from maira.cli.show import exit_with_failures, print_line, show_progress
+from maira.cli.show import exit_with_failures, print_line, print_table, show_progress
 from maira.data.archive import Archive
 from maira.data.images import MAX_SIZE
 from maira.data.manifest import Failure
@@ -32,11 +33,14 @@ from maira.data.sources.ms_cxr import read_ms_cxr
 from maira.data.sources.padchest import read_padchest
 from maira.data.sources.padchest_gr import read_padchest_gr
 from maira.data.sources.rexgradient import read_rexgradient
-from maira.data.sources.table import Table, read_table
+from maira.data.sources.table import DATE, FIELDS, NO_FINDINGS, SECTIONS, Table, find_studies, is_reported, read_table
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
+from radfact.io.columns import check_columns
+from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import write_jsonl
-from radfact.options import Option
+from radfact.judges.options import JudgeOptions
+from radfact.options import Option, only, parse_key_values
 
 app = typer.Typer(help="Convert a data set to a manifest and PNG files.", no_args_is_help=True)
 
@@ -46,20 +50,14 @@ SOURCE_FILES = "source_files.jsonl"
 
 def _parse_shares(value: Any) -> Any:
     """Return the fractions of the splits from text such as `train=0.8,test=0.2`."""
-    shares: dict[str, float] = {}
-    for part in value.split(",") if isinstance(value, str) else [f"{name}={share}" for name, share in value.items()]:
-        name, _, share = part.strip().partition("=")
-        if name in shares:
-            raise InputError(f"duplicate split '{name}'", code=ErrorCode.DUPLICATE)
-        try:
-            shares[name] = float(share)
-        except ValueError:
-            shares[name] = -1.0
-        if name not in SPLITS or not 0 <= shares[name] < math.inf:
-            raise InputError(
-                f"expected fractions for {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1, found '{part}'",
-                code=ErrorCode.INVALID_OPTION,
-            )
+    parts = parse_key_values(value.replace(" ", "").split(","), "draw_splits") if isinstance(value, str) else value
+    try:
+        shares = {name: float(share) for name, share in parts.items()}
+    except ValueError:
+        shares = {}
+    if not shares or not all(name in SPLITS and 0 <= share < math.inf for name, share in shares.items()):
+        expected = f"fractions for {', '.join(SPLITS)} such as train=0.8,validate=0.1,test=0.1"
+        raise InputError(f"expected {expected}, found '{value}'", code=ErrorCode.INVALID_OPTION)
     if not math.isclose(total := sum(shares.values()), 1, abs_tol=1e-6):
         raise InputError(f"expected fractions with the sum 1, found the sum {total:g}", code=ErrorCode.INVALID_OPTION)
     return shares
@@ -106,15 +104,14 @@ _HELP = {
 """Options of the commands: parameters of the readers by name. Other parameters of a reader are no options."""
 
 
-def _add_source(name: str, read: Callable[..., Archive | Table], summary: str, **help: str) -> None:
+def _add_source(name: str, read: Callable[..., Archive], summary: str, **help: str) -> None:
     """Add the command of a reader: its options are those parameters of the reader that have a help text."""
 
     def command(root: Path, out: PreparedFolder, options: PrepareOptions, **values: Any) -> None:
         _check_options(name, options, values)
         archive = read(root, **values)
         images = values.get("images") or (root if root.is_dir() else root.parent)
-        rules = options.rules("every" if archive.source == MIMIC_CXR else "one")
-        make = partial(archive.make if isinstance(archive, Table) else partial(make_samples, archive), rules)
+        make = partial(make_samples, archive, options.rules("every" if archive.source == MIMIC_CXR else "one"))
         _report(_convert(archive.source, str(images.absolute()), make, archive.failures, out, options), out, options)
 
     parameters = dict(signature(command, eval_str=True).parameters)
@@ -176,14 +173,103 @@ _add_source(
     root="COCO file (JSON).",
     images=_BASE_FOLDER,
 )
-_add_source(
-    "table",
-    read_table,
-    "Table with the columns of a manifest, such as a hospital export; images are PNG, JPEG or DICOM files.\n\n"
-    "Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing values.",
-    root="Table of studies (CSV or JSON Lines), or the folder with studies.csv.",
-    images=_BASE_FOLDER,
-)
+
+
+@app.command("table")
+@with_options
+def prepare_table(
+    root: Annotated[
+        Path,
+        typer.Option(help="Table of studies (CSV or JSON Lines), the folder with studies.csv, or a folder of images."),
+    ],
+    out: PreparedFolder,
+    judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "concurrency", "max_invalid")],
+    options: PrepareOptions,
+    images: Annotated[Path | None, typer.Option(help=_BASE_FOLDER)] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD=NAME,...",
+            help="Own names of columns, such as sample_id=Accession,frontal=Image,report=Text. Fields: those of a "
+            f"manifest (docs/files.md), {DATE}, and report.",
+        ),
+    ] = None,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Print the first rows as samples, and write nothing.")
+    ] = False,
+) -> None:
+    """Table with the columns of a manifest, such as a hospital export; images are PNG, JPEG or DICOM files.
+
+    A column `report` is divided into sections by its headings, or by a language model (--judge) if these name no
+    findings. Rows without a report are included, for drafting. Cells that are empty, NaN, N/A or null are missing
+    values. For a folder of images without a table, a table is proposed.
+    """
+    from maira.data.sources.section_model import PARAMETERS, extract_sections
+
+    if root.is_dir() and find_studies(root) is None:
+        _propose(root, out, preview)
+        return
+    pairs = [pair.strip() for pair in columns.split(",")] if columns else []
+    names = check_columns(parse_key_values(pairs, "columns"), FIELDS, {})
+    extract = None
+    if judge.judge is not None and not preview:
+        extract = partial(extract_sections, client=judge.load_client(PARAMETERS, out.parent / "cache"))
+    table = read_table(root, images, names, extract)
+    _print_table(table, preview)
+    if preview:
+        return
+    origin = str((images or (root if root.is_dir() else root.parent)).absolute())
+    make = partial(table.make, options.rules("one"))
+    _report(_convert(table.source, origin, make, table.failures, out, options), out, options)
+
+
+def _propose(folder: Path, out: Path, preview: bool) -> None:
+    """Write the table that a folder of images suggests beside the output folder, or print its first rows."""
+    from maira.data.sources.proposal import COLUMNS, propose_table
+
+    if tables := sorted(path for path in folder.iterdir() if path.name.lower().endswith((".csv", ".csv.gz", ".jsonl"))):
+        message = f"expected studies.csv or studies.jsonl in this folder; for another table: --root {tables[0]}"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
+    rows, remarks = propose_table(folder)
+    if not rows:
+        found = "; ".join(remarks) or "none"
+        message = f"expected studies.csv, studies.jsonl or frontal radiographs in this folder, found {found}"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
+    file, console = out.with_name(f"{out.name}.csv"), Console()
+    if file.exists():
+        message = f"exists; prepare it with --root {file} --images {folder}, or remove it for a new proposal"
+        raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=file)
+    if preview:
+        print_table(console, f"{len(rows)} rows", COLUMNS, [list(row.values()) for row in rows[:3]])
+    else:
+        write_csv(file, COLUMNS, [list(row.values()) for row in rows])
+        print_line(console, f"no table in {folder}; proposed one with {len(rows)} rows: {file}")
+    for remark in remarks:
+        print_line(console, remark)
+    command = shlex.join(map(str, ("maira", "prepare", "table", "--root", file, "--images", folder, "--out", out)))
+    print_line(console, f"Check the table, add the reports, then: {command}")
+
+
+def _print_table(table: Table, with_rows: bool) -> None:
+    """Print what was read, and the first rows only if asked for: they are texts of patients."""
+    console = Console()
+    for row in table.rows[: 3 * with_rows]:
+        values = row.study.model_dump(mode="json", exclude_none=True)
+        for name, value in (values | ({DATE: row.date} if row.date else {})).items():
+            print_line(console, f"{name}: {value!s:.160}")
+        print_line(console, "")
+    reported = [row.study for row in table.rows if row.report is not None]
+    counts = [f"{name} {sum(bool(getattr(study, name)) for study in reported)}" for name in SECTIONS]
+    sections = f"; sections of {len(reported)} reports: {', '.join(counts)}" if reported else ""
+    print_line(console, f"{len(table.rows)} rows{sections}")
+    if lacking := sum(failure.reason == NO_FINDINGS for failure in table.failures):
+        print_line(console, f"reports without a findings section: {lacking}; a model (--judge) can look for it")
+    if table.archive and (lone := sum(row.date is None or row.study.patient_id is None for row in table.rows)):
+        print_line(console, f"rows without patient_id or {DATE}, for which no priors are selected: {lone}")
+    if table.unused:
+        is_unreported = not any(row.report is not None or is_reported(row.study) for row in table.rows)
+        hint = "; none is used as report: name it with --columns report=NAME" if is_unreported else ""
+        print_line(console, f"columns that are not used: {', '.join(table.unused)}{hint}")
 
 
 @app.command("dicom")
@@ -248,10 +334,17 @@ def _report(prepared: PreparationResult, out: Path, options: Conversion) -> None
     is_drawn = isinstance(options, PrepareOptions) and options.draw_splits is not None
     if is_drawn and (lone := sum(study.patient_id is None for study in studies)):
         print_line(console, f"samples without patient_id, assigned to splits by study: {lone}")
-    if unreported := sum(not (s.findings or s.grounded_findings or s.phrases) for s in studies):
+    if unreported := sum(not is_reported(study) for study in studies):
         print_line(console, f"samples without a report, for drafting only: {unreported}")
-    errors = [failure for failure in prepared.failures if failure.stage != "select"]
-    if skipped := Counter(failure.reason for failure in prepared.failures if failure.stage == "select"):
-        reasons = ", ".join(f"{reason} ({count})" for reason, count in skipped.most_common())
-        print_line(console, f"skipped by the rules: {reasons} (failures.jsonl)")
+    by_stage: dict[str, list[Failure]] = {}
+    for failure in prepared.failures:
+        stage = failure.stage if failure.stage in ("select", "sections", "doubt") else "error"
+        by_stage.setdefault(stage, []).append(failure)
+    if skipped := Counter(failure.reason for failure in by_stage.get("select", ())):
+        # What else a folder contains is counted in its reason.
+        counted = (reason if " in " in reason else f"{reason} ({count})" for reason, count in skipped.most_common())
+        print_line(console, f"skipped by the rules: {', '.join(counted)} (failures.jsonl)")
+    for failure in by_stage.get("doubt", ())[:10]:
+        print_line(console, failure.reason, "yellow")
+    errors = by_stage.get("error", ())
     exit_with_failures(console, [(str(failure.source or failure.sample_id), failure.reason) for failure in errors])

@@ -84,7 +84,7 @@ def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore |
     print_table(console, title, ("score", "point", "95% interval", "n"), lines)
 
 
-def print_table(console: Console, title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+def print_table(console: Console, title: str | None, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Print a table of text."""
     table = text_table(heads, lines)
     table.title, table.title_justify = title, "left"

@@ -165,12 +165,8 @@ def _phrase_item(
 
 
 def completion_items(study: Study, limit: int, *, preset: Preset = "release") -> list[GenerationItem]:
-    """Make the requests for the boxes of every grounded sentence of a study's reference report, each on its own.
-
-    The prompt ends with the reference report up to the sentence's first `<box>`; the target is the rest of the sentence
-    up to `</obj>`, where generation ends. A sentence whose boxes are all outside the crop is skipped, since the model's
-    format has no box for it (MAIRA-2, appendix D.1).
-    """
+    """Make the requests for the boxes of every grounded sentence of a reference report (MAIRA-2, appendix D.1)."""
+    # The prompt ends with the sentence's first <box>. A sentence with boxes outside the crop only has no box to write.
     example = make_example(study, "grounded", preset=preset)
     sentences = study.grounded_findings or []
     cropped, losses = to_crop_coordinates(sentences, crop := example.crop)

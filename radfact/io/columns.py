@@ -28,14 +28,14 @@ FIELDS = (*NAMES, "candidate_1", "candidate_2", "site", *PATIENT)
 """Fields to which a user can give an own name."""
 
 
-def check_columns(columns: Columns) -> Columns:
+def check_columns(columns: Columns, fields: Collection[str] = FIELDS, names: Layout = NAMES) -> Columns:
     """Return own names by field; several may be in one text, as in `id=study,candidate=draft`."""
     text = ",".join(f"{field}={name}" for field, name in columns.items())
     checked: dict[str, str] = {}
     for key, name in parse_key_values(re.split(r",(?=[^,=]+=)", text) if text else [], "columns").items():
-        field = next((ours for ours, names in NAMES.items() if key in names), key)
-        if field not in FIELDS:
-            message = f"unknown field '{key}'; expected FIELD=NAME with {', '.join(FIELDS)}"
+        field = next((ours for ours, accepted in names.items() if key in accepted), key)
+        if field not in fields:
+            message = f"unknown field '{key}'; expected FIELD=NAME with {', '.join(fields)}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="columns")
         if field in checked or name in checked.values():
             message = f"expected one name per field, and no name twice, found '{key}={name}' as well"

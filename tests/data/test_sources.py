@@ -6,14 +6,17 @@ or of that named with `in`, and states `options` of the reader (paths with `./`)
 its `message`, or all `studies` with some of their fields and all `failures` (source, a part of the reason, and the
 stage if it is not "read"). With `each`, every variant is a case.
 
-Tables: a case of `table.yaml` has a `table`, CSV as text or JSON as a list, `rules`, and file names of radiographs to
-go `without`. It expects an `error`, or all `samples` with some of their fields, their number of `radiographs`, ids of
-rows in `failures`, and ids of samples that are `skipped`.
+Tables: a case of `table.yaml` has a `table`, CSV as text or JSON as a list, own names of its `columns`, `responses` of
+a model, `rules`, and file names of radiographs to go `without`. It expects an `error`, or all `samples` with some of
+their fields, their number of `radiographs`, ids of rows in `failures` and of samples that are `skipped`, and `unused`
+columns.
 """
 
 import re
 import string
+import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,14 @@ from maira.data.sources.ms_cxr import read_ms_cxr
 from maira.data.sources.padchest import read_padchest
 from maira.data.sources.padchest_gr import read_padchest_gr
 from maira.data.sources.rexgradient import read_rexgradient
-from maira.data.sources.sections import split_sections
-from maira.data.sources.table import read_table
+from maira.data.sources.section_model import extract_sections
+from maira.data.sources.sections import split_report, split_sections
+from maira.data.sources.table import FIELDS, read_table
+from maira.data.sources.table import SECTIONS as REPORTED
 from maira.data.sources.table_records import TableRecord
 from maira.data.study import IMAGE_COLUMNS
+from radfact.io.columns import check_columns
+from radfact.llm import mock_client
 
 OPENI = Path(__file__).resolve().parents[3] / "shared" / "data" / "openi"
 READERS: dict[str, Callable[..., Archive]] = {
@@ -103,6 +110,32 @@ def test_the_real_reports_of_iu_xray_match_table_1_except_one_study() -> None:
     assert len(archive.failures) == 4
 
 
+LAYOUTS: dict[str, Callable[[str, str], str]] = {
+    "within the line": lambda name, text: f"{name.title()}: {text} ",
+    "capitals": lambda name, text: f"{name}: {text} ".upper(),
+    "lower case": lambda name, text: f"{name}: {text} ",
+    "alone on a line": lambda name, text: f"{name.title()}\n{text}\n",
+    "alone in lower case": lambda name, text: f"{name}\n{text}\n",
+    "wrapped": lambda name, text: f"{name.title()}:\n{textwrap.fill(text, 60, break_on_hyphens=False)}\n\n",
+    "Markdown": lambda name, text: f"**{name.title()}** {text}\n",
+    "HTML": lambda name, text: f"<b>{name.upper()}</b><br>{text}<br>",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OPENI.is_dir(), reason="needs the real reports beside the checkout (shared/data/openi)")
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_layouts_of_real_reports_keep_their_sections(layout: Callable[[str, str], str]) -> None:
+    wrong = 0
+    studies = read_iu_xray(OPENI).studies
+    for study in studies:
+        expected = {name: text for name in reversed(REPORTED) if (text := getattr(study, name))}
+        sections = split_report("".join(layout(name, text) for name, text in expected.items()))
+        wrong += any(sections.get(name, "").lower() != text.lower() for name, text in expected.items())
+    # The others have headings within their sections.
+    assert wrong < 0.01 * len(studies)
+
+
 SECTIONS = yaml.safe_load(Path(__file__).with_name("sections.yaml").read_text(encoding="utf-8"))
 TABLES = dict(releases.cases(yaml.safe_load(Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"))))
 
@@ -112,11 +145,14 @@ def test_samples_and_faults_of_a_table(tmp_path: Path, case: dict[str, Any]) -> 
     path = tmp_path / ("studies.csv" if isinstance(case["table"], str) else "studies.json")
     releases.write_file(tmp_path, path.name, case["table"])
     rules = Rules(**case.get("rules", {}))
+    names = dict(part.split("=") for part in case["columns"].split(",")) if "columns" in case else {}
     if "error" in case:
         with raises(case["error"]):
-            read_table(path).make(rules)
+            read_table(path, columns=check_columns(names, FIELDS, {})).make(rules)
         return
-    table = read_table(path)
+    extract = partial(extract_sections, client=mock_client([*case["responses"]] * 9)) if "responses" in case else None
+    table = read_table(path, columns=names, extract=extract)
+    assert list(table.unused) == case.get("unused", [])
     keys = {radiograph.path.name: radiograph.key for radiograph in table.make(rules).radiographs.values()}
     made = table.make(rules, frozenset(keys[name] for name in case.get("without", ())))
     expected_failures = case.get("failures", [])
@@ -163,6 +199,14 @@ def test_sections_of_a_report_are_prose_on_one_line(case: dict[str, Any]) -> Non
     above = f"{case['above']} {'_' * 78}\n" if "above" in case else ""
     sections = split_sections(above + case["report"])
     assert sections == {"text": sections["text"]} | case["sections"]
+
+
+@pytest.mark.parametrize("case", SECTIONS["any_source"], ids=lambda case: case["report"][:30])
+def test_headings_of_any_source(case: dict[str, Any]) -> None:
+    same = {"indication": "cough.", "findings": "The lungs are clear. No effusion.", "impression": "Normal."}
+    sections = split_report(case["report"])
+    del sections["text"]
+    assert sections == case.get("sections", same)
 
 
 @pytest.mark.parametrize("text", ["", " \n \n", "FINDINGS:", "FINDINGS: \n IMPRESSION: .\n"])

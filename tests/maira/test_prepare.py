@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from dicom_files import write_dicom
-from long_values import DATA
 from PIL import Image
 from releases import load_release, write_release
 
@@ -67,8 +66,12 @@ def test_mimic_cxr_as_dicom(mimic: Path, run_maira: RunMaira) -> None:
     assert run_maira(*MIMIC.split())[0] == 3
     samples = read_manifest(mimic / "out" / "manifest.jsonl")
     # In training, every frontal radiograph of the prior study gives a sample.
-    assert [[s.study_id, s.split, s.frontal.stem, s.prior_frontal and s.prior_frontal.stem] for s in samples] == DATA[
-        "samples of all prior radiographs"
+    assert [(s.study_id, s.split, s.frontal.stem, s.prior_frontal and s.prior_frontal.stem) for s in samples] == [
+        ("50414267", "train", "a1", None),
+        ("50414267", "train", "a4", None),
+        ("53189527", "train", "a3", "a1"),
+        ("53189527", "train", "a3", "a4"),
+        ("51029426", "test", "b1", None),
     ]
     assert (samples[0].findings, samples[0].indication) == ("Clear lungs.", "___F with cough.")
     assert samples[2].prior_report is not None
@@ -155,3 +158,48 @@ def test_splits_can_be_drawn_and_chosen(table: Path, run_maira: RunMaira, tmp_pa
     assert (code, "samples without a report, for drafting only: 1" in output) == (0, True)
     studies = read_manifest(tmp_path / "out/manifest.jsonl")
     assert {(s.split, s.prior_frontal) for s in studies} == {("test", None)}
+
+
+EXPORT = "prepare table --root export/hospital.csv --size 32 --columns sample_id=Accession,frontal=Image,report=Text"
+
+
+def test_a_table_of_whole_reports(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
+    code, output, _ = run_maira(*EXPORT.split(), "--out", "out", "--preview")
+    assert (code, "findings: Clear." in output, (tmp_path / "out").exists()) == (0, True, False)
+    assert "2 rows; sections of 2 reports: findings 1, indication 1, technique 0, comparison 0" in output
+    assert "columns that are not used: Age" in output
+    response = '```\n{"findings": "The lungs are clear."}\n```'
+    code, output, _ = run_maira(
+        *EXPORT.split(), "--out", "out", "--judge", "mock:m", "--judge-arg", f"responses={response}"
+    )
+    assert (code, "findings 2" in output) == (0, True)
+    first, second = read_manifest(tmp_path / "out/manifest.jsonl")
+    assert (first.findings, first.indication, second.findings) == ("Clear.", "Cough.", "The lungs are clear.")
+    code, output, _ = run_maira(*EXPORT.split(), "--out", "other")
+    assert (code, "reports without a findings section: 1" in output) == (0, True)
+    assert table.is_dir()
+
+
+def test_a_table_is_proposed_for_a_folder_of_images(tmp_path: Path, run_maira: RunMaira) -> None:
+    (tmp_path / "images" / "p1").mkdir(parents=True)
+    for name in ("p1/s1_frontal.png", "p1/s1_lateral.png", "00000001_000.png", "00000001_001.png", "p1/oblique.png"):
+        Image.fromarray(RAMP.astype(np.uint8)).save(tmp_path / "images" / name)
+    tags = {"AccessionNumber": "A7", "PatientID": "7", "StudyDate": "20240301", "StudyTime": "101500.000"}
+    write_dicom(tmp_path / "images" / "x", RAMP, **tags, ViewPosition="LL")
+    write_dicom(tmp_path / "images" / "y.dcm", RAMP, **tags, ViewPosition="PA")
+    command = "prepare table --root images --out own"
+    code, output, _ = run_maira(*command.split())
+    assert (code, "images neither frontal nor lateral, left out: 1" in output) == (0, True)
+    assert not (tmp_path / "own").exists()
+    with (tmp_path / "own.csv").open(newline="") as file:
+        rows = {row["sample_id"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["00000001_000", "00000001_001", "p1-s1", "A7"]
+    assert (rows["p1-s1"]["frontal"], rows["p1-s1"]["lateral"]) == ("p1/s1_frontal.png", "p1/s1_lateral.png")
+    dicom = {"study_id": "A7", "patient_id": "7", "study_date": "20240301T1015", "frontal": "y.dcm", "lateral": "x"}
+    assert rows["A7"] == {"sample_id": "A7", "report": "", **dicom}
+    assert run_maira(*command.split())[0] == 2
+    assert output.endswith("maira prepare table --root own.csv --images images --out own\n")
+    assert (
+        run_maira("prepare", "table", "--root", "own.csv", "--images", "images", "--out", "own", "--size", 32)[0] == 0
+    )
+    assert len(read_manifest(tmp_path / "own/manifest.jsonl")) == 4

@@ -51,12 +51,7 @@ def estimate_memory(
     accumulates: bool = True,
     memory: float = 0,
 ) -> dict[str, int]:
-    """Estimate the peak memory of a training step on one GPU, in bytes by use.
-
-    The largest row has samples of so many tokens, images and answer tokens. `accumulates` says whether a step has
-    several rows, so that gradients exist before the last one. With FSDP they are accumulated unsharded if the `memory`
-    of the GPU allows.
-    """
+    """Estimate the peak memory of a training step on one GPU in bytes by use, from the tokens of its largest row."""
     is_sharded, is_half, checkpointing = sharding == "fsdp", config.precision == "bf16", config.activation_checkpointing
     share, size = processes if is_sharded else 1, 2 if is_half else 4
     text, vision, tokens = model.config.text_config, model.config.vision_config, sum(samples)

@@ -54,9 +54,6 @@ class ReportReward:
 
 
 def excess_length(words: int, reference_words: int) -> float:
-    """Return the excess length of a report: 0 up to 1.5 times the words of its reference, then linear to 1 at twice.
-
-    Reports of the same findings differ in length. A cost for every extra word would rank reports that the scores do not
-    distinguish, and the model may learn the shortest wording.
-    """
+    """Return the excess length of a report: 0 up to 1.5 times the words of its reference, then linear to 1 at twice."""
+    # A cost for every extra word would rank reports that the scores do not distinguish.
     return min(1.0, max(0.0, 2 * words / max(1, reference_words) - 3))
