@@ -119,7 +119,7 @@ def test_the_commands_lead_from_a_table_to_scores(checkpoint: Path, tmp_path: Pa
     (tmp_path / "configs/maira2_7b_lora.yaml").write_text(yaml.safe_dump(config))
     list(write_phantoms(tmp_path / "export/images", 24, seed=5, size=64))
     with (tmp_path / "export/studies.csv").open("w") as file:
-        (table,) = blocks("tutorials/fine-tune.md", "csv")
+        (table,) = blocks("tutorials/fine-tune.md", "none")
         writer = csv.DictWriter(file, table.splitlines()[0].split(","), extrasaction="ignore")
         writer.writeheader()
         for study in read_manifest(tmp_path / "export/images/manifest.jsonl"):
