@@ -8,13 +8,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 from waiting import PATIENCE
 
 if TYPE_CHECKING:
+    from chat_server import ChatServer, Reply
     from playwright.sync_api import Browser, Page
 
 # The time of an example depends on what else the machine does; no property is about speed.
@@ -75,6 +76,22 @@ def run_program(
         return code, printed.out, printed.err
 
     return run
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ChatServer]]:
+    """Start servers that respond with a function of (request, number of the request); close them at the end."""
+    from chat_server import ChatServer
+
+    servers: list[ChatServer] = []
+
+    def start(reply: Callable[[dict[str, Any], int], Reply], port: int = 0) -> ChatServer:
+        servers.append(ChatServer(reply, port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture(scope="module")

@@ -135,25 +135,20 @@ def test_a_command_that_is_killed_resumes_with_equal_files(
     assert _contents(Path("out")) == _contents(Path("whole"))
 
 
-def test_a_signal_ends_a_run_that_waits_for_a_server(tmp_path: Path) -> None:
+def test_a_signal_ends_a_run_that_waits_for_a_server(serve: Callable[..., ChatServer], tmp_path: Path) -> None:
     """SIGINT does too, which `test_a_run_that_is_killed_and_interrupted_resumes_with_equal_results` sends."""
     write_reports(tmp_path)
-    ended = False
 
     def reply(*_: Any) -> bytes:
-        wait_until(lambda: ended)
+        wait_until(lambda: process.poll() is not None)
         return b""
 
-    server = ChatServer(reply)
+    server = serve(reply)
     judge = ("--judge", "openai:m", "--base-url", server.base_url)
     process = _start("radfact", "score", tmp_path / "pairs.json", *judge, "--out", tmp_path / "out")
-    try:
-        wait_until(lambda: server.requests)
-        process.terminate()
-        _, error = process.communicate(timeout=PATIENCE)
-    finally:
-        ended = True
-        server.close()
+    wait_until(lambda: server.requests)
+    process.terminate()
+    _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert error.splitlines()[-1].endswith("[interrupted]")
     assert "Traceback" not in error

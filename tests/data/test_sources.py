@@ -217,28 +217,19 @@ def test_empty_sections_are_none(text: str) -> None:
 SENTENCE = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=8), min_size=1, max_size=12).map(
     lambda words: " ".join(words).capitalize() + "."
 )
-HEADINGS = {
-    "INDICATION": "indication",
-    "HISTORY": "history",
-    "TECHNIQUE": "technique",
-    "COMPARISON": "comparison",
-    "FINDINGS": "findings",
-    "CHEST, TWO VIEWS": "findings",
-    "IMPRESSION": "impression",
-    "ADDENDUM": "addendum",
-    "SIGNED BY": "other",
-}
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(list(HEADINGS)), st.lists(SENTENCE, min_size=1, max_size=4)), max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from([*SECTIONS["headings"]]), st.lists(SENTENCE, min_size=1, max_size=4)), max_size=8
+    ),
     st.sampled_from([" ", "\n ", "\n \n "]),
 )
 def test_each_sentence_is_in_its_section(report: list[tuple[str, list[str]]], gap: str) -> None:
     text = "\n".join(f" {heading}: {gap.join(sentences)}\n " for heading, sentences in report)
     sections = split_sections(text)
     for heading, sentences in report:
-        joined = f"{sections.get(HEADINGS[heading], '')} {sections.get('last_paragraph', '')}"
+        joined = f"{sections.get(SECTIONS['headings'][heading], '')} {sections.get('last_paragraph', '')}"
         assert all(sentence in joined for sentence in sentences)
 
 

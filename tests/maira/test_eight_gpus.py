@@ -5,19 +5,18 @@ import re
 import shlex
 import shutil
 import subprocess
-from contextlib import chdir, closing
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from chat_server import ChatServer
 from ports import free_port
 from slurm import slurm_environment
 from test_assemble import language_model, sentencepiece_tokenizer
 from test_llm_resume import verdict_reply
-from tiny_runs import run_together
+from tiny_runs import CASES, run_together
 from transformers import Dinov2Config, Dinov2Model
 from typer.testing import CliRunner
 
@@ -29,20 +28,6 @@ from radfact.cli.main import app as radfact
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("maira", "radfact", "torchrun", "sbatch deploy/slurm/train.sh", "sbatch deploy/slurm/generate.sh")
-SMALL: dict[str, Any] = {
-    "base": str(ROOT / "configs/maira2_7b.yaml"),
-    "epochs": 1,
-    "global_batch": 8,
-    "token_budget": 1024,
-    "workers": 1,
-    "compile": False,
-    "trackers": [],
-    "log_every": 2,
-    "learning_rate": 1.0e-3,
-    "validation": {"samples": 8, "drafts": 2},
-}
-"""Only what is too large for a test."""
-TRIAL = {"passes=1280": "passes=16", "passes=2560": "passes=24", "global_batch=32": "global_batch=4"}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -62,7 +47,7 @@ def replace(words: list[str]) -> list[str]:
         out = words[words.index("--out") + 1]
         seed = sum(out.encode())
         return ["maira", "prepare", "phantom", "--count", "12", "--size", "64", "--seed", str(seed), "--out", out]
-    return [TRIAL.get(word, word) for word in words]
+    return [CASES["words of guides"].get(word, word) for word in words]
 
 
 def run(words: list[str], folder: Path) -> str:
@@ -90,14 +75,20 @@ def split(manifest: Path) -> None:
     write_manifest(manifest, [s.model_copy(update={"split": p}) for s, p in zip(studies, splits, strict=True)])
 
 
+def write_config(folder: Path, name: str, **changes: Any) -> None:
+    """Write a shipped config without what is too large for a test."""
+    (folder / "configs").mkdir()
+    config = {"base": str(ROOT / f"configs/{name}.yaml")} | CASES["config of guides"] | changes
+    (folder / f"configs/{name}.yaml").write_text(yaml.safe_dump(config))
+
+
 def test_the_commands_lead_from_weights_to_scores(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     Dinov2Model(Dinov2Config(image_size=56, patch_size=14, **sizes)).save_pretrained(tmp_path / "rad-dino")
     language_model(tmp_path / "vicuna-7b-v1.5")
     sentencepiece_tokenizer(tmp_path / "vicuna-7b-v1.5")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/maira2_7b.yaml").write_text(yaml.safe_dump(SMALL))
+    write_config(tmp_path, "maira2_7b")
     outputs = {}
     for line in commands("train-8-gpus.md"):
         words = shlex.split(line)
@@ -112,11 +103,9 @@ def test_the_commands_lead_from_weights_to_scores(tmp_path: Path) -> None:
     assert "was planned with 2 steps" in resumed
 
 
-def test_the_commands_lead_from_a_table_to_scores(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_commands_lead_from_a_table_to_scores(checkpoint: Path, serve: Any, tmp_path: Path) -> None:
     shutil.copytree(checkpoint, tmp_path / "microsoft/maira-2")
-    (tmp_path / "configs").mkdir()
-    config = SMALL | {"base": str(ROOT / "configs/maira2_7b_lora.yaml"), "lora": {"rank": 4}}
-    (tmp_path / "configs/maira2_7b_lora.yaml").write_text(yaml.safe_dump(config))
+    write_config(tmp_path, "maira2_7b_lora", lora={"rank": 4})
     list(write_phantoms(tmp_path / "export/images", 24, seed=5, size=64))
     with (tmp_path / "export/studies.csv").open("w") as file:
         (table,) = blocks("tutorials/fine-tune.md", "none")
@@ -125,13 +114,11 @@ def test_the_commands_lead_from_a_table_to_scores(checkpoint: Path, tmp_path: Pa
         for study in read_manifest(tmp_path / "export/images/manifest.jsonl"):
             row = {"study_date": "2024-03-01", "findings": "The lungs are clear."}
             writer.writerow(study.model_dump(exclude_none=True) | row | {"lateral": None})
-    outputs = {}
-    with closing(ChatServer(lambda body, _: verdict_reply(body))) as server:
-        for line in commands("tutorials/fine-tune.md"):
-            words = replace(
-                shlex.split(line.replace("http://localhost:8000/v1", f"{server.base_url} --splitter offline"))
-            )
-            outputs[words[0], words[1]] = run(words, tmp_path)
+    outputs, server = {}, serve(lambda body, _: verdict_reply(body))
+    for line in commands("tutorials/fine-tune.md"):
+        line = line.replace("http://localhost:8000/v1", f"{server.base_url} --splitter offline")
+        words = replace(shlex.split(line))
+        outputs[words[0], words[1]] = run(words, tmp_path)
     assert len(server.requests) > 0
     assert "Resuming runs/own" in outputs["sbatch", "deploy/slurm/train.sh"]
     assert (tmp_path / "runs/own/scores/report.html").exists()

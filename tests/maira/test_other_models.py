@@ -5,7 +5,7 @@ import functools
 import io
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,19 +41,9 @@ CLEAR = (200, {}, "<obj>Clear.</obj>")
 MakeStudy = Callable[..., Study]
 
 
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], ChatServer]]:
-    """Return a function that starts a server with a function of a request and its number, or with one reply."""
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    servers: list[ChatServer] = []
-
-    def start(reply: Any) -> ChatServer:
-        servers.append(ChatServer(reply if callable(reply) else lambda *_: reply))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 def draft(study: Study, server: ChatServer, out: Path, task: Any = "grounded") -> tuple[int, Any]:
@@ -66,7 +56,7 @@ def test_a_server_sees_the_prompt_and_whole_images(make_study: MakeStudy, serve:
     levels = np.random.default_rng(0).integers(100, 200, (3, 100, 200))
     for path, pixels in zip((study.frontal, study.lateral, study.prior_frontal), levels, strict=True):
         Image.fromarray(pixels.astype(np.uint16)).save(str(path))
-    server, tasks = serve(CLEAR), ("findings", "grounded")
+    server, tasks = serve(lambda *_: CLEAR), ("findings", "grounded")
     assert [draft(study, server, tmp_path / f"{task}.jsonl", task) for task in tasks] == [(1, [])] * 2
     for body, task in zip(server.requests, tasks, strict=True):
         example = make_example(study, task, whole_images=True)  # type: ignore[arg-type]
@@ -92,11 +82,12 @@ def test_the_report_is_found_in_a_response(
     fields = {"content": sent} if isinstance(sent, str) else dict(sent)
     reply = completion("", fields.pop("finish_reason", "stop"))
     reply["choices"][0]["message"] |= fields
+    run = functools.partial(draft, make_study(), serve(lambda *_: reply), tmp_path / "drafts.jsonl", task)
     if isinstance(expected, dict):
         with raises_code(ErrorCode.RUN_FAILED, match=re.escape(expected["reason"])):
-            draft(make_study(), serve(reply), tmp_path / "drafts.jsonl", task)
+            run()
         return
-    draft(make_study(), serve(reply), tmp_path / "drafts.jsonl", task)
+    run()
     (row,) = read_rows(tmp_path / "drafts.jsonl")
     report = row["report"]
     if task == "grounded":
@@ -138,7 +129,7 @@ def test_what_no_study_can_change_stops_the_run(
     make_study: MakeStudy, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Any, part: str
 ) -> None:
     monkeypatch.setattr("radfact.llm.client.FIRST_CONNECTION_SECONDS", 0.0)
-    server = serve(CLEAR if reply is None else (reply[0], {}, reply[1]))
+    server = serve(lambda *_: CLEAR if reply is None else (reply[0], {}, reply[1]))
     if reply is None:
         server.base_url = "http://127.0.0.1:9/v1"
     with pytest.raises(RunError, match=part) as caught:
@@ -149,7 +140,7 @@ def test_what_no_study_can_change_stops_the_run(
 
 def test_phrases_are_located_on_whole_images(make_study: MakeStudy, serve: Any, tmp_path: Path) -> None:
     reference = Box(x_min=0, y_min=0, x_max=0.5, y_max=1)  # half of it is outside MAIRA-2's crop
-    server = serve((200, {}, "<obj>Nodule.<box><x0><y0><x49><y99></box></obj>"))
+    server = serve(lambda *_: (200, {}, "<obj>Nodule.<box><x0><y0><x49><y99></box></obj>"))
     engine = engines.EngineOptions(engine="server", model="m", base_url=server.base_url, image_check="off")
     phrase = Phrase("s1", 0, Sentence(text="Nodule.", boxes=(reference,)))
     run = ground_phrases([make_study()], [phrase], None, tmp_path / "located.jsonl", engine=engine)

@@ -36,6 +36,7 @@ RAMP = np.add.outer(np.arange(60), 2 * np.arange(40)).astype(np.uint16)
 """Brighter to the right and down."""
 
 ARCHIVES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prepare.yaml").read_text("utf-8"))
+COMMANDS: dict[str, Any] = ARCHIVES["commands"]
 
 
 @pytest.fixture
@@ -63,6 +64,9 @@ MIMIC = "prepare mimic-cxr --out out --size 32 --root mimic-cxr --metadata mimic
 
 
 def test_mimic_cxr_as_dicom(mimic: Path, run_maira: RunMaira) -> None:
+    # Held-out patients require the official split.
+    code, _, error = run_maira(*MIMIC.split(), "--draw-splits", "train=0.5,test=0.5")
+    assert (code, error.count("\n")) == (2, 1)
     assert run_maira(*MIMIC.split())[0] == 3
     samples = read_manifest(mimic / "out" / "manifest.jsonl")
     # In training, every frontal radiograph of the prior study gives a sample.
@@ -79,12 +83,6 @@ def test_mimic_cxr_as_dicom(mimic: Path, run_maira: RunMaira) -> None:
     expected = dict.fromkeys(("b6", "52000000", "54000000", "55000000"), "select") | {"f1": "convert"}
     assert _skipped(mimic / "out") == expected | dict.fromkeys(("b4", "b5"), "read")
     assert all(_brightest_corner(s.frontal) == (True, True) for s in samples)
-
-
-@pytest.mark.usefixtures("mimic")
-def test_held_out_patients_require_the_official_split(run_maira: RunMaira) -> None:
-    code, _, error = run_maira(*MIMIC.split(), "--draw-splits", "train=0.5,test=0.5")
-    assert (code, error.count("\n")) == (2, 1)
 
 
 def test_ms_cxr_on_the_radiographs_of_mimic_cxr(mimic: Path, run_maira: RunMaira) -> None:
@@ -129,35 +127,15 @@ def table(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_table_becomes_a_manifest(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
-    code, output, _ = run_maira("prepare", "table", "--root", table, "--out", "out", "--size", 32)
-    assert (code, "no such file" in output) == (3, True)
-    studies = read_manifest(tmp_path / "out/manifest.jsonl")
-    assert [(s.sample_id, s.prior_report) for s in studies] == [("1", None), ("2", "Clear."), ("4", None)]
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("case", COMMANDS.values(), ids=COMMANDS)
+def test_a_table_becomes_a_manifest(case: dict[str, Any], run_maira: RunMaira, tmp_path: Path) -> None:
+    code, output, _ = run_maira(*f"prepare {case['command']} --out out --size 32".split())
+    assert (code, case["output"] in output) == (case.get("code", 0), True)
+    studies = {s.sample_id: s.model_dump(mode="json") for s in read_manifest(tmp_path / "out/manifest.jsonl")}
+    assert {s: {name: studies[s][name] for name in fields} for s, fields in case["samples"].items()} == case["samples"]
     stages = {failure.stage for failure in read_failures(tmp_path / "out/failures.jsonl")}
-    assert stages == {"convert", "select"}
-
-
-def test_samples_excluded_by_rule_are_no_failures(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
-    code, output, _ = run_maira("prepare", "coco", "--root", table / "coco.json", "--out", "out", "--size", 32)
-    assert (code, "no findings section (1)" in output) == (0, True)
-    (study,) = read_manifest(tmp_path / "out/manifest.jsonl")
-    assert [s.text for s in study.grounded_findings or ()] == ["Nodule"]
-
-
-def test_studies_without_a_patient_are_counted_if_splits_are_drawn(table: Path, run_maira: RunMaira) -> None:
-    options = ("--out", "out", "--size", 32, "--draw-splits", "test=1")
-    code, output, _ = run_maira("prepare", "table", "--root", table / "one.csv", *options)
-    assert (code, "assigned to splits by study: 1" in output) == (0, True)
-
-
-def test_splits_can_be_drawn_and_chosen(table: Path, run_maira: RunMaira, tmp_path: Path) -> None:
-    (table / "3.png").write_bytes((table / "1.png").read_bytes())
-    options = ("--size", 32, "--draw-splits", "train=0.0,test=1", "--split", "test", "--priors", "none")
-    code, output, _ = run_maira("prepare", "table", "--root", table / "studies.csv", "--out", "out", *options)
-    assert (code, "samples without a report, for drafting only: 1" in output) == (0, True)
-    studies = read_manifest(tmp_path / "out/manifest.jsonl")
-    assert {(s.split, s.prior_frontal) for s in studies} == {("test", None)}
+    assert (list(studies), stages) == (list(case["samples"]), {*case.get("failures", ())})
 
 
 EXPORT = "prepare table --root export/hospital.csv --size 32 --columns sample_id=Accession,frontal=Image,report=Text"
@@ -168,10 +146,8 @@ def test_a_table_of_whole_reports(table: Path, run_maira: RunMaira, tmp_path: Pa
     assert (code, "findings: Clear." in output, (tmp_path / "out").exists()) == (0, True, False)
     assert "2 rows; sections of 2 reports: findings 1, indication 1, technique 0, comparison 0" in output
     assert "columns that are not used: Age" in output
-    response = '```\n{"findings": "The lungs are clear."}\n```'
-    code, output, _ = run_maira(
-        *EXPORT.split(), "--out", "out", "--judge", "mock:m", "--judge-arg", f"responses={response}"
-    )
+    judge = ("--judge", "mock:m", "--judge-arg", 'responses=```\n{"findings": "The lungs are clear."}\n```')
+    code, output, _ = run_maira(*EXPORT.split(), "--out", "out", *judge)
     assert (code, "findings 2" in output) == (0, True)
     first, second = read_manifest(tmp_path / "out/manifest.jsonl")
     assert (first.findings, first.indication, second.findings) == ("Clear.", "Cough.", "The lungs are clear.")
@@ -198,8 +174,7 @@ def test_a_table_is_proposed_for_a_folder_of_images(tmp_path: Path, run_maira: R
     dicom = {"study_id": "A7", "patient_id": "7", "study_date": "20240301T1015", "frontal": "y.dcm", "lateral": "x"}
     assert rows["A7"] == {"sample_id": "A7", "report": "", **dicom}
     assert run_maira(*command.split())[0] == 2
-    assert output.endswith("maira prepare table --root own.csv --images images --out own\n")
-    assert (
-        run_maira("prepare", "table", "--root", "own.csv", "--images", "images", "--out", "own", "--size", 32)[0] == 0
-    )
+    command = "prepare table --root own.csv --images images --out own"
+    assert output.endswith(f"maira {command}\n")
+    assert run_maira(*command.split(), "--size", 32)[0] == 0
     assert len(read_manifest(tmp_path / "own/manifest.jsonl")) == 4

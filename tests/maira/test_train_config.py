@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from error_checks import raises, summary
+from error_checks import raises, raises_code, summary
 from tiny_runs import CASES
 
 from maira.judge.run_config import read_judge_config
@@ -70,9 +70,8 @@ def test_invalid_content_names_file_line_and_field(tmp_path: Path, content: dict
 
 @pytest.mark.parametrize(("changes", "message"), CASES["contradictions"])
 def test_contradictory_values_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=rf"config\.yaml: .*{message}") as caught:
+    with raises_code(ErrorCode.INVALID_VALUE, rf"config\.yaml: .*{message}"):
         read_train_config(write(tmp_path, **changes))
-    assert caught.value.code is ErrorCode.INVALID_VALUE
 
 
 @pytest.mark.parametrize(("override", "error"), CASES["overrides"])

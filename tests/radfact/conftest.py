@@ -1,34 +1,20 @@
-"""Fixtures of several tests: a chat server, the radfact command in an empty folder, and a page."""
+"""Fixtures of several tests: a client of a chat server, the radfact command in an empty folder, and a page."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chat_server import SECRET, ChatServer, Reply, Waits
+from chat_server import SECRET, ChatServer, Waits
 
 from radfact.llm import ChatClient, load_chat_client
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ChatServer]]:
-    """Start servers that respond with a function of (request, number of the request); close them at the end."""
-    servers: list[ChatServer] = []
-
-    def start(reply: Callable[[dict[str, Any], int], Reply], port: int = 0) -> ChatServer:
-        servers.append(ChatServer(reply, port))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 @pytest.fixture
