@@ -1,9 +1,13 @@
-"""A tiny MAIRA-2 and a few phantoms to train it on, shared by the tests of the model."""
+"""Fixtures of several tests: a tiny MAIRA-2, phantoms to train it on, and reviews."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,6 +24,12 @@ from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import MairaConfig
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+    from review_desk import Running
+
+    from maira.review.store import Store
 
 
 @pytest.fixture
@@ -105,3 +115,27 @@ def make_study(tmp_path: Path) -> Callable[..., Study]:
         return Study.model_validate({"sample_id": "s1"} | paths | values)
 
     return make
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A review of two studies by two readers."""
+    from review_files import REPORT, new_store
+
+    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
+        yield store
+
+
+@pytest.fixture
+def running(server: Running, request: pytest.FixtureRequest) -> Running:
+    """The server of a file's tests, with a reader of this test only."""
+    return replace(server, reader=request.node.name)
+
+
+@pytest.fixture
+def page(browser: Browser, running: Running) -> Iterator[Page]:
+    """The first study, as the reader of this test has opened it."""
+    from review_desk import visiting
+
+    with visiting(browser, running) as page:
+        yield page

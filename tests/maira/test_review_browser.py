@@ -6,7 +6,6 @@ import csv
 import signal
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,17 +51,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for all tests; each test is a separate reader."""
     with served(write_review_set(tmp_path_factory.mktemp("review"), 2)) as server:
         yield server
-
-
-@pytest.fixture
-def running(server: Running, request: pytest.FixtureRequest) -> Running:
-    return replace(server, reader=request.node.name)
-
-
-@pytest.fixture
-def page(browser: Browser, running: Running) -> Iterator[Page]:
-    with visiting(browser, running) as page:
-        yield page
 
 
 def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,17 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     Image.new("L", (4000, 3000), 120).save(folder / "prior.png")
     with served(folder, write_verdicts(folder)) as server:
         yield server
-
-
-@pytest.fixture
-def running(server: Running, request: pytest.FixtureRequest) -> Running:
-    return replace(server, reader=request.node.name)
-
-
-@pytest.fixture
-def page(browser: Browser, running: Running) -> Iterator[Page]:
-    with visiting(browser, running) as page:
-        yield page
 
 
 def labels(page: Page) -> list[str]:

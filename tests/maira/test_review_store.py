@@ -29,12 +29,6 @@ from radfact.errors import InputError, RunError
 OTHER_CORNERS = [0.1, 0.1, 0.2, 0.2]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
-        yield store
-
-
 def first(review: Review) -> Any:
     return review.state.sentences[0]
 

@@ -1,17 +1,15 @@
 """Times of readings: active time from the events of pages, and their table in the database."""
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from long_values import DATA
-from review_files import REPORT, change, change_times, finish, new_store
+from review_files import change, change_times, finish
 
 from maira.review.store import Store
 from maira.review.times import (
@@ -114,12 +112,6 @@ def test_unknown_times_have_a_reason() -> None:
     # A page that was hidden may end without a last event.
     hidden = page((0, "open"), (10, "hide"))
     assert study_times([*hidden, *resumed], {1: done(5, 130.2)})[1].reason == ""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(new_store(tmp_path, {"one": REPORT, "two": REPORT}, ["Ada", "Ben"])) as store:
-        yield store
 
 
 def add(store: Store, reader: str, session: str, *events: tuple[int, str, float], number: int = 1) -> None:
