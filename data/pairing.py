@@ -83,8 +83,7 @@ def png_path(radiograph: Radiograph) -> Path:
 def make_samples(archive: Archive, rules: Rules, without: frozenset[str] = frozenset()) -> Samples:
     """Make one sample per frontal, with one lateral and the frontal and report of the prior study.
 
-    The prior study is the patient's last earlier study that has a report and a frontal radiograph. A study with the
-    same timestamp is not earlier.
+    The prior study is the patient's last study of an earlier time that has a report and a frontal radiograph.
     """
     studies = [
         replace(

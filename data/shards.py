@@ -75,10 +75,7 @@ class PackedSample:
 
 
 class Shards:
-    """Packed samples by number, in a folder or below a URL (`s3://...`, `memory://...`). Can be pickled.
-
-    The `index` names shards, splits and sources; `rows`, (samples,) of `ROW`, select samples without reading them.
-    """
+    """Packed samples by number, in a folder or below a URL (`s3://...`); `rows`, (samples,) of `ROW`, select them."""
 
     def __init__(self, location: Path | str) -> None:
         from fsspec.core import url_to_fs

@@ -30,9 +30,6 @@ def bspline_resize(pixels: npt.NDArray[np.integer] | npt.NDArray[np.floating], h
 
     As with SimpleITK's `sitkBSpline`, the image is mirrored at its outermost pixel centers and not smoothed before it
     is reduced in size (MAIRA-2, appendix B.4).
-
-    Returns:
-        (height, width); overshoots the range of `pixels` at sharp edges.
     """
     return _resize_rows(_resize_rows(pixels, height).T, width).T
 

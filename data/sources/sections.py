@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import takewhile
@@ -64,13 +64,14 @@ _BOLD = re.compile(
     rf"(?:<(?:b|strong|u|t[dh]|title)>|\*\*)\s*{_NAMES}\s*:?\s*(?:</(?:b|strong|u|t[dh]|title)>|\*\*)\s*:?", re.I
 )
 _ANY_CASE = re.compile(
-    rf"(?<![\w/-]){_NAMES}(?![\w/])[ *=#\])}}]*(?P<end>[:;>|\t]|[-–—](?=\s)|\.?(?=[ *=#]*$)"
+    rf"(?<![\w/-]){_NAMES}(?![\w/])[ *=#\])}}]*(?P<end>[:>|\t]|;(?=[ *=#]*$)|[-–—](?=\s)|\.?(?=[ *=#]*$)"
     rf"|(?P<prose>(?-i:(?=[ \t]+(?:[A-Z]?[a-z]|1[.)])))(?![ \t]+(?:{_TERMS['predicates']})\b)))(?:[*=]|->)*",
     re.IGNORECASE | re.MULTILINE,
 )
 """A heading in any case, and a mark of its end: a colon, a dash, the end of the line, or a sentence."""
 _NUMBER = re.compile(r"\W*(?:(?:\d+|[A-Z]|[IVX]+)[.)])?\W*", re.I)
 _REPORTED = ("findings", "impression")
+_BEFORE_FINDINGS = ("indication", "history", "technique", "comparison", "examination")
 _SIGNATURE = "SIGNED BY"
 
 
@@ -87,12 +88,15 @@ def split_sections(text: str) -> dict[str, str]:
 
 def split_report(text: str) -> dict[str, str]:
     """Split a report of any source as `split_sections` does."""
-    parts = [_resolve_title(part) for part in _parts_of_any_source(text)]
+    parts = list(_parts_of_any_source(text))
+    # Below a title, a report with a heading for the findings has names and dates.
+    is_headed = any(part.kind == "findings" and part.heading for part in parts)
+    parts = [replace(p, kind="examination") if p.kind == "views" and is_headed else _resolve_title(p) for p in parts]
     written = _written(parts)
     text = _text(parts)
     if not any(part.kind == "findings" for part in written):
         before = takewhile(lambda part: part.kind != "impression", written)
-        parts += _last_paragraph([part for part in before if part.kind not in ("wet_read", "preamble")], "findings")
+        parts += _last_paragraph([part for part in before if part.kind in _BEFORE_FINDINGS], "findings")
     return _join(parts, text)
 
 
@@ -126,6 +130,7 @@ def _parts_of_any_source(text: str) -> Iterator[_Part]:
         start = text.rfind("\n", begin, match.start()) + 1 or begin
         # Slices of a limited length: the output of a model in a loop must take linear time.
         before, above = text[max(start, match.start() - 99) : match.start()], text[max(begin, start - 99) : start]
+        has_findings |= current == "views" and _WORD.search(text, begin, match.start()) is not None
         name = _known_heading(match["name"], has_findings)
         kind = next((kind for kind, own in _OWN.items() if own.fullmatch(match["name"])), _kind(name) or "other")
         is_line = start > begin or not begin
@@ -135,7 +140,7 @@ def _parts_of_any_source(text: str) -> Iterator[_Part]:
             begin, current, heading = match.end(), kind, name
             if kind == "detail":
                 begin, current, heading = match.start(), "findings", ""
-            has_findings |= current in ("findings", "views")
+            has_findings |= current == "findings"
     yield from _section(current, heading, text[begin:])
 
 
@@ -156,8 +161,10 @@ def _is_expected(kind: str, current: str, before: str, has_findings: bool, is_li
     if current in ("addendum", "other") and has_findings:
         return kind == "addendum"
     if kind in ("detail", "views"):
-        is_open = current not in _REPORTED if kind == "detail" else current in ("preamble", "indication", "history")
-        return is_open and is_line and is_first
+        if kind == "detail":
+            return current not in _REPORTED and is_line and is_first
+        follows_stop = before.rstrip()[-1:] in (".", ";")
+        return current in ("preamble", "indication", "history") and ((is_line and is_first) or follows_stop)
     if current not in _REPORTED:
         return True
     if current == "impression" and kind == "findings":
