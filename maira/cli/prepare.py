@@ -211,6 +211,8 @@ def prepare_table(
         return
     pairs = [pair.strip() for pair in columns.split(",")] if columns else []
     names = check_columns(parse_key_values(pairs, "columns"), FIELDS, {})
+    if judge.judge is None and (unused := judge.as_arguments()):
+        raise InputError("only available with --judge", code=ErrorCode.CONFLICTING_OPTIONS, field=unused[0])
     extract = None
     if judge.judge is not None and not preview:
         extract = partial(extract_sections, client=judge.load_client(PARAMETERS, out.parent / "cache"))
