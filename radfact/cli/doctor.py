@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer.main import get_command
 
 from radfact import machine
 from radfact.cli.command import with_options
+from radfact.cli.main import create_app
 from radfact.cli.tables import new_console, say
 from radfact.errors import ExitCode
 from radfact.io.jsonl import dumps
@@ -50,14 +52,15 @@ class CheckResult:
 
 
 @with_options
-def doctor(context: typer.Context, metrics: Annotated[MetricOptions, only("weights")], json: Json = False) -> None:
+def doctor(metrics: Annotated[MetricOptions, only("weights")], json: Json = False) -> None:
     """Check the installation, and which commands can run.
 
     API keys are listed by name; their values are never shown. Exit code 1: a package that every command requires is
     missing or in an unsupported version.
     """
-    commands = command_words(context.find_root().command)
-    show(check_all(metrics.weights) | run_checks(Commands=lambda: check_commands("radfact", commands)), json)
+    # Of the program that runs, only this command is imported.
+    commands = run_checks(Commands=lambda: check_commands("radfact", command_words(get_command(create_app()))))
+    show(check_all(metrics.weights) | commands, json)
 
 
 def check_all(weights: Mapping[str, Path] | Sequence[Path] = ()) -> dict[str, list[CheckResult]]:
@@ -81,7 +84,8 @@ def run_checks(**checks: Callable[[], Iterable[CheckResult]]) -> dict[str, list[
 def check_commands(
     program: str, commands: Iterable[str], extras: Mapping[str, str] = COMMAND_EXTRAS
 ) -> Iterator[CheckResult]:
-    unmet = {name: "; ".join(machine.unmet(required)) for name, required in machine.requirements().items()}
+    requirements = machine.requirements()
+    unmet = {name: "; ".join(machine.unmet(requirements[name])) for name in {"", *extras.values()}}
     for command in commands:
         extra = next((extra for words, extra in extras.items() if f"{command} ".startswith(f"{words} ")), "")
         problems = {name: unmet[name] for name in ("", extra) if unmet[name]}

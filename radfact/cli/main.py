@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 import typer
@@ -64,11 +64,8 @@ def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
     """Create the app, in which only the commands of these names are imported; the others have one line of help."""
     app = create_program(HELP)
     for name, (place, summary) in _COMMANDS.items():
-        module, _, attribute = place.partition(":")
-        command: Any = None
-        if name in names:
-            command = getattr(importlib.import_module(f"radfact.cli.{module}"), attribute)
-        if attribute == "app":
+        command: Any = resolve_name(f"radfact.cli.{place}") if name in names else None
+        if place.endswith(":app"):
             app.add_typer(command or typer.Typer(help=summary), name=name)
         else:
             app.command(name, help=None if command else summary)(command or (lambda: None))
@@ -78,11 +75,9 @@ def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
 
 def main() -> None:
     """Run the command."""
-    words = sys.argv[1:]
     # A file of options may have those of all commands.
-    needs_all = any(word.startswith("--config") for word in words)
-    names = {word for word in words if not word.startswith("-")}
-    run_command(create_app(_COMMANDS if needs_all else names), "radfact")
+    needs_all = any(word.startswith("--config") for word in sys.argv)
+    run_command(create_app(_COMMANDS if needs_all else sys.argv[1:]), "radfact")
 
 
 def __getattr__(name: str) -> typer.Typer:

@@ -23,7 +23,7 @@ from maira.cli.show import exit_with_failures, print_line
 from radfact import machine
 from radfact.cli.command import with_options
 from radfact.cli.doctor import COMMAND_EXTRAS, KEYS, check_all, run_checks
-from radfact.cli.main import app
+from radfact.cli.main import create_app
 from radfact.cli.program import run_command
 from radfact.cli.tables import say
 from radfact.errors import ErrorCode, InputError, RunError
@@ -216,8 +216,6 @@ def test_the_list_of_commands_agrees_with_their_help() -> None:
     """Only the command that runs is imported; the list has the first lines of the others."""
     from typer.main import get_command
 
-    from radfact.cli.main import create_app
-
     listed, imported = (
         {
             name: command.get_short_help_str(1000).split(". ")[0].rstrip(".")
@@ -229,7 +227,7 @@ def test_the_list_of_commands_agrees_with_their_help() -> None:
 
 
 def _doctor(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["doctor", *arguments])
+    return CliRunner().invoke(create_app(["doctor"]), ["doctor", *arguments])
 
 
 def _results(*arguments: str, exit_code: int = 0) -> dict[str, Any]:
