@@ -69,7 +69,9 @@ class DistributedContext:
             return end
         self._has_finished = True
         try:
-            ends = self._exchange(_plain(end))
+            # Without a class of its own, which other processes might not be able to make.
+            kind = InputError if isinstance(end, InputError) else RunError
+            ends = self._exchange(end if isinstance(end, SystemExit) else kind(str(end), code=end.code))
         except RunError as death:
             return death
         # Taken down in order: a connection that breaks while its thread still listens aborts the process.
@@ -156,6 +158,20 @@ def join_group(*, accelerated: bool = False) -> DistributedContext:
     return _group
 
 
+def use_gpu(device: Any) -> None:
+    """Make a GPU the default one of this process, and choose how torch computes there; before the first tensor."""
+    import torch
+
+    torch.cuda.set_device(device)
+    # cuDNN's attention plans each length anew, and its masked gradient is NaN for some lengths (H100, torch 2.11). From
+    # torch 2.14 on it takes packed rows too. A context would not hold in a backward pass that computes blocks again.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    # Segments of memory that grow serve rows of all lengths. Not by a variable, which processes of vLLM would inherit.
+    is_default = os.environ.keys().isdisjoint(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
+    if is_default and hasattr(torch._C, "_accelerator_setAllocatorSettings"):
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+
+
 def backend(*, accelerated: bool) -> str:
     """Return the backend of torch.distributed: gloo between CPUs and, with GPUs, NCCL between them."""
     return "cpu:gloo,cuda:nccl" if accelerated else "gloo"
@@ -181,13 +197,6 @@ def run_as_group(app: Callable[[], Any]) -> None:
             return
         raise end
     raise end if is_main() else SystemExit(_exit_code(end))
-
-
-def _plain(end: End) -> End:
-    """Return the end of a process without a class of its own, which other processes might not be able to make."""
-    if isinstance(end, SystemExit):
-        return end
-    return (InputError if isinstance(end, InputError) else RunError)(str(end), code=end.code)
 
 
 def _exit_code(end: End) -> int:
@@ -226,13 +235,8 @@ class TerminationSignal:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self.is_received = False
         self._handlers: dict[signal.Signals, Any] = {}
-
-    @property
-    def is_received(self) -> bool:
-        """Whether a termination signal was received."""
-        return self._event.is_set()
 
     def __enter__(self) -> TerminationSignal:
         if threading.current_thread() is threading.main_thread():
@@ -245,7 +249,7 @@ class TerminationSignal:
             signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: Any) -> None:
-        self._event.set()
+        self.is_received = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             # Not by the console, which may be writing right now.

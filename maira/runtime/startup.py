@@ -86,8 +86,4 @@ def register_on_use(register: Callable[[], None]) -> None:
 def silence_libraries() -> None:
     """Filter the messages of `_SILENCED` out of their loggers; all other messages are printed."""
     for name, beginning in _SILENCED.items():
-        logging.getLogger(name).addFilter(partial(_is_other, beginning))
-
-
-def _is_other(beginning: str, record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(beginning)
+        logging.getLogger(name).addFilter(lambda r, text=beginning: not str(r.msg).startswith(text))  # type: ignore[misc]

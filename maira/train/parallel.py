@@ -53,7 +53,7 @@ def init_distributed() -> DistributedContext:
         if (device.index or 0) >= (gpus := torch.cuda.device_count()):
             message = f"process {device.index} of this machine has no GPU; there are {gpus} here"
             raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)
-        torch.cuda.set_device(device)
+        processes.use_gpu(device)
     else:
         # Before the first product, after which oneDNN does not read it again.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", CACHED_KERNELS)

@@ -1,7 +1,7 @@
 """A training step on a GPU that exists only as the device of fake tensors: where tensors are, and what waits for it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,8 @@ from packed_rows import KINDS, make_sample, pack
 from tiny_runs import CASES, minimal_config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,17 +21,19 @@ from maira.model.config import MairaConfig
 from maira.model.grammar import Grammar
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.runtime import processes
 from maira.runtime.processes import DistributedContext
-from maira.train import attention
+from maira.train.attention import VARLEN
 from maira.train.config.run_config import DpoConfig, GrpoConfig, TrainConfig
 from maira.train.data.packing import PolicyTargets, StepTotals
 from maira.train.loop import Trainer
 from maira.train.loss import MairaLossModel
-from maira.train.parallel import ParallelModel, make_optimizer, prepare_blocks
+from maira.train.parallel import ParallelModel, init_distributed, make_optimizer, prepare_blocks
 from maira.train.post.dpo import DpoLoss, DpoObjective
 from maira.train.post.grpo import PolicyLoss, RolloutSampler
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+FLASH = int(SDPBackend.FLASH_ATTENTION)
 
 
 class Recorder(TorchDispatchMode):
@@ -43,6 +47,7 @@ class Recorder(TorchDispatchMode):
         self.device, self.read = device, 0
         self.elsewhere: Counter[str] = Counter()
         self.copies: list[bool] = []
+        self.varlen: list[int] = []  # backends that torch chose
 
     def __torch_dispatch__(self, operation: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -53,19 +58,38 @@ class Recorder(TorchDispatchMode):
         tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
         if operation is torch.ops.aten._to_copy.default and args[0].device != result.device:
             self.copies.append(kwargs.get("non_blocking", False))
-        if any(tensor.device != self.device for tensor in tensors):
+        # torch.utils.checkpoint makes tensors without elements.
+        if any(tensor.device != self.device for tensor in tensors if tensor.numel()):
             self.elsewhere[str(operation)] += 1
+        if operation.name() == "torch_attn::_varlen_attn":
+            names = [argument.name for argument in operation._schema.arguments]
+            self.varlen.append((dict(zip(names, args, strict=False)) | kwargs).get("backend", FLASH))
         return result
 
 
-def make_trainer(training: MairaLossModel, train_config: TrainConfig, device: torch.device) -> Trainer:
+@pytest.fixture
+def context(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[DistributedContext]:
+    """The process of a run, whose GPU would be an H100 with a recent cuDNN."""
+    monkeypatch.setattr("torch.nn.attention.varlen._should_use_cudnn", lambda _: True, raising=False)
+    version = "torch.nn.attention.varlen._cudnn_version_and_major_capability"
+    monkeypatch.setattr(version, lambda _: (92400, 9), raising=False)
+    monkeypatch.setattr(processes, "_group", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: device == GPU)
+        patch.setattr(torch.cuda, "device_count", lambda: 1)
+        patch.setattr(torch.cuda, "set_device", lambda _: None)
+        context = init_distributed()
+    yield context
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+def make_trainer(training: MairaLossModel, train_config: TrainConfig, context: DistributedContext) -> Trainer:
     """A run of which only the model, the optimizer and the numbers for them are real."""
-    context = DistributedContext(0, 1, device)
     trainer = object.__new__(Trainer)
     vars(trainer).update(
         config=train_config,
         context=context,
-        model=ParallelModel(training, training, context, autocast=device == CPU),
+        model=ParallelModel(training, training, context, autocast=context.device == CPU),
         optimizer=make_optimizer(training, train_config),
         lr_factor=lambda _: 1.0,
         schedule=SimpleNamespace(epoch=lambda _: 0),
@@ -99,6 +123,7 @@ def test_a_step_reads_its_losses_and_norm_only(
     checkpointing: str,
     objective: str | None,
     device: torch.device,
+    context: DistributedContext,
     config: MairaConfig,
     processor: MairaProcessor,
     monkeypatch: pytest.MonkeyPatch,
@@ -116,23 +141,26 @@ def test_a_step_reads_its_losses_and_norm_only(
     elif objective == "dpo":
         rows = [replace(row, reference_log_probs=torch.zeros(2)) for row in rows]
         policy, statistics = DpoLoss(DpoConfig()), DpoObjective.statistics
+    monkeypatch.setattr(config.text_config, "num_key_value_heads", 1)
     kinds, weight = (KINDS, 0.5) if policy is None else (0, 0.0)
     moved = [value for row in rows for part in (row, row.policy) if part for value in vars(part).values()]
     moved = [value for value in moved if isinstance(value, Tensor)]
     pinned: list[Tensor] = []
     # Pinning needs a GPU as well.
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)  # type: ignore[func-returns-value]
-    # As does torch's kernel, whose signature test_loss.py checks.
-    monkeypatch.setattr(attention, "varlen_attn", lambda query, key, value, *_, **__: query + key + value)
+    attend, allowed = F.scaled_dot_product_attention, list[bool]()
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled
+    spy: Any = lambda *args, **options: (allowed.append(cudnn()), attend(*args, **options))[1]  # noqa: E731
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     if device == GPU:
         monkeypatch.setattr(ParallelModel, "backward", without_backward)
     with torch.device("meta"):
         model = MairaForConditionalGeneration(config)
-        training = MairaLossModel(model, kinds, weight, kernel, policy).train()
+        training = MairaLossModel(model, kinds, weight, kernel, policy).train().to(torch.bfloat16)
     prepare_blocks(training, train_config)
     with FakeTensorMode(allow_non_fake_inputs=True):
         training.to_empty(device=device)
-        trainer = make_trainer(training, train_config, device)
+        trainer = make_trainer(training, train_config, context)
         if statistics:
             finish: Any = lambda loss, *_: {"loss": loss}  # noqa: E731
             trainer.objective = SimpleNamespace(statistics=statistics, after_backward=finish)
@@ -146,5 +174,21 @@ def test_a_step_reads_its_losses_and_norm_only(
         states = [value for state in trainer.optimizer.state.values() for value in state.values()]
         assert {tensor.device for tensor in states} == {device}
     assert not recorder.elsewhere
+    assert set(recorder.varlen) == ({FLASH} if kernel == VARLEN else set())
+    assert set(allowed) == {device == CPU}
     assert [*map(id, pinned)] == ([*map(id, moved)] if device == GPU else [])
     assert recorder.copies == ([True] * len(moved) if device == GPU else [])
+
+
+@pytest.mark.parametrize("variable", ["OTHER", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_memory_grows_in_segments_unless_the_user_configures_it(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "max_split_size_mb:512")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    processes.use_gpu(GPU)
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    assert settings["expandable_segments"] == (variable == "OTHER")

@@ -76,7 +76,7 @@ class PolicyLoss(nn.Module):
         # (answer tokens, vocabulary)
         scores = head(hidden[0].index_select(0, batch.answers)).float() / self.temperature
         forbidden = self.forbidden[targets.choices]
-        forbidden[targets.banned[:, 0], targets.banned[:, 1]] = True
+        forbidden.index_put_(targets.banned.unbind(1), forbidden.new_ones(()))  # = True would copy the value to the GPU
         distribution = scores.masked_fill(forbidden, -torch.inf).log_softmax(-1)
         # (answer tokens,)
         log_probs = distribution.gather(-1, batch.targets[:, None])[:, 0]
