@@ -23,7 +23,8 @@ DOCKER := docker
 # 3.11.5: the lowest release that all dependencies support. Versions in the output file are kept without UPGRADE.
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11.5 --python-platform x86_64-manylinux_2_28 \
 	--custom-compile-command "make constraints" $(UPGRADE) pyproject.toml
-LOWEST := assemble checkpoint config generate grammar model processor transformers_engine
+LOWEST := assemble blocks checkpoint checkpointing config fake_cuda generate grammar loss model processor \
+	transformers_engine
 
 .PHONY: install constraints demo lint check test docs notebooks images clean
 
@@ -70,7 +71,7 @@ test:
 	# Types are checked while the other environments are installed: each takes one processor.
 	$(MAKE) --no-print-directory --jobs 2 lint $(VENV)/lowest/installed $(VENV)/vllm/installed $(VENV)/smollm2/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not server"
-	# The model's tests again, with the lowest transformers that pyproject.toml admits.
+	# The model's tests again, with torch 2.11 and the lowest transformers that pyproject.toml admits.
 	PYTHONPATH=$(VENV)/lowest OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(XDIST) -m "not slow" \
 		$(addprefix tests/maira/test_,$(addsuffix .py,$(LOWEST)))
 	@echo "Phase 2 of 2: real model servers and Ray clusters, which would fill a small machine beside other tests"
@@ -82,8 +83,10 @@ docs: install
 notebooks: install
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
 
-# The lowest transformers that pyproject.toml admits, laid over the environment for one run of the model's tests.
-$(VENV)/lowest/installed: $(VENV)/installed
+# The torch of current GPU images and the lowest transformers that pyproject.toml admits, laid over the environment for
+# one run of the model's tests. torch comes with its own CUDA libraries.
+$(VENV)/lowest/installed: $(VENV)/installed Makefile
+	$(UV) --target $(VENV)/lowest "torch==2.11.0" "torchvision==0.26.0"
 	$(UV) --no-deps --target $(VENV)/lowest "transformers==5.17.0" "huggingface_hub<2"
 	touch $@
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -74,10 +75,8 @@ def context(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
     version = "torch.nn.attention.varlen._cudnn_version_and_major_capability"
     monkeypatch.setattr(version, lambda _: (92400, 9), raising=False)
     monkeypatch.setattr(processes, "_group", None)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: device == GPU)
-        patch.setattr(torch.cuda, "device_count", lambda: 1)
-        patch.setattr(torch.cuda, "set_device", lambda _: None)
+    driver = {"is_available": lambda: device == GPU, "device_count": lambda: 1, "set_device": lambda _: None}
+    with patch.multiple(torch.cuda, **driver):
         context = init_distributed()
     yield context
     torch.backends.cuda.enable_cudnn_sdp(True)

@@ -2,6 +2,7 @@
 
 import copy
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import LlamaForCausalLM
@@ -39,10 +40,12 @@ def make_model(config: MairaConfig, seed: int) -> Any:
     """Random weights, ten times as large as initial ones, so that every attended token affects the logits."""
     model: Any = MairaForConditionalGeneration(config).eval()
     torch.manual_seed(seed)
-    encoder, adapter = Encoder(**config.encoder_options()), Adapter(config)
-    llama = LlamaForCausalLM(copy.deepcopy(config.text_config))
-    for part in (encoder, adapter):
-        part.apply(model._init_weights)
+    # Before torch 2.15 this draws other numbers.
+    with patch("torch.nn.init.trunc_normal_", torch.nn.init.normal_):
+        encoder, adapter = Encoder(**config.encoder_options()), Adapter(config)
+        llama = LlamaForCausalLM(copy.deepcopy(config.text_config))
+        for part in (encoder, adapter):
+            part.apply(model._init_weights)
     model.model.vision_tower.load_state_dict(encoder.state_dict())
     model.model.multi_modal_projector.load_state_dict(adapter.state_dict())
     model.model.language_model.load_state_dict(llama.model.state_dict())
