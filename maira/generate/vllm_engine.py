@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,9 +32,8 @@ half precision, so that 59 prompts wait for the 24 or so that an 80 GB GPU proce
 
 _TYPES = {"half": "float16", "float": "float32", **{name: name for name in ("float16", "bfloat16", "float32")}}
 _FIELD = "engine_args"
-COLOCATED_MEMORY_UTILIZATION = 0.5
-"""Default `gpu_memory_utilization` of an engine on the GPU of a training process."""
-_RESERVED_ARGUMENTS = frozenset({"load_format", "enable_sleep_mode", "max_model_len", "distributed_executor_backend"})
+_COLOCATED = {"load_format": "dummy", "worker_extension_cls": "maira.generate.vllm_worker.SharedWeightLoader"}
+COLOCATED_ARGUMENTS = frozenset({*_COLOCATED, "enable_sleep_mode", "max_model_len", "distributed_executor_backend"})
 """Engine arguments that cannot be changed for an engine in a training process."""
 _LAUNCHER_PREFIXES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -46,62 +45,40 @@ class VLLMEngine:
 
     def __init__(self, checkpoint: Path, options: EngineOptions) -> None:
         require_vllm("--engine vllm")
-        device = _platform_device(options.device, field="device")
-        arguments = _arguments(options, "float32" if device == "cpu" else "bfloat16", _FIELD)
+        device = platform_device(options.device, field="device")
+        arguments = all_arguments(options, "float32" if device == "cpu" else "bfloat16", _FIELD)
         dtype: torch.dtype = getattr(torch, arguments["dtype"])
         folder = export_plain_llama(checkpoint, dtype, options.language_model)
         embedder = PromptEmbedder.from_checkpoint(checkpoint, options.image_check)
-        self._initialize(checkpoint_name(checkpoint), options, folder, embedder, arguments, _FIELD)
-        try:
-            # vLLM has started first: it measures the free memory of the GPU, and may fork its processes.
-            with _sharing_gpu():
-                embedder.to(device, dtype)
-        except BaseException:
-            self.close()
-            raise
+        self.name = checkpoint_name(checkpoint)
+        # vLLM starts first: it measures the free memory of the GPU, and may fork its processes.
+        with self._start(options, folder, embedder, arguments, _FIELD):
+            embedder.to(device, dtype)
 
     @classmethod
     def from_folder(
         cls, folder: Path, embedder: PromptEmbedder, options: EngineOptions, dtype: torch.dtype, *, field: str
     ) -> VLLMEngine:
-        """Create an engine on the GPU of a training process, asleep until `load_weights` loads its folder."""
-        check_colocated_arguments(options, field=field)
+        """Create an engine on the GPU of a training process, asleep until `load_weights`; the folder has no weights."""
         from vllm.platforms import current_platform
 
-        options = options.model_copy(
-            update={"engine_args": {"gpu_memory_utilization": COLOCATED_MEMORY_UTILIZATION, **options.engine_args}}
-        )
-        arguments = _arguments(options, str(dtype).removeprefix("torch."), field)
-        has_sleep_mode = current_platform.is_sleep_mode_available()
-        arguments |= {"load_format": "dummy", "enable_sleep_mode": has_sleep_mode}
+        arguments = all_arguments(options, str(dtype).removeprefix("torch."), field)
+        arguments |= {**_COLOCATED, "enable_sleep_mode": current_platform.is_sleep_mode_available()}
         engine = cls.__new__(cls)
-        with _single_process_environment(options.device):
-            engine._initialize("model", options, folder, embedder, arguments, field)
-        engine._has_sleep_mode = has_sleep_mode
-        try:
-            changes = {"load_config": {"load_format": "auto"}}
-            engine._load(engine._engine.collective_rpc("update_config", args=(changes,)))
+        engine.name = "model"
+        with _single_process_environment(options.device), engine._start(options, folder, embedder, arguments, field):
             engine.sleep()
-        except BaseException:
-            engine.close()
-            raise
         return engine
 
-    def _initialize(
-        self,
-        name: str,
-        options: EngineOptions,
-        folder: Path,
-        embedder: PromptEmbedder,
-        arguments: dict[str, Any],
-        field: str,
-    ) -> None:
-        self.name, self.options = name, options
+    @contextmanager
+    def _start(
+        self, options: EngineOptions, folder: Path, embedder: PromptEmbedder, arguments: dict[str, Any], field: str
+    ) -> Iterator[None]:
+        """Start vLLM, and end it again if the block fails."""
+        self.options, self._embedder, self._tokenizer = options, embedder, embedder.processor.tokenizer
         self._ends = frozenset(GenerationConfig.from_pretrained(folder).eos_token_id)
-        self._embedder = embedder
-        self._tokenizer = embedder.processor.tokenizer
         self._request_count = 0
-        self._has_sleep_mode = False
+        self._has_sleep_mode = arguments.get("enable_sleep_mode", False)
         self._loop = asyncio.new_event_loop()
         # In its own thread: the caller's may run an event loop already, as in notebooks.
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
@@ -109,16 +86,23 @@ class VLLMEngine:
         self._engine: Any = None
         try:
             self._engine = self._run(_start(str(folder), arguments, field))
+            with _sharing_gpu():
+                yield
         except BaseException:
             self.close()
             raise
         self._longest: int = self._engine.model_config.max_model_len
 
-    def load_weights(self) -> None:
-        """Wake up the engine, load the weights of its folder, and clear the prefix cache."""
+    def load_weights(self, parts: Iterable[tuple[Tensor, bytes]]) -> None:
+        """Wake up the engine, load weights of `rollout_engine.share_weights`, and clear the prefix cache."""
         if self._has_sleep_mode:
             self._load(self._engine.wake_up(["weights"]))
-        self._load(self._engine.collective_rpc("reload_weights"))
+        for number, (_, content) in enumerate(parts):
+            self._load(self._engine.collective_rpc("load_shared_weights", args=(content, number)))
+        self._load(self._engine.collective_rpc("end_shared_weights"))
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
         if self._has_sleep_mode:
             self._load(self._engine.wake_up(["kv_cache"]))
         self._load(self._engine.reset_prefix_cache())
@@ -141,8 +125,7 @@ class VLLMEngine:
         running.add_done_callback(lambda _: results.put(None))
         last = time.perf_counter()
         try:
-            while (result := results.get()) is not None:
-                index, response = result
+            for index, response in iter(results.get, None):
                 if isinstance(response, Response):
                     response, last = replace(response, seconds=time.perf_counter() - last), time.perf_counter()
                 yield index, response
@@ -212,7 +195,7 @@ class VLLMEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        from maira.generate.vllm_grammar import FORM, SAMPLING
+        from maira.generate.vllm_worker import FORM, SAMPLING
 
         sampling = None if request.sampling is None else [request.sampling.temperature, request.sampling.seed]
         return SamplingParams(
@@ -228,12 +211,11 @@ class VLLMEngine:
         )
 
     def _ends_of(self, request: GenerationRequest) -> frozenset[int]:
-        if request.form != "boxes":
-            return self._ends
-        return self._ends | {self._tokenizer.convert_tokens_to_ids(OBJECT_END)}
+        ends = [self._tokenizer.convert_tokens_to_ids(OBJECT_END)] if request.form == "boxes" else []
+        return self._ends.union(ends)
 
     def _read_output(self, output: Any, request: GenerationRequest) -> Response | FailedRequest:
-        from maira.generate.vllm_grammar import BROKEN, CUT
+        from maira.generate.vllm_worker import BROKEN, CUT
 
         ids = list(output.token_ids)
         scores = [logprobs[token].logprob for token, logprobs in zip(ids, output.logprobs or (), strict=False)]
@@ -273,19 +255,7 @@ def _single_process_environment(device: str | None) -> Iterator[None]:
         os.environ.update(saved)
 
 
-def check_colocated_arguments(options: EngineOptions, *, field: str) -> None:
-    """Check the options of an engine in a training process (`VLLMEngine.from_folder`) before it starts."""
-    engine_field = field.removesuffix("_args")
-    require_vllm("vllm", field=engine_field)
-    _platform_device(torch.device(options.device or "cpu").type, field=engine_field)
-    for name in options.engine_args:
-        if name.endswith("parallel_size") or name in _RESERVED_ARGUMENTS:
-            message = "cannot be set in training, where each process runs its own engine on its own GPU; remove it"
-            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field=f"{field}.{name}")
-    _arguments(options, "float32", field)
-
-
-def _platform_device(device: str | None, *, field: str) -> str:
+def platform_device(device: str | None, *, field: str) -> str:
     """Return the device type that vLLM is installed for, which must be `device` if it is not None."""
     # vLLM's second model runner has another interface for logits processors.
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
@@ -308,12 +278,12 @@ async def _start(folder: str, arguments: dict[str, Any], field: str) -> Any:
     return engine
 
 
-def _arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any]:
+def all_arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any]:
     """Return all engine arguments, with a default type; `prefix` is the field of the user's arguments in errors."""
     fixed = {
         "enable_prompt_embeds": True,
         "skip_tokenizer_init": True,
-        "logits_processors": ["maira.generate.vllm_grammar:MairaLogitsProcessor"],
+        "logits_processors": ["maira.generate.vllm_worker:MairaLogitsProcessor"],
         "logprobs_mode": "processed_logits",
         "generation_config": "vllm",
     }
@@ -327,8 +297,8 @@ def _arguments(options: EngineOptions, dtype: str, prefix: str) -> dict[str, Any
     arguments = {"disable_log_stats": True, **options.engine_args, **fixed}
     if options.batch_size is not None:
         arguments.setdefault("max_num_seqs", options.batch_size)
-    name = arguments.get("dtype", "auto")
-    if name != "auto" and name not in _TYPES:
-        message = f"expected auto or one of {', '.join(_TYPES)}, found '{name}'"
+    types = {"auto": dtype, **_TYPES}
+    if (name := arguments.get("dtype", "auto")) not in types:
+        message = f"expected one of {', '.join(types)}, found '{name}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field=f"{prefix}.dtype")
-    return arguments | {"dtype": dtype if name == "auto" else _TYPES[name]}
+    return arguments | {"dtype": types[name]}

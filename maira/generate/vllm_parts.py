@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,38 +68,23 @@ def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str
     config = read_config(checkpoint)
     weights = CheckpointWeights(checkpoint, config)
     names = {plain_llama_name(name): name for name in weights.shapes if name.startswith(MODULES["language_model"])}
-
-    def read(plain: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in weights.read((names[other] for other in plain), dtype):
-            yield plain_llama_name(name), tensor
-
+    meta = {plain: torch.empty(weights.shapes[name], dtype=dtype, device="meta") for plain, name in names.items()}
+    shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
     check_json(checkpoint, GENERATION_CONFIG_NAME)
     if (checkpoint / GENERATION_CONFIG_NAME).is_file():
         ends = GenerationConfig.from_pretrained(checkpoint).eos_token_id
     else:
         ends = GenerationConfig.from_model_config(config).eos_token_id
     with checkpoint_folder(folder) as made:
-        write_weights(made, {plain: weights.shapes[name] for plain, name in names.items()}, read, dtype)
+        for file, members in shards.filename_to_tensors.items():
+            read = weights.read((names[plain] for plain in members), dtype)
+            tensors = {plain_llama_name(name): tensor for name, tensor in read}
+            save_file(tensors, made / file, metadata={"format": "pt"})
+        if shards.is_sharded:
+            write_json(made / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
         tokenizer = MairaProcessor.from_pretrained(checkpoint).tokenizer
         write_settings(made, config.text_config, tokenizer, ends, dtype)
         write_json(made / _ORIGIN, origin)
-
-
-def write_weights(
-    folder: Path,
-    shapes: Mapping[str, Sequence[int]],
-    read: Callable[[Sequence[str]], Iterable[tuple[str, Tensor]]],
-    dtype: torch.dtype,
-) -> None:
-    """Write weights by their names in a plain Llama folder, file by file; `read` yields names and weights."""
-    meta = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
-    shards = split_torch_state_dict_into_shards(meta, max_shard_size=_SHARD_SIZE)
-    for file, members in shards.filename_to_tensors.items():
-        tensors = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in read(members)}
-        (folder / file).unlink(missing_ok=True)  # vLLM may still have the old file mapped
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-    if shards.is_sharded:
-        write_json(folder / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
 
 
 def write_settings(folder: Path, text_config: PretrainedConfig, tokenizer: Any, ends: Any, dtype: torch.dtype) -> None:
@@ -118,20 +105,15 @@ def plain_llama_name(name: str) -> str:
     return name.replace("model.language_model.", "model.", 1)
 
 
+@dataclass
 class PromptEmbedder:
     """Embeds prompts by a model in evaluation mode, on its device; `dtype` is that of the language model."""
 
-    def __init__(
-        self,
-        model: Any,
-        processor: Any,
-        image_check: ImageCheck = "off",
-        dtype: torch.dtype = torch.float32,
-        *,
-        autocast: bool = False,
-    ) -> None:
-        self._model, self.processor, self._image_check = model, processor, image_check
-        self._dtype, self._autocast = dtype, autocast
+    model: Any
+    processor: Any
+    image_check: ImageCheck = "off"
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Path, image_check: ImageCheck = "off") -> PromptEmbedder:
@@ -139,10 +121,9 @@ class PromptEmbedder:
         processor = MairaProcessor.from_pretrained(checkpoint)
         config = read_config(checkpoint)
         weights = CheckpointWeights(checkpoint, config)
-        without_layers = copy.deepcopy(config)
-        without_layers.text_config.num_hidden_layers = 0
+        config.text_config.num_hidden_layers = 0
         with torch.device("meta"):
-            model: Any = MairaForConditionalGeneration(without_layers).eval()
+            model: Any = MairaForConditionalGeneration(config).eval()
         prefixes = (*MODULES["encoder"], *MODULES["adapter"], "model.language_model.embed_tokens.")
         names = [name for name in weights.shapes if name.startswith(prefixes)]
         model.load_state_dict(dict(weights.read(names, torch.float32)), assign=True, strict=False)
@@ -150,10 +131,10 @@ class PromptEmbedder:
 
     def to(self, device: str, dtype: torch.dtype) -> None:
         """Move the model to a device, where encoder and adapter run in bfloat16 if it is a GPU."""
-        self._dtype = dtype
-        for module in (self._model.model.vision_tower, self._model.model.multi_modal_projector):
+        self.dtype = dtype
+        for module in (self.model.model.vision_tower, self.model.model.multi_modal_projector):
             module.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
-        self._model.get_input_embeddings().to(device, dtype)
+        self.model.get_input_embeddings().to(device, dtype)
 
     def embed(
         self, requests: Sequence[GenerationRequest], window: int
@@ -161,36 +142,45 @@ class PromptEmbedder:
         """Yield each request, limited to what its prompt leaves of the window, and its embeddings (length, width)."""
         images = [request.example.images for request in requests]
         with ImageFeatures(
-            self._encode_patches, self.processor.image_processor, images, image_check=self._image_check
+            self._encode_patches, self.processor.image_processor, images, image_check=self.image_check
         ) as features:
-            patches: Mapping[Path, Tensor | InputError] = {}
-            for index, request in enumerate(requests):
-                if index % _BATCH_SIZE == 0:
-                    patches = features.encode(index, index + _BATCH_SIZE)
-                yield self._embed_prompt(request, [patches[image] for image in images[index]], window)
+            for start in range(0, len(requests), _BATCH_SIZE):
+                stop = start + _BATCH_SIZE
+                yield from self._embed_batch(requests[start:stop], features.encode(start, stop), window)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
         """Context of a forward pass; entered for each one, since inference mode and autocast are per thread."""
-        with torch.inference_mode(), torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._autocast):
+        with torch.inference_mode(), torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.autocast):
             yield
 
     def _encode_patches(self, pixels: Tensor) -> Tensor:
         with self._inference():
-            patches: Tensor = self._model.encode_patches(pixels.to(self._model.device))
+            patches: Tensor = self.model.encode_patches(pixels.to(self.model.device))
         return patches
 
-    def _embed_prompt(
-        self, request: GenerationRequest, encoded: Sequence[Tensor | InputError], window: int
-    ) -> tuple[GenerationRequest, Tensor] | FailedRequest:
-        ids = self.processor.encode_example(request.example)
-        fitting = fit_window(request, len(ids), window)
-        if isinstance(fitting, FailedRequest):
-            return fitting
-        if error := next((image for image in encoded if isinstance(image, InputError)), None):
-            return FailedRequest(str(error))
+    def _embed_batch(
+        self, requests: Sequence[GenerationRequest], patches: Mapping[Path, Tensor | InputError], window: int
+    ) -> list[tuple[GenerationRequest, Tensor] | FailedRequest]:
+        """Embed the prompts of requests as one row."""
+        fitting: list[GenerationRequest | FailedRequest] = []
+        prompts: list[Sequence[int]] = []
+        images: list[Tensor] = []
+        for request in requests:
+            ids = self.processor.encode_example(request.example)
+            read: list[Any] = [patches[image] for image in request.example.images]
+            fitted = fit_window(request, len(ids), window)
+            errors = [FailedRequest(str(image)) for image in read if isinstance(image, InputError)]
+            if isinstance(fitted, GenerationRequest) and not errors:
+                prompts.append(ids)
+                images += read
+            fitting.append(next((one for one in (fitted, *errors) if isinstance(one, FailedRequest)), fitted))
+        device = self.model.device
         with self._inference():
-            patches: Any = encoded
-            image_tokens = self._model.project(torch.stack(patches).to(self._model.device)) if encoded else None
-            embeddings: Tensor = self._model.embed(torch.tensor([ids], device=self._model.device), image_tokens)[0]
-            return fitting, embeddings.to("cpu", self._dtype)
+            image_tokens = self.model.project(torch.stack(images).to(device)) if images else None
+            tokens = torch.tensor([[*chain(*prompts)]], dtype=torch.long, device=device)
+            row: Tensor = self.model.embed(tokens, image_tokens)[0].to(self.dtype)
+            embedded = iter([part.to("cpu", non_blocking=True) for part in row.split_with_sizes([*map(len, prompts)])])
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return [one if isinstance(one, FailedRequest) else (one, next(embedded)) for one in fitting]

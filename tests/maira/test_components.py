@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from packed_rows import gradients, make_sample, pack
 from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_runs import CASES, minimal_config
-from transformers import AutoModelForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from maira.generate.vllm_parts import write_settings
 from maira.model.config import MairaConfig
@@ -27,7 +28,7 @@ from maira.train.config.run_config import TrainConfig
 from maira.train.data.packing import SAMPLE_LENGTHS
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import make_optimizer
-from maira.train.post.rollout_engine import write_language_model
+from maira.train.post.rollout_engine import language_model_layers
 from radfact.errors import InputError
 
 HERE = DistributedContext(0, 1, torch.device("cpu"))
@@ -176,9 +177,11 @@ def test_checkpoint_and_engine_get_the_trained_model(config: MairaConfig, checkp
     assert loss_of(start, config) != pytest.approx(loss, rel=0.05)
     write_settings(tmp_path, config.text_config, processor.tokenizer, [2], torch.float32)
     embeddings = torch.randn(1, 7, config.text_config.hidden_size, generator=torch.Generator().manual_seed(0))
+    llama = LlamaForCausalLM(LlamaConfig.from_pretrained(tmp_path))
     for trained_model, options in ((start, None), (model, train_config.lora)):
-        write_language_model(trained_model, options, tmp_path, torch.float32)
-        llama = AutoModelForCausalLM.from_pretrained(tmp_path)
+        layers = [*language_model_layers(trained_model, options)]
+        assert len(layers) == config.text_config.num_hidden_layers + 3
+        llama.load_state_dict(dict(chain(*layers)))
         with torch.no_grad():
             logits = llama(inputs_embeds=embeddings).logits
             expected = trained_model(inputs_embeds=embeddings).logits

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -38,21 +39,20 @@ def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("images", [1, 2, 3])
 def test_encoder_and_language_model_together_equal_the_model(
-    model: Any, processor: Any, checkpoint: Path, study: Study, tmp_path: Path, images: int
+    model: Any, processor: Any, checkpoint: Path, study: Study, tmp_path: Path
 ) -> None:
-    missing = {"lateral": None, "prior_frontal": None} if images == 1 else {"prior_frontal": None}
-    example = make_example(study if images == 3 else study.model_copy(update=missing), "grounded")
-    assert len(example.images) == images
+    missing = [{"lateral": None, "prior_frontal": None}, {"prior_frontal": None}, {}]
+    examples = [make_example(study.model_copy(update=names), "grounded") for names in missing]
+    assert [len(example.images) for example in examples] == [1, 2, 3]
     llama = AutoModelForCausalLM.from_pretrained(export_plain_llama(checkpoint, torch.float32, tmp_path / "llama"))
-    (embedded,) = PromptEmbedder.from_checkpoint(checkpoint).embed([report_request(example)], 1000)
-    assert isinstance(embedded, tuple)
-    prompt = embedded[1]
-    with torch.no_grad():
-        logits = llama(inputs_embeds=prompt[None]).logits
-        expected = model(**processor([example.images], [processor.render(example.messages)])).logits
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    prompts = PromptEmbedder.from_checkpoint(checkpoint).embed([*map(report_request, examples)], 1000)
+    for example, embedded in zip(examples, prompts, strict=True):
+        assert isinstance(embedded, tuple)
+        with torch.no_grad():
+            logits = llama(inputs_embeds=embedded[1][None]).logits
+            expected = model(**processor([example.images], [processor.render(example.messages)])).logits
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_folder_is_a_plain_llama_checkpoint(checkpoint: Path, processor: Any, tmp_path: Path) -> None:
@@ -99,12 +99,8 @@ def test_a_partially_written_folder_is_never_used(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "llama"
-
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(module, "write_json", stop)
+        patched.setattr(module, "write_json", MagicMock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             export_plain_llama(checkpoint, torch.float32, folder)
     assert not folder.exists()
@@ -129,16 +125,11 @@ def test_the_folder_of_another_checkpoint_is_refused(checkpoint: Path, tmp_path:
 def test_concurrent_processes_write_the_folder_once(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = []
-    export = module._export
-    monkeypatch.setattr(module, "_export", lambda *arguments: (built.append(1), export(*arguments)))
-    arguments = (checkpoint, torch.float32, tmp_path / "llama")
-    together = [threading.Thread(target=export_plain_llama, args=arguments) for _ in range(3)]
-    for thread in together:
-        thread.start()
-    for thread in together:
-        thread.join()
-    assert len(built) == 1
+    export = MagicMock(wraps=module._export)
+    monkeypatch.setattr(module, "_export", export)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: export_plain_llama(checkpoint, torch.float32, tmp_path / "llama"), range(3)))
+    export.assert_called_once()
 
 
 def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, tmp_path: Path) -> None:
@@ -157,35 +148,25 @@ def test_a_prompt_without_its_image_is_an_error(checkpoint: Path, study: Study, 
 
 def test_an_engine_without_grammar_support_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM has one of two model runners."""
-    ended: list[bool] = []
-    config = SimpleNamespace(use_v2_model_runner=True)
-    engine = SimpleNamespace(vllm_config=config, shutdown=lambda: ended.append(True))
+    engine = MagicMock()
+    engine.vllm_config.use_v2_model_runner = True
     monkeypatch.setattr(vllm_engine, "start_engine", lambda *_, **__: engine)
     monkeypatch.setattr(vllm_engine, "version", lambda _: "9.9")
     with pytest.raises(RunError, match=r"vLLM 9\.9 .* model runner"):
         asyncio.run(vllm_engine._start("folder", {}, "engine_args"))
-    assert ended == [True]
+    engine.shutdown.assert_called_once()
 
 
-@pytest.mark.parametrize("failing", ["weights", "reload_weights", "kv_cache", "prefix_cache"])
+@pytest.mark.parametrize("failing", ["weights", "load_shared_weights", "kv_cache", "prefix_cache"])
 def test_an_engine_that_cannot_load_weights_ends_with_an_explanation(failing: str) -> None:
-    async def call(name: str) -> None:
+    async def call(name: str, *_: Any, **__: Any) -> None:
         if name == failing:
             raise ValueError("CUDA out of memory")
 
-    sleeping = SimpleNamespace(
-        wake_up=lambda tags: call(*tags),
-        collective_rpc=call,
-        reset_prefix_cache=lambda: call("prefix_cache"),
+    engine: Any = VLLMEngine.__new__(VLLMEngine)
+    engine._has_sleep_mode, engine._run = True, asyncio.run
+    engine._engine = SimpleNamespace(
+        wake_up=lambda tags: call(*tags), collective_rpc=call, reset_prefix_cache=lambda: call("prefix_cache")
     )
-    engine = VLLMEngine.__new__(VLLMEngine)
-    engine._engine, engine._has_sleep_mode, engine._loop = sleeping, True, asyncio.new_event_loop()
-    thread = threading.Thread(target=engine._loop.run_forever)
-    thread.start()
-    try:
-        with pytest.raises(RunError, match=r"cannot load the weights \(CUDA out of memory\)"):
-            engine.load_weights()
-    finally:
-        engine._loop.call_soon_threadsafe(engine._loop.stop)
-        thread.join()
-        engine._loop.close()
+    with pytest.raises(RunError, match=r"cannot load the weights \(CUDA out of memory\)"):
+        engine.load_weights([(torch.empty(0), b"")])

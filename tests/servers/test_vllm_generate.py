@@ -117,15 +117,12 @@ def test_a_repeated_sentence_ends_after_its_third_copy(results: dict[str, Any]) 
     assert len(results["loop"]["after_two"]) > 500
 
 
-def test_a_killed_vllm_process_stops_the_run(results: dict[str, Any]) -> None:
-    assert results["kill_error"].startswith("vLLM's engine died; ")
-
-
 def test_vllm_derives_the_same_context_window(folder: Path, results: dict[str, Any]) -> None:
     assert results["context_window"] == context_window(read_config(folder / "checkpoint").text_config)
 
 
-def test_a_failed_start_is_reported(results: dict[str, Any]) -> None:
+def test_a_killed_process_and_a_failed_start_end_the_run(results: dict[str, Any]) -> None:
+    assert results["kill_error"].startswith("vLLM's engine died; ")
     assert "vLLM cannot start: its process ended; " in results["start_error"]
 
 
@@ -162,7 +159,7 @@ def test_the_command_writes_the_drafts_of_transformers(
     [
         ("nonsense", "vLLM has no such engine argument"),
         ("model", "cannot be chosen"),
-        ("dtype", "expected auto or one of half, float, float16, bfloat16, float32, found 'int8'"),
+        ("dtype", "expected one of auto, half, float, float16, bfloat16, float32, found 'int8'"),
     ],
 )
 def test_invalid_engine_arguments_are_named(results: dict[str, Any], name: str, message: str) -> None:

@@ -1,21 +1,30 @@
 """GRPO with vLLM: it uses the current weights, and responses and metrics equal those of the transformers engine."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import tiny_maira
 import torch
 import yaml
+from long_values import DATA
 from real_servers import HERE, ROOT, VLLM_ENVIRONMENT, VLLM_PYTHON, RunVLLM, require_vllm, run
+from test_fake_cuda import GPU, Recorder
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from maira.data.manifest import read_manifest
 from maira.generate.engine import EngineOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.processor import MairaProcessor
 from maira.train.config.run_config import TrainConfig
+from maira.train.post import rollout_engine
 from maira.train.report_training import train
 
 CHECKPOINTS = ("first", "language_model", "all")
@@ -80,51 +89,40 @@ def test_other_weights_give_other_responses(responses: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("field", "message"),
     [
-        ("tensor_parallel_size", "each process runs its own engine"),
-        ("max_model_len", "each process runs its own engine"),
-        ("nonsense", "vLLM has no such engine argument"),
+        ("_args.tensor_parallel_size", "each process runs its own engine"),
+        ("_args.max_model_len", "each process runs its own engine"),
+        ("_args.nonsense", "vLLM has no such engine argument"),
+        ("", "expected cpu, for which vLLM is installed, found cuda"),
     ],
 )
-def test_unsupported_engine_arguments_are_refused(responses: dict[str, Any], name: str, message: str) -> None:
-    assert responses["refused"][name].startswith(f"grpo.engine_args.{name}: ")
-    assert message in responses["refused"][name]
+def test_unsupported_engine_arguments_and_devices_are_refused(
+    responses: dict[str, Any], field: str, message: str
+) -> None:
+    assert responses["refused"][field].startswith(f"grpo.engine{field}: ")
+    assert message in responses["refused"][field]
 
 
-def test_a_device_without_vllm_is_refused(responses: dict[str, Any]) -> None:
-    assert responses["device"].startswith("grpo.engine: expected cpu, for which vLLM is installed, found cuda")
-
-
-def test_the_weight_files_are_removed(responses: dict[str, Any]) -> None:
+def test_the_folder_of_the_engine_is_removed(responses: dict[str, Any]) -> None:
     assert responses["removed"]
 
 
 def test_two_processes_with_vllm_train_like_one_with_transformers(folder: Path, tmp_path: Path) -> None:
     require_vllm()
     reward = {"scores": {"reward_metrics:Brevity": 1.0}, "length_penalty": 0.0, "format_penalty": 0.0}
-    config = {
-        "model": str(folder / CHECKPOINTS[0]),
-        "train": str(folder / "studies" / "manifest.jsonl"),
-        "tasks": {"grounded": 1},
-        "out": str(tmp_path / "transformers"),
-        "grpo": {"num_generations": 4, "max_new_tokens": 24, "reward": reward},
-        "global_batch": 16,
-        "token_budget": 2048,
-        "passes": 32,
-        "learning_rate": 1e-3,
-        "warmup": 0.0,
-        "precision": "no",
-        "log_every": 1,
-        "trackers": [],
-    }
+    manifest, out = folder / "studies" / "manifest.jsonl", tmp_path / "transformers"
+    config: dict[str, Any] = {"model": str(folder / CHECKPOINTS[0]), "train": str(manifest), "out": str(out)}
+    config |= {"tasks": {"grounded": 1}, "precision": "no", "trackers": []}
+    config |= {"grpo": {"num_generations": 4, "max_new_tokens": 24, "reward": reward}, "log_every": 1}
+    config |= {"global_batch": 16, "token_budget": 2048, "passes": 32, "learning_rate": 1e-3, "warmup": 0.0}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     command: list[object] = [VLLM_PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += [HERE / "vllm_maira.py", "train", tmp_path / "config.yaml", f"out={tmp_path / 'vllm'}", "parallel=fsdp"]
     command += ["grpo.engine=vllm", "grpo.engine_args={enforce_eager: true}"]
     # vLLM's sockets are in this folder, and the path of a socket can have at most 107 characters.
     with TemporaryDirectory() as temporary:
-        paths = {"PYTHONPATH": str(ROOT / "tests" / "maira"), "TMPDIR": temporary}
+        paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'maira'}", "TMPDIR": temporary}
         process = run(command, VLLM_ENVIRONMENT | paths)
         assert process.returncode == 0, process.stderr[-4000:]
         assert not list(Path(temporary).glob("maira-language-model-*"))
@@ -139,3 +137,44 @@ def test_two_processes_with_vllm_train_like_one_with_transformers(folder: Path, 
         assert [row[name] for name in METRICS] == pytest.approx(values, rel=1e-3, abs=1e-6)
         assert 0 < row["sampling_logp_difference"] < 1e-4
     assert expected[0]["reward"] != expected[1]["reward"]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that vLLM's process imports; the names of vLLM that it uses do nothing."""
+    for name in DATA["modules of vllm"].split():
+        monkeypatch.setitem(sys.modules, name, MagicMock(LogitsProcessor=object))
+    monkeypatch.delitem(sys.modules, "maira.generate.vllm_worker", raising=False)
+    return importlib.import_module("maira.generate.vllm_worker")
+
+
+def rebuild(device: int, memory: Tensor) -> Tensor:
+    """Stands for torch's function, which needs a GPU."""
+    assert device == 5
+    return memory
+
+
+def test_shared_weights_are_opened_on_the_device_of_the_engine(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, loader = {"a": torch.rand(2, 3), "b": torch.rand(4)}, MagicMock(device=torch.device("cuda", 5))
+    monkeypatch.setattr(worker, "rebuild_cuda_tensor", rebuild)
+    monkeypatch.setattr(worker, "_DEVICE", 0)
+    monkeypatch.setattr(rollout_engine, "reduce_tensor", lambda memory: (rebuild, (3, memory)))
+    settings: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", lambda: "expandable_segments:True")
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    _memory, content = rollout_engine.share_weights([*weights.items()], torch.bfloat16)
+    assert settings == ["expandable_segments:True,expandable_segments:False", "expandable_segments:True"]
+    worker.SharedWeightLoader.load_shared_weights(loader, content, 0)
+    loaded = dict(*loader.model_runner.get_model().load_weights.call_args.args)
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], weight.bfloat16()) for name, weight in weights.items())
+
+
+def test_scores_of_tokens_are_marked_without_waiting_for_the_device(worker: Any) -> None:
+    processor = worker.MairaLogitsProcessor.__new__(worker.MairaLogitsProcessor)
+    processor._grammar, processor._responses, processor._pins = SimpleNamespace(ends=[2]), {}, False
+    with FakeTensorMode(allow_non_fake_inputs=True), Recorder(GPU) as recorder:
+        broken, logits = torch.empty(3, dtype=torch.bool, device=GPU), torch.empty(3, 4, device=GPU)
+        processor._constraints = lambda *_: (broken, [0])
+        processor.apply(logits)
+    assert (recorder.read, recorder.copies) == (0, [True])

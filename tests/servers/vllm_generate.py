@@ -102,7 +102,7 @@ def allowed_after_loop(folder: Path) -> dict[str, list[int]]:
     from vllm import SamplingParams
     from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
-    from maira.generate.vllm_grammar import FORM, MairaLogitsProcessor
+    from maira.generate.vllm_worker import FORM, MairaLogitsProcessor
 
     processor = MairaLogitsProcessor(
         SimpleNamespace(model_config=SimpleNamespace(model=str(folder))), torch.device("cpu"), False

@@ -48,15 +48,8 @@ if __name__ == "__main__":
     model: Any = MairaForConditionalGeneration.from_pretrained(first, dtype=torch.float32)
     processor = MairaProcessor.from_pretrained(first)
     config = TrainConfig.model_validate(
-        {
-            "model": first,
-            "train": manifest,
-            "tasks": {"grounded": 1},
-            "out": out.parent / "unused",
-            "passes": 128,
-            "precision": "no",
-            "grpo": {"engine": "vllm", "engine_args": {"enforce_eager": True}},
-        }
+        {"model": first, "train": manifest, "tasks": {"grounded": 1}, "out": out.parent / "unused", "passes": 128}
+        | {"precision": "no", "grpo": {"engine": "vllm", "engine_args": {"enforce_eager": True}}}
     )
     wrapped = MairaLossModel(model, 0, 0.0)
     context = DistributedContext(0, 1, torch.device("cpu"))
@@ -64,16 +57,15 @@ if __name__ == "__main__":
     greedy, sampled = tiny_maira.report_requests(studies), tiny_maira.report_requests(studies, temperature=1.0)
     subset = dict(reversed(list(sampled.items())[::5]))
     arguments = {"tensor_parallel_size": 2, "max_model_len": 99, "nonsense": 1}
-    results: dict[str, Any] = {
-        "refused": {name: refusal(config, context, **{name: value}) for name, value in arguments.items()},
-        "device": refusal(config, DistributedContext(0, 1, torch.device("cuda", 1))),
-    }
+    refused = {f"_args.{name}": refusal(config, context, **{name: value}) for name, value in arguments.items()}
+    refused[""] = refusal(config, DistributedContext(0, 1, torch.device("cuda", 1)))
+    results: dict[str, Any] = {"refused": refused}
     for checkpoint in (first, *others):
         model.load_state_dict(MairaForConditionalGeneration.from_pretrained(checkpoint).state_dict())
         with engine.sync_weights() as vllm:
             results[checkpoint.name] = {"greedy": generate(vllm, greedy), "sampled": generate(vllm, sampled)}
             results[checkpoint.name]["subset"] = generate(vllm, subset)
-    folder = engine._folder
+    folder = Path(engine._folder.name)
     engine.close()
     results["removed"] = not folder.exists()
     out.write_text(json.dumps(results))

@@ -1,13 +1,19 @@
-"""vLLM's logits processor for MAIRA-2, in the process of the model; it can send back nothing but a token's score."""
+"""What runs in vLLM's process: the logits processor, which can return scores of tokens only, and a weight loader."""
 
 from __future__ import annotations
 
+import inspect
+import math
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast
+from vllm.config import set_current_vllm_config
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
@@ -24,12 +30,14 @@ CUT = 1e9
 """Score of a token that was chosen because the limit forbids a more likely one; larger than any logit of a model."""
 BROKEN = 2.0**40
 """Score of the end token that ends a response whose logits are NaN or infinite; exact in single precision."""
+_DEVICE = [*inspect.signature(rebuild_cuda_tensor).parameters].index("storage_device")
 
 
 class MairaLogitsProcessor(LogitsProcessor):
     """Constrains the logits of running requests; the model is a folder of `maira.generate.vllm_parts`."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002
+        self._pins = is_pin_memory
         folder = Path(vllm_config.model_config.model)
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
         self._grammar = Grammar(self.tokenizer, GenerationConfig.from_pretrained(folder).eos_token_id)
@@ -53,8 +61,38 @@ class MairaLogitsProcessor(LogitsProcessor):
     def apply(self, logits: Tensor) -> Tensor:
         """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place, and end broken responses."""
         broken, cut = self._constraints(logits, self._responses)
-        for row in cut:
-            logits[row, logits[row].argmax()] = CUT
-        logits[broken] = -torch.inf
-        logits[broken, min(self._grammar.ends)] = BROKEN
+        # Boolean and list indices, and single values of tensors, would wait for the device at each step.
+        if cut:
+            is_cut = torch.zeros(len(logits), 1, dtype=torch.bool, pin_memory=self._pins)
+            is_cut[cut] = True
+            best = logits.argmax(-1, keepdim=True)
+            marks = logits.gather(-1, best).masked_fill(is_cut.to(logits.device, non_blocking=True), CUT)
+            logits.scatter_(-1, best, marks)
+        logits.masked_fill_(broken[:, None], -torch.inf)
+        logits[:, min(self._grammar.ends)].masked_fill_(broken, BROKEN)
         return logits
+
+
+class SharedWeightLoader:
+    """Extension of vLLM's worker, which inherits from it: loads weights of another process, part by part."""
+
+    def load_shared_weights(self: Any, content: bytes, number: int) -> None:
+        """Load one of several parts."""
+        if number == 0:
+            initialize_layerwise_reload(self.model_runner.get_model())
+        (rebuild, arguments), shapes = pickle.loads(content)
+        if rebuild is rebuild_cuda_tensor:
+            # A GPU may have another number in the other process.
+            arguments = (*arguments[:_DEVICE], self.device.index, *arguments[_DEVICE + 1 :])
+        memory = rebuild(*arguments)
+        parts = memory.split([math.prod(shape) for _, shape in shapes])
+        weights = [(name, part.view(shape)) for (name, shape), part in zip(shapes, parts, strict=True)]
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.get_model().load_weights(weights)
+        if memory.is_cuda:
+            torch.cuda.synchronize()  # the other process may free the memory
+
+    def end_shared_weights(self: Any) -> None:
+        """Load layers that are larger than their weights, such as padded embeddings."""
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)
