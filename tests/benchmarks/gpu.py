@@ -6,27 +6,14 @@
     python tests/benchmarks/gpu.py --list                           # cases and time limits
     python tests/benchmarks/gpu.py --out DIR --tiny                 # everything with tiny models, also without a GPU
 
-Each measurement is a line of DIR/results.jsonl, written at once: stage, case, name, value, unit, target, passed,
-reason, device, and when its case started. The outcome ends a case: measured, out of memory, skipped or failed.
-DIR/table.md has the same as a table, DIR/log.txt the messages of libraries. A finished case does not run again without
---again, so the same command with the same DIR resumes. On a new machine of the same kind, copy results.jsonl into DIR
-first; use another DIR for another kind of device. All cases run in one process; after a crash or an exceeded time
-limit, which end one case only, another process goes on.
-
-The model with the shape of MAIRA-2 has random weights, created on the device; no weights are needed. It needs Python
-3.11 or later with torch 2.11 or later, transformers 5.17 or later, torchvision, timm, accelerate, peft, pydantic,
-filelock, typer and rich, and a checkout of this repository; nothing has to be installed. Cases with optimizer states in
-8 bits need torchao, those with vLLM vllm; without these packages they are skipped. To use wheels on a machine without a
-package index:
-
-    python -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \\
-        --platform manylinux_2_24_x86_64 --platform manylinux2014_x86_64 -d wheels \\
-        pydantic pydantic-core annotated-types typing-inspection torchao
-    python -m pip install --no-index --no-deps --target site wheels/*.whl && export PYTHONPATH=$PWD/site   # there
+Each measurement is a line of DIR/results.jsonl, written at once. A finished case does not run again without --again, so
+the same command with the same DIR resumes. docs/development.md (GPU benchmark) describes the rest, also how to bring
+packages to a machine without a package index.
 """
 
 import argparse
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -162,6 +149,8 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
         print(f"{case.stage} {case.options}", flush=True)
         details = {"device": name, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         started, outcome, reason = time.perf_counter(), MEASURED, None
+        gc.collect()
+        torch.cuda.empty_cache()
         with tempfile.TemporaryDirectory() as temporary:
             setup = Setup(device, results, order["tiny"], Path(temporary))
             try:
@@ -213,10 +202,12 @@ def select(arguments: argparse.Namespace, results: Results) -> list[Case]:
     """Return the cases that the command line asks for and that are not finished."""
     cases = list_cases(is_tiny=arguments.tiny)
     if arguments.case:
-        by_stage = {stage: [case for case in cases if case.stage == stage] for stage in MODULES}
-        named = [name.partition(" ")[::2] for name in arguments.case]
-        lists = ([replace(by_stage[s][-1], options=options)] if options else by_stage[s] for s, options in named)
-        cases = [case for part in lists for case in part]
+        chosen: list[Case] = []
+        for stage, _, options in (name.partition(" ") for name in arguments.case):
+            own = [case for case in cases if case.stage == stage]
+            # Unlisted options get the time limit of the stage's last case.
+            chosen += [c for c in own if options in ("", c.options)] or [replace(own[-1], options=options)]
+        cases = chosen
     return cases if arguments.again else select_pending(cases, results)
 
 
@@ -230,7 +221,7 @@ def main() -> int:
         return 0
     print(", ".join(f"{name} {version}" for name, version in versions().items()))
     if missing := [name for name in REQUIRED if find_spec(name) is None]:
-        print(f"missing: {', '.join(missing)}; --help says how to copy wheels here")
+        print(f"missing: {', '.join(missing)}; docs/development.md says how to copy wheels here")
         return 2
     arguments.out.mkdir(parents=True, exist_ok=True)
     results = Results(arguments.out)

@@ -14,10 +14,6 @@ from gpu_stages.results import FAILED, MEASURED, OUT_OF_MEMORY, SKIPPED, Measure
 from long_values import DATA
 
 SCRIPT = Path(gpu.__file__)
-UNAVAILABLE = (
-    "SimpleITK aiohttp bitsandbytes langchain_core langchain_openai pycocotools pydicom ray tensorboard torchao vllm"
-)
-"""Modules that a machine with torch, transformers, timm, accelerate and peft may lack."""
 WORKER = DATA["worker"]
 """A process that runs cases by the same protocol as `gpu.run_worker`, without importing torch."""
 
@@ -100,7 +96,7 @@ def test_cases_are_distinct_and_every_stage_has_a_tiny_one() -> None:
 @pytest.mark.slow
 def test_all_stages_run_without_a_gpu_and_without_optional_packages(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nsys.modules.update(dict.fromkeys('{UNAVAILABLE}'.split()))\n"
+        f"import sys\nsys.modules.update(dict.fromkeys({DATA['packages that a GPU machine may lack'].split()}))\n"
     )
     out = tmp_path / "results"
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
@@ -112,4 +108,7 @@ def test_all_stages_run_without_a_gpu_and_without_optional_packages(tmp_path: Pa
         for case in gpu.list_cases(is_tiny=True)
     }
     assert not [row["name"] for row in results.rows if row["passed"] is False and row["stage"] == "correctness"]
+    task = ("generate", "engine=transformers cache=auto batch=4")
+    shortest, longest = (results.value(task, f"tokens of a prompt, {name}") for name in ("shortest", "longest"))
+    assert longest > shortest  # type: ignore[operator]
     assert "| correctness packed |" in (out / "table.md").read_text(encoding="utf-8")

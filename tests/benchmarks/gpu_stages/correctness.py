@@ -1,7 +1,6 @@
 """Stage `correctness`: the phantom checkpoint on the device, compared with float32 on the CPU."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,20 +44,9 @@ TOLERANCES = {
 
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Yield the errors of a case."""
-    with _without_tf32():
+    # TF32 is the default of convolutions.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield from {"logits": _logits, "packed": _packed, "attention": _attention}[case](setup)
-
-
-@contextmanager
-def _without_tf32() -> Iterator[None]:
-    """Multiply float32 numbers in full precision, also in convolutions, where TF32 is the default."""
-    backends: Any = torch.backends
-    before = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
-    backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = before
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:

@@ -1,29 +1,31 @@
 """Stage `generate`: reports per second of a random model with the shape of MAIRA-2.
 
-Every prompt has three images and, on average, about as many tokens as a real one with a prior report. Every response
-continues to the token limit, constrained by the grammar of grounded reports. "engine=plain" follows the model card of
-the release: the processor, then `generate`, one study at a time without constraints. All read image files that differ
-for every study. The first batch, which compiles and allocates, is measured apart from the second.
+Every prompt has three images, or one to three with "images=mixed", and with three about as many tokens as a real one
+with a prior report; their lengths differ. Every response continues to the token limit, constrained by the grammar of
+grounded reports. With "generations=N", N responses to each prompt are sampled, as GRPO does. "engine=plain" follows the
+model card of the release: the processor, then `generate`, one study at a time without constraints. All read image files
+that differ for every study. The first batch, which compiles and allocates, is measured apart from the second.
 
 The lower bound of the time per report is the arithmetic of encoder, adapter and prompts at the rate of a large matrix
 product, plus reading all weights and the cache for every token at the rate of a large copy. Both rates are measured.
 """
 
-import gc
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from PIL import Image
+from torch._dynamo.utils import counters
 
 from gpu_stages import models
 from gpu_stages.models import synchronized_time
 from gpu_stages.results import Measurement, Setup, parse_case
-from maira.generate.engine import EngineOptions, GenerationRequest, Response
+from maira.generate.engine import EngineOptions, GenerationRequest, Response, Sampling
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.image_processor import MairaImageProcessor
 from maira.model.modeling import MairaForConditionalGeneration as Model
@@ -50,34 +52,33 @@ SENTENCES = [
 def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     """Generate with the options of a case, and yield the seconds of each phase, speed and memory."""
     options = parse_case(case)
-    gc.collect()
-    models.reset_peak_memory(setup.device)
     started = synchronized_time(setup.device)
     model, processor = make_model(setup)
     yield Measurement("seconds to build", synchronized_time(setup.device) - started, "s")
     rates, batch = models.measure_peak_rates(setup), int(options.get("batch", 1))
     # Plain generation takes a few seconds per study.
-    count = batch if batch > 1 else 2
-    requests = make_requests(write_images(setup.folder, IMAGES * 2 * count, processor), setup)
+    count = max(batch, 2)
+    requests = make_requests(options, processor, 2 * count, setup)
     engine = None if options["engine"] == "plain" else _start(options, model, processor, setup)
     models.reset_peak_memory(setup.device)
-    prompts: list[float] = []
     for name, part in (("first", requests[:count]), ("second", requests[count:])):
+        phases, graphs = defaultdict[str, float](float), counters["stats"]["unique_graphs"]
         started = synchronized_time(setup.device)
-        with _timed_prefill(engine, prompts, setup):
+        with _timed(engine, phases, setup.device):
             _generate(engine, part) if engine else _generate_plainly(model, processor, part)
         seconds = synchronized_time(setup.device) - started
         yield Measurement(f"seconds per report, {name} batch", seconds / count, "s")
-    if prompts:
-        yield Measurement("seconds per report, prompts and images on the device", prompts[-1] / count, "s")
-        yield Measurement("seconds per report, responses and reading of images", (seconds - prompts[-1]) / count, "s")
+        yield Measurement(f"compiled graphs, {name} batch", counters["stats"]["unique_graphs"] - graphs)
+    for phase, total in {**phases, "all the rest": seconds - sum(phases.values())}.items():
+        yield Measurement(f"seconds per report, {phase}", total / count, "s")
     lengths = [len(processor.encode_example(request.example)) for request in requests[count:]]
-    yield Measurement("tokens of a prompt, on average", float(np.mean(lengths)))
-    lower_bound = sum(lower_bound_seconds(model, rates, lengths, requests[0].max_new_tokens, batch))
+    for name, value in (("shortest", min(lengths)), ("average", float(np.mean(lengths))), ("longest", max(lengths))):
+        yield Measurement(f"tokens of a prompt, {name}", value)
+    lower_bound = lower_bound_seconds(model, rates, requests[count:], lengths, batch)
     has_target = batch >= TARGET_BATCH
     yield Measurement("lower bound of seconds per report", lower_bound, "s")
-    least = LOWER_BOUND_SHARE if has_target else None
-    yield Measurement("lower bound / time", lower_bound * count / seconds, at_least=least)
+    share = lower_bound * count / seconds
+    yield Measurement("lower bound / time", share, at_least=LOWER_BOUND_SHARE if has_target else None)
     yield Measurement("reports per second", count / seconds, "reports/s")
     if ("generate", case) != PLAIN:
         ratio = ("ratio to one study at a time", count / seconds, PLAIN, "reports per second")
@@ -91,19 +92,25 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
         engine.close()
 
 
-def _timed_prefill(engine: Any, seconds: list[float], setup: Setup) -> Any:
-    """Return a context in which the seconds of each prefill of transformers' engine are appended to a list."""
-    if not isinstance(engine, TransformersEngine):
-        return patch.dict({})
-    prefill = engine._prefill
+def _timed(engine: Any, seconds: dict[str, float], device: torch.device) -> ExitStack:
+    """Return a context in which the seconds of the phases of transformers' engine are added up."""
+    stack = ExitStack()
 
-    def timed(*arguments: Any) -> Any:
-        started = synchronized_time(setup.device)
-        cache = prefill(*arguments)
-        seconds.append(synchronized_time(setup.device) - started)
-        return cache
+    def wrap(phase: str, owner: Any, name: str) -> None:
+        function = getattr(owner, name)
 
-    return patch.object(engine, "_prefill", timed)
+        def call(*arguments: Any) -> Any:
+            started = synchronized_time(device)
+            result = function(*arguments)
+            seconds[phase] += synchronized_time(device) - started
+            return result
+
+        stack.enter_context(patch.object(owner, name, call))
+
+    if isinstance(engine, TransformersEngine):
+        wrap("images through the encoder", engine.model, "encode_patches")
+        wrap("prompts, with the adapter", engine, "_prefill")
+    return stack
 
 
 def make_model(setup: Setup) -> tuple[Model, MairaProcessor]:
@@ -128,25 +135,22 @@ def make_model(setup: Setup) -> tuple[Model, MairaProcessor]:
     return model, MairaProcessor(images, tokenizer, image_seq_length=config.image_seq_length)
 
 
-def write_images(folder: Path, count: int, processor: MairaProcessor) -> list[Path]:
-    """Write square images of gray noise."""
+def make_requests(options: Mapping[str, str], processor: MairaProcessor, count: int, setup: Setup) -> list[Any]:
+    """Make requests for grounded reports, with images of gray noise and prior reports of different lengths."""
     rng, size = np.random.default_rng(0), processor.image_processor.size
-    paths = [folder / f"{number}.png" for number in range(count)]
-    for path in paths:
-        Image.fromarray(rng.integers(0, 256, (size, size), np.uint8)).save(path, compress_level=1)
-    return paths
-
-
-def make_requests(images: Sequence[Path], setup: Setup) -> list[GenerationRequest]:
-    """Make requests for grounded reports with three images each, and prior reports of different lengths."""
-    rng, requests = np.random.default_rng(2), []
-    for start in range(0, len(images), IMAGES):
-        sentences = 2 if setup.is_tiny else round(PRIOR_SENTENCES * rng.uniform(2 / 3, 4 / 3))
-        prior = " ".join(SENTENCES[number % len(SENTENCES)] for number in range(sentences))
-        messages = build_messages("grounded", has_lateral=True, has_prior=True, prior_report=prior)
-        example = Example(f"study-{start}", "grounded", messages, tuple(images[start : start + IMAGES]))
-        limit = TINY_NEW_TOKENS if setup.is_tiny else NEW_TOKENS
-        requests.append(GenerationRequest(example, "report", limit))
+    group, limit = int(options.get("generations", 1)), TINY_NEW_TOKENS if setup.is_tiny else NEW_TOKENS
+    requests = []
+    for number in range(count // group):
+        shown = number % IMAGES + 1 if "images" in options else IMAGES
+        images = [setup.folder / f"{number}-{image}.png" for image in range(shown)]
+        for path in images:
+            Image.fromarray(rng.integers(0, 256, (size, size), np.uint8)).save(path, compress_level=1)
+        sentences = rng.integers(1, 2 * (2 if setup.is_tiny else PRIOR_SENTENCES))
+        prior = " ".join(SENTENCES[index % len(SENTENCES)] for index in range(sentences))
+        inputs: Any = {"has_lateral": len(images) > 1, "has_prior": len(images) > 2, "prior_report": prior}
+        example = Example(f"study-{number}", "grounded", build_messages("grounded", **inputs), tuple(images))
+        request = GenerationRequest(example, "report", limit)
+        requests += [replace(request, sampling=Sampling(1.0, n) if group > 1 else None) for n in range(group)]
     return requests
 
 
@@ -186,12 +190,12 @@ def _generate(engine: Any, requests: Sequence[GenerationRequest]) -> None:
 
 
 def lower_bound_seconds(
-    model: Any, rates: models.PeakRates, lengths: Sequence[int], new_tokens: int, batch_size: int
-) -> tuple[float, float]:
-    """Return lower bounds of the seconds per report for the prompt and for the response.
+    model: Any, rates: models.PeakRates, requests: Sequence[GenerationRequest], lengths: Sequence[int], batch_size: int
+) -> float:
+    """Return the lower bound of the seconds per report; `lengths` are those of the prompts.
 
     Counts two operations per weight and token, and those of attention; each step reads the keys and values of all
-    earlier tokens, and all weights of layers and head. The first token comes with the prompt.
+    earlier tokens, and all weights of layers and head. The first token comes with the prompt. Equal prompts count once.
     """
     config, vision = model.config.text_config, model.config.vision_config
     patches = (vision.image_size // vision.patch_size) ** 2 + 1
@@ -200,12 +204,15 @@ def lower_bound_seconds(
     head = model.lm_head.weight.numel()
     image = 2 * (encoder * patches + adapter * model.config.image_seq_length)
     image += 4 * vision.num_hidden_layers * vision.hidden_size * patches**2
+    images = np.mean([len(request.example.images) for request in requests])
+    distinct = len({request.example.sample_id for request in requests}) / len(requests)
     # A token attends to those before it: half of all pairs.
     prompt, squared = float(np.mean(lengths)), float(np.mean(np.square(lengths)))
     text = 2 * layers * prompt + 2 * head + 2 * config.num_hidden_layers * config.hidden_size * squared
-    reading = (IMAGES * image + text) / rates.operations
+    reading = distinct * (images * image + text) / rates.operations
     itemsize = model.dtype.itemsize
     head_size = config.hidden_size // config.num_attention_heads
     cache = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
+    new_tokens = requests[0].max_new_tokens
     step = (layers + head) * itemsize / batch_size + cache * (prompt + new_tokens / 2)
-    return reading, (new_tokens - 1) * step / rates.bytes
+    return reading + (new_tokens - 1) * step / rates.bytes

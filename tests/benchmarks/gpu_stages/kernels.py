@@ -35,19 +35,18 @@ def _generation(setup: Setup) -> Iterator[Measurement]:
     rows, length = (2, 64) if setup.is_tiny else (8, 4360)
     config = model.config.text_config
     prompt = torch.randn(rows, length, config.hidden_size, device=setup.device, dtype=compute_dtype(setup.device))
-    mask = torch.ones(rows, length + 1, dtype=torch.long, device=setup.device)
-    # Prompts of different lengths, as in a batch.
-    mask[0, : length // 4] = 0
-    caches: list[Any] = [DynamicCache(config=config)]
+    # Prompts of different lengths end in the same column.
+    mask = torch.ones(rows, 1, 1, length + 1, dtype=torch.bool, device=setup.device)
+    mask[0, ..., : length // 4] = False
+    caches: list[Any] = []
 
     def prefill() -> None:
-        caches[0] = DynamicCache(config=config)
-        model.decode(prompt, attention_mask=mask[:, :length], past_key_values=caches[0], use_cache=True)
+        caches[:] = [DynamicCache(config=config)]
+        model.decode(prompt, past_key_values=caches[0], use_cache=True)
 
     def decode() -> None:
-        full_mask = torch.ones(rows, caches[0].get_seq_length() + 1, dtype=torch.long, device=setup.device)
-        full_mask[:, :length] = mask[:, :length]
-        model.decode(prompt[:, :1], attention_mask=full_mask, past_key_values=caches[0], use_cache=True)
+        model.decode(prompt[:, :1], attention_mask=mask, past_key_values=caches[0], use_cache=True)
+        caches[0].crop(-1)
 
     yield from _profile("prefill", prefill, setup)
     yield from _profile("decoding step", decode, setup)

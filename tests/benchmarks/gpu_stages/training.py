@@ -7,7 +7,6 @@ do not count. MFU counts the model's operations without recomputation (`maira.tr
 sheet.
 """
 
-import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -63,7 +62,6 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     plan, is_baseline = TINY_PLAN if setup.is_tiny else Plan(), "baseline" in options
     config, train_config = models.make_config(setup), make_train_config(options, setup, plan)
     samples = make_samples(config, plan)
-    gc.collect()
     started = synchronized_time(setup.device)
     model = trainable_model(config, train_config, setup.device)
     # The memory of making the model does not count.
@@ -72,11 +70,12 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield Measurement("seconds to build", times[0] - started, "s")
     if is_baseline:
         train_padded(model, samples, train_config, plan, times.append)
+        yield from (_step_seconds(times[: number + 1]) for number in range(1, len(times)))
     else:
         for loss in train_packed(model, samples, train_config):
             losses.append(loss)
             times.append(synchronized_time(setup.device))
-            yield Measurement(f"seconds of step {len(losses)}", times[-1] - times[-2], "s")
+            yield _step_seconds(times)
         # Random weights start at the loss of a uniform distribution.
         yield Measurement("loss", losses[-1], at_most=2 * math.log(config.text_config.vocab_size))
     # The first step compiles, allocates and selects kernels.
@@ -99,6 +98,10 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield setup.results.ratio(*ratio, SPEEDUP)
     if is_gpu:
         yield _compare_estimate(model, train_config, samples)
+
+
+def _step_seconds(times: list[float]) -> Measurement:
+    return Measurement(f"seconds of step {len(times) - 1}", times[-1] - times[-2], "s")
 
 
 def _answer_tokens(sample: EncodedSample) -> int:
