@@ -48,8 +48,8 @@ MODULES |= {"generate": "generation", "kernels": "kernels"}
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "0", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Default environment of processes that run cases; transformers' Trainer would use every visible GPU."""
 _WORKER = (sys.executable, str(Path(__file__).resolve()), "--worker")
-_OTHER_DEVICE = 3
-"""Exit code of a process whose device is not that of earlier results."""
+_NO_CASE = 3
+"""Exit code of a process that can run no case: packages are broken, or earlier results are of another device."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def run_cases(
         results.rows = Results(results.folder).rows
         ended = sum(row["name"] == OUTCOME for row in results.rows[known:])
         pending = pending[ended:]
-        if code == _OTHER_DEVICE:
+        if code == _NO_CASE:
             break
         if code and pending and time.time() < deadline:
             reason = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
@@ -133,17 +133,22 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
     """Run cases in this process and record their measurements; return the exit code, 0 if another process may go on."""
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     faulthandler.dump_traceback_later(max(0.1, order["deadline"] - time.time()), exit=True)
-    import torch
-
     cases = [Case(**case) for case in order["cases"]]
-    modules = {case.stage: importlib.import_module(f"gpu_stages.{MODULES[case.stage]}") for case in cases}
+    try:
+        import torch
+
+        modules = {case.stage: importlib.import_module(f"gpu_stages.{MODULES[case.stage]}") for case in cases}
+    except ImportError as error:
+        print(f"no case can run: {error}; see log.txt")
+        sys.excepthook(type(error), error, error.__traceback__)
+        return _NO_CASE
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     results = Results(folder)
     known = {row["device"] for row in results.rows if row.get("device")}
     if known - {name}:
         print(f"{results.path} has results of {', '.join(sorted(known))}, and this is {name}: use another --out")
-        return _OTHER_DEVICE
+        return _NO_CASE
     for case in cases:
         faulthandler.dump_traceback_later(min(case.limit, max(0.1, order["deadline"] - time.time())), exit=True)
         print(f"{case.stage} {case.options}", flush=True)

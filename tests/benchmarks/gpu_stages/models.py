@@ -122,8 +122,8 @@ def measure(_case: str, setup: Setup) -> Iterator[Measurement]:
     yield Measurement("cuDNN", str(torch.backends.cudnn.version()))
 
 
-def profile_kernels(work: Callable[[], Any], device: torch.device) -> tuple[dict[str, float], list[str]]:
-    """Return the share of each kernel in the time of a function, the largest first, and the fused attention kernels."""
+def profile_kernels(work: Callable[[], Any], device: torch.device) -> tuple[dict[str, float], str]:
+    """Return the share of each kernel in the time of a function, the largest first, and those of fused attention."""
     is_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as recorded:
         work()
@@ -132,5 +132,5 @@ def profile_kernels(work: Callable[[], Any], device: torch.device) -> tuple[dict
     times = {event.key: getattr(event, attribute) for event in recorded.key_averages()}
     total = sum(times.values())
     shares = {kernel: times[kernel] / total for kernel in sorted(times, key=lambda key: -times[key]) if times[kernel]}
-    fused = [kernel[:120] for kernel in shares if any(part in kernel.lower() for part in FUSED)]
-    return shares, fused
+    fused = "; ".join(kernel[:120] for kernel in shares if any(part in kernel.lower() for part in FUSED))
+    return shares, fused or "none with the name of a fused attention"

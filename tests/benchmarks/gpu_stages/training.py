@@ -10,6 +10,7 @@ sheet.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,12 +71,13 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield Measurement("seconds to build", times[0] - started, "s")
     if is_baseline:
         train_padded(model, samples, train_config, plan, times.append)
-        yield from (_step_seconds(times[: number + 1]) for number in range(1, len(times)))
+        for number, (begin, end) in enumerate(pairwise(times), 1):
+            yield Measurement(f"seconds of step {number}", end - begin, "s")
     else:
         for loss in train_packed(model, samples, train_config):
             losses.append(loss)
             times.append(synchronized_time(setup.device))
-            yield _step_seconds(times)
+            yield Measurement(f"seconds of step {len(losses)}", times[-1] - times[-2], "s")
         # Random weights start at the loss of a uniform distribution.
         yield Measurement("loss", losses[-1], at_most=2 * math.log(config.text_config.vocab_size))
     # The first step compiles, allocates and selects kernels.
@@ -98,10 +100,6 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     yield setup.results.ratio(*ratio, SPEEDUP)
     if is_gpu:
         yield _compare_estimate(model, train_config, samples)
-
-
-def _step_seconds(times: list[float]) -> Measurement:
-    return Measurement(f"seconds of step {len(times) - 1}", times[-1] - times[-2], "s")
 
 
 def _answer_tokens(sample: EncodedSample) -> int:
