@@ -181,12 +181,12 @@ def describe_usage(usage: UsageCounts, price: Price | None) -> str:
     return ", ".join(parts)
 
 
-def format_count(number: int) -> str:
+def format_count(number: float) -> str:
     """Format a count with three digits: 950, 12.3k, 4.56M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"
-    return str(number)
+    return f"{number:.3g}"
 
 
 class ProgressDisplay:

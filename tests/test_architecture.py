@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOWER = {"maira": {"data", "radfact", "encoders"}, "data": {"radfact"}, "radfact": set[str](), "encoders": set[str]()}
 """Packages that a package may import. `data` and `encoders` are imported as `maira.data` and `maira.encoders`."""
 HEAVY = {"torch", "transformers", "matplotlib", "scipy", "pandas", "rich", "typer"}
+UNUSED = {"matplotlib", "pandas", "peft", "langchain_core", "pydicom", "SimpleITK", "maira.train", "radfact.api"}
 
 
 def _sources(package: str) -> list[Path]:
@@ -131,9 +132,19 @@ def test_radfact_imports_no_model_library_at_import_time() -> None:
     "module", ["radfact", "maira", "maira.model.prompts", "maira.model.parser", "maira.model.grammar"]
 )
 def test_light_modules_import_no_heavy_library(module: str) -> None:
-    command = f"import sys, {module}; print(*{HEAVY!r}.intersection(sys.modules))"
+    assert _imported_of(HEAVY, module) == []
+
+
+def test_generation_imports_no_library_of_another_command() -> None:
+    """transformers imports accelerate, torchao, torchvision and scipy wherever they are installed."""
+    assert _imported_of(UNUSED, "maira.cli.main, maira.generate.drafts, maira.generate.transformers_engine") == []
+
+
+def _imported_of(names: set[str], modules: str) -> list[str]:
+    """Return which of the names are imported with some modules."""
+    command = f"import sys, {modules}; print(*{names!r}.intersection(sys.modules))"
     result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert result.stdout.split() == []
+    return result.stdout.split()
 
 
 # fmt: off

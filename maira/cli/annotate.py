@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from maira.cli.options import OutFolder, read_studies
+from maira.cli.options import ManifestArgument, OutFolder, read_studies
 from maira.cli.show import exit_with_failures, print_line, print_scores, print_table
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
@@ -20,8 +20,7 @@ from radfact.options import only, rename_fields
 from radfact.progress import ProgressDisplay
 
 annotate = typer.Typer(
-    help="Export annotation tasks and import annotations (MAIRA-2, appendix G).",
-    no_args_is_help=True,
+    help="Export annotation tasks and import annotations (MAIRA-2, appendix G).", no_args_is_help=True
 )
 
 _COMPARED = ("logical_precision", "logical_recall", "logical_f1")
@@ -31,12 +30,10 @@ _AGREEMENT = {
 }
 """Fields of an agreement by their headings."""
 
-_Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the studies.")]
-
 
 @with_options
 def sentences(
-    manifest: _Manifest,
+    manifest: ManifestArgument,
     out: Annotated[
         Path,
         typer.Option(help="Output manifest (.jsonl)."),
@@ -120,7 +117,7 @@ def sentences(
 @annotate.command("export")
 @with_options
 def export_tasks(
-    manifest: _Manifest,
+    manifest: ManifestArgument,
     out: OutFolder,
     to: Annotated[Literal["label-studio", "coco"], typer.Option(help="Annotation tool.")] = "label-studio",
     image_root: Annotated[
@@ -135,8 +132,7 @@ def export_tasks(
         str | None, typer.Option(metavar="PREFIX", help="Base URL of the images, instead of local files.")
     ] = None,
     categories: Annotated[
-        str,
-        typer.Option(metavar="SET", help="Finding categories: chexpert, none, or a text file with one per line."),
+        str, typer.Option(metavar="SET", help="Finding categories: chexpert, none, or a text file with one per line.")
     ] = "chexpert",
 ) -> None:
     """Write annotation tasks: tasks.json and config.xml for Label Studio, or a COCO dataset.

@@ -35,8 +35,5 @@ def doctor(
     from maira.doctor import diagnose
     from radfact.cli.main import app as radfact
 
-    commands = {
-        "maira": command_words(context.find_root().command),
-        "radfact": command_words(get_command(radfact)),
-    }
+    commands = {"maira": command_words(context.find_root().command), "radfact": command_words(get_command(radfact))}
     show(diagnose(commands, folders or (), metrics.weights), json)

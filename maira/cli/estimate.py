@@ -1,99 +1,111 @@
-"""`maira estimate`: the memory, operations and time of a training run."""
+"""`maira estimate`: the memory, operations and time of a training run, and the time of a report of its model."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from maira.cli.show import print_line, print_table
+from maira.cli.evaluate import split_configs
+from maira.cli.show import exit_with_failures, print_line, print_table
+from radfact.errors import InputError
+from radfact.progress import format_count
 
 _GIB = 1 << 30
+_COMPARED = ("memory of a GPU", "tokens per second", "total time", "time per report")
 
 
 def estimate(
-    config: Annotated[Path, typer.Argument(help="Run config (YAML).")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value overrides of the run config.")] = None,
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIGS", help="Run configs (YAML), and key=value overrides of all of them.")
+    ],
     gpus: Annotated[int, typer.Option(help="Number of GPUs.", min=1)] = 1,
-    gpu: Annotated[
-        str,
-        typer.Option(help="GPU model, such as a100-80g or h100; an unknown name lists all."),
-    ] = ("a100-80g"),
-    mfu: Annotated[
-        float | None,
-        typer.Option(help="Model FLOPs utilization (MFU) to assume. Default: 0.45.", min=0.01, max=1),
-    ] = None,
+    gpu: Annotated[str, typer.Option(help="GPU model, such as h100; an unknown name lists all.")] = "a100-80g",
+    mfu: Annotated[float, typer.Option(help="Model FLOPs utilization (MFU) to assume.", min=0.01, max=1)] = 0.45,
     json: Annotated[bool, typer.Option("--json", help="Print bytes, seconds and FLOPs as a JSON object.")] = False,
 ) -> None:
-    """Estimate parameters, memory per GPU, FLOPs and time of a training run, without a GPU or weights."""
+    """Estimate parameters, memory per GPU, FLOPs and time of a training run, without a GPU or weights.
+
+    Several configs make a table, or a JSON object by config; one that cannot be estimated is listed (exit code 3).
+    """
     from maira.train.config.run_config import read_train_config
     from maira.train.cost.estimate import estimate as run
     from radfact.io.jsonl import dumps
 
-    result = run(read_train_config(config, overrides), gpu, gpus, 0.45 if mfu is None else mfu)
+    paths, overrides = split_configs(configs)
+    results, failures, console = {}, [], Console()
+    for path in paths:
+        try:
+            results[str(path)] = run(read_train_config(path, overrides), gpu, gpus, mfu)
+        except InputError as error:
+            if len(paths) < 2 or error.field == "--gpu":
+                raise
+            failures.append((str(path), str(error).removeprefix(f"{path}: ")))
     if json:
-        print(dumps(result))
-        return
-    console = Console()
+        print(dumps(results if len(paths) > 1 else results[str(paths[0])]))
+    elif len(paths) == 1:
+        _print_details(console, results[str(paths[0])])
+    elif results:
+        rows = [(path, *itemgetter(*_COMPARED)(_times(result))) for path, result in results.items()]
+        print_table(console, f"{gpus} x {gpu}, at an MFU of {mfu:.0%}", ("config", *_COMPARED), rows)
+    exit_with_failures(Console(stderr=True), failures)
+
+
+def _print_details(console: Console, result: dict[str, Any]) -> None:
+    from maira.train.cost.flops import TABLES
+
     kind = {"none": "one process", "ddp": "DDP", "fsdp": "FSDP2"}[result["sharding"]]
-    for line in (f"model: {result['model']}", f"{gpus} x {gpu}, {kind}"):
+    for line in (f"model: {result['model']}", f"{result['gpus']} x {result['gpu']}, {kind}"):
         print_line(console, line)
     counts = {part.replace("_", " "): list(both.values()) for part, both in result["parameters"].items()}
     counts["total"] = [sum(column) for column in zip(*counts.values(), strict=True)]
-    rows = [(part, *map(_format_count, numbers)) for part, numbers in counts.items()]
+    rows = [(part, *map(format_count, numbers)) for part, numbers in counts.items()]
     print_table(console, None, ("parameters", "all", "trained"), rows)
-    _print_memory(console, "peak memory of a GPU", result["memory"])
+    memory = {"peak memory of a GPU": result["memory"]}
     if generation := result["generation"]:
-        _print_memory(console, f"peak memory while sampling {generation['batch_size']} responses", generation["memory"])
-    fits = "fits" if result["fits"] else "does not fit"
-    reserved = f"with {result['reserved'] / _GIB:g} GiB reserved for CUDA"
-    print_line(console, f"{fits} in the {result['gpu_memory'] / _GIB:g} GiB of the GPU, {reserved}")
+        memory[f"peak memory while sampling {generation['batch_size']} responses"] = generation["memory"]
+    for title, sizes in memory.items():
+        rows = [(TABLES["labels"].get(part, part), _format_bytes(size)) for part, size in sizes.items() if size]
+        print_table(console, None, (title, ""), rows)
+    space = f"{result['gpu_memory'] / _GIB:g} GiB of the GPU, with {result['reserved'] / _GIB:g} GiB reserved for CUDA"
+    print_line(console, f"{'fits' if result['fits'] else 'does not fit'} in the {space}")
     print_table(console, None, (f"at an MFU of {result['mfu']:.0%}", ""), [*_times(result).items()])
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
-    if counts["total"][0] < 1e9 and mfu is None:
-        advice = "train some steps and set --mfu to the mfu of their metrics.jsonl."
-        print_line(console, f"  A model of this size does not reach an MFU of {result['mfu']:.0%}; {advice}")
 
 
 def _times(result: dict[str, Any]) -> dict[str, str]:
-    flops = dict(result["flops_per_step"])
+    from maira.train.logging import format_duration
+
+    flops, rate = dict(result["flops_per_step"]), result["tokens_per_second"]
     total = flops.pop("total")
     rows = {
         "packed rows per step and GPU": f"{result['rows_per_step_and_gpu']:.1f}, {result['row_filled']:.0%} full",
         "operations per step": f"{total / 1e12:,.3g} TFLOP",
         **{f"  {part.replace('_', ' ')}": f"{count / total:.1%}" for part, count in flops.items()},
-        "time per step": _format_duration(result["seconds_per_step"]),
+        "time per step": format_duration(result["seconds_per_step"]),
     }
     if generation := result["generation"]:
         rows |= {
-            "  training": _format_duration(result["seconds_per_step"] * (1 - generation["share"])),
-            "  generation: images and prefill": _format_duration(generation["prompt_seconds_per_step"]),
-            "  generation: decoding": _format_duration(generation["decoding_seconds_per_step"]),
+            "  training": format_duration(result["seconds_per_step"] * (1 - generation["share"])),
+            "  generation: images and prefill": format_duration(generation["prompt_seconds_per_step"]),
+            "  generation: decoding": format_duration(generation["decoding_seconds_per_step"]),
             "  generation share": f"{generation['share']:.0%}",
-            "responses per step and GPU": f"{generation['responses_per_gpu']:,}, at most {generation['batch_size']:,} "
-            "per batch",
+            "responses per GPU": f"{generation['responses_per_gpu']:,}, at most {generation['batch_size']:,} per batch",
         }
+    memory = max(part["memory"]["total"] for part in (result, generation) if part)
+    reports = result["reports"]
     return rows | {
-        "run": f"{result['steps']:,} steps, {result['samples']:,} samples, {_format_count(result['tokens'])} tokens",
-        "total time": _format_duration(result["hours"] * 3600),
+        "memory of a GPU": f"{_format_bytes(memory)}, {'fits' if result['fits'] else 'too much'}",
+        "tokens per second": f"{rate:,.0f}" + f", {rate / result['gpus']:,.0f} per GPU" * (result["gpus"] > 1),
+        "time per report": f"{format_duration(reports['seconds'])}, batch {reports['batch_size']}" if reports else "-",
+        "run": f"{result['steps']:,} steps, {result['samples']:,} samples, {format_count(result['tokens'])} tokens",
+        "total time": format_duration(result["hours"] * 3600),
         "GPU hours": f"{hours:,.1f}" if (hours := result["gpu_hours"]) >= 0.1 else f"{hours:.1g}",
     }
-
-
-def _print_memory(console: Console, title: str, sizes: dict[str, int]) -> None:
-    from maira.train.cost.flops import TABLES
-
-    labels = TABLES["labels"]
-    print_table(console, None, (title, ""), [(labels.get(p, p), _format_bytes(n)) for p, n in sizes.items() if n])
-
-
-def _format_count(number: float) -> str:
-    unit, size = next(((unit, size) for unit, size in (("M", 1e6), ("k", 1e3)) if number >= size), ("", 1))
-    return f"{number / size:,.1f} {unit}" if unit else f"{number:,.0f}"
 
 
 def _format_bytes(size: int) -> str:
@@ -101,12 +113,3 @@ def _format_bytes(size: int) -> str:
         if size >= 0.1 * whole:
             return f"{size / whole:,.2f} {unit}"
     return f"{size} B"
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    minutes = seconds / 60
-    if minutes < 10:
-        return f"{minutes:.1f} min"
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

@@ -52,8 +52,7 @@ def evaluate_by_labels(
 @app.command("baseline")
 @with_options
 def write_baseline(
-    manifest: Manifest,
-    out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl)."), Output("file")],
+    manifest: Manifest, out: Annotated[Path, typer.Option(help="Output file of drafts (.jsonl)."), Output("file")]
 ) -> None:
     """Write a baseline: the most frequent report for every study."""
     from maira.data.manifest import read_manifest
@@ -157,9 +156,7 @@ def ablate(
     if engine.device is not None:
         # A wrong device would be found only after the training.
         select_device(engine.device)
-    overrides = [word for word in configs if "=" in word and not Path(word).exists()]
-    paths = [Path(word) for word in configs if word not in overrides]
-    trials = plan_trials(read_configs(paths, overrides), out, infer=infer)
+    trials = plan_trials(read_configs(*split_configs(configs)), out, infer=infer)
     studies, skipped = read_studies(test, split)
     _, description, scoring = _prepare(studies, generation, comparison, trials)
     arguments = [*engine.as_arguments(), *GenerationOptions(max_new_tokens=generation.max_new_tokens).as_arguments()]
@@ -176,6 +173,15 @@ def ablate(
     failures = [(str(failure.sample_id), failure.reason) for failure in skipped] + [*failed.items(), *unscored]
     settings = {"task": generation.task, "subset": comparison.subset, "split": split, "test": str(test)}
     _finish(out / "ablation", "Ablations", succeeded, baseline, notes, {**settings, "failures": failures}, failures)
+
+
+def split_configs(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Return the run configs and the overrides among words; the path of a file may have "=" in it."""
+    overrides = [word for word in words if "=" in word and not Path(word).exists()]
+    paths = [Path(word) for word in words if word not in overrides]
+    if not paths:
+        raise InputError("expected a run config (YAML), found overrides only", code=ErrorCode.MISSING_OPTION)
+    return paths, overrides
 
 
 def _prepare(

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from maira.cli.options import PreparedFolder
+from maira.cli.options import ManifestArgument, PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.cli.command import with_options
 from radfact.io.outputs import Output
@@ -22,15 +22,13 @@ _MEANING = (
     "FindGen: narrative findings, GroundRep: grounded findings, PhraseGround: phrases, each a sample with the frontal "
     "image alone. A prior is a prior frontal image with its report."
 )
-_Manifest = Annotated[Path, typer.Argument(help="manifest.jsonl of the samples.")]
 
 
 @with_options
 def stats(
-    manifest: _Manifest,
+    manifest: ManifestArgument,
     by: Annotated[
-        list[_By] | None,
-        typer.Option(help="Column to group by; repeatable. Default: source, split and task."),
+        list[_By] | None, typer.Option(help="Column to group by; repeatable. Default: source, split and task.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the statistics as JSON."), Output("file")] = None,
 ) -> None:
@@ -62,7 +60,7 @@ def stats(
 
 @with_options
 def show(
-    manifest: _Manifest,
+    manifest: ManifestArgument,
     out: Annotated[Path, typer.Option(help="Output file (.html)."), Output("file")],
     count: Annotated[int, typer.Option(help="Number of random samples; 0: all.", min=0)] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the selection.")] = 0,
@@ -82,7 +80,7 @@ def show(
 
 @with_options
 def pack(
-    manifest: _Manifest,
+    manifest: ManifestArgument,
     out: PreparedFolder,
     shard_size: Annotated[str, typer.Option(help="Maximum size of a shard, such as 500MB.")] = "500MB",
     split: Annotated[list[str] | None, typer.Option(help="Split to pack; repeatable. Default: all.")] = None,

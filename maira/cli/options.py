@@ -23,6 +23,7 @@ PreparedFolder = Annotated[Path, typer.Option(help="Output folder."), Output("fo
 RESUMED_FILE = Output("file", resumes=True)
 """Model responses, which the command resumes if the settings are the same, and refuses otherwise."""
 CheckpointFolder = Annotated[Path, typer.Option(help="Output folder."), Output("new folder", is_private=False)]
+ManifestArgument = Annotated[Path, typer.Argument(help="manifest.jsonl of the studies.")]
 Manifest = Annotated[Path, typer.Option(help="manifest.jsonl of the studies.")]
 Checkpoint = Annotated[
     Path | None,

@@ -58,8 +58,7 @@ def start(
         Path | None, typer.Option(help="Results folder of radfact for these drafts, to show the verdicts.")
     ] = None,
     images: Annotated[
-        list[Path] | None,
-        typer.Option(help="Image folder outside the folder of the manifest; repeatable."),
+        list[Path] | None, typer.Option(help="Image folder outside the folder of the manifest; repeatable.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
     host: Annotated[

@@ -20,13 +20,7 @@ from transformers import LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast
 from maira.model.checkpoint import checkpoint_folder
 from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.image_processor import MairaImageProcessor
-from maira.model.modeling import (
-    MODULES,
-    CheckpointWeights,
-    MairaForConditionalGeneration,
-    expected_shapes,
-    modules_of,
-)
+from maira.model.modeling import MODULES, CheckpointWeights, MairaForConditionalGeneration, expected_shapes, modules_of
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import GROUNDING, RELEASE_FINDINGS, RELEASE_PHRASE, SYSTEM
 from maira.model.tokens import IMAGE, add_tokens

@@ -27,6 +27,7 @@ from maira.train.cost.flops import find_accelerator, make_rates
 from maira.train.data.packing import PackedBatch
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import dumps, open_atomic, read_text
+from radfact.progress import format_count
 
 if TYPE_CHECKING:
     from maira.runtime.processes import DistributedContext
@@ -151,7 +152,7 @@ class MetricsLogger:
     ) -> None:
         self._config, self._context, self._console, self._steps = config, context, console, steps
         self.validated = 0  # step of the last validation that is logged, known to the main process; 0 before the first
-        self._costs, self._peak = make_rates(model_config, config), _peak(context.device)
+        self._costs, self._peak = make_rates(model_config, config.trains, config.lora), _peak(context.device)
         self._trackers: dict[str, Tracker] = {}
         self._can_write = True
         self._losses: dict[str, Tensor | float] = {}
@@ -190,7 +191,7 @@ class MetricsLogger:
         self.info(
             f"{len(schedule.table):,} samples, {schedule.samples_per_epoch:,} per epoch, {schedule.steps:,} steps of "
             f"{self._config.global_batch}",
-            f"{_short(trained)} of {_short(total)} parameters trained",
+            f"{format_count(trained)} of {format_count(total)} parameters trained",
             f"{processes[sharding]} on {self._context.device.type}, attention {kernel.removeprefix('maira_')}",
             f"metrics in {', '.join(targets)}",
         )
@@ -335,10 +336,13 @@ def _line(metrics: MetricValues, rates: Mapping[str, float], left: float) -> lis
     parts = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in ("lr", "grad_norm")]
     parts += [f"lr {metrics['lr']:.2e}"] if "lr" in metrics else []
     parts += [f"norm {metrics['grad_norm']:.2f}"] if "grad_norm" in metrics else []
-    parts += [f"{_short(rates['tokens_per_second'])} tokens/s", f"{_short(rates['samples_per_second'])} samples/s"]
+    parts += [
+        f"{format_count(rates['tokens_per_second'])} tokens/s",
+        f"{format_count(rates['samples_per_second'])} samples/s",
+    ]
     parts += [f"MFU {rates['mfu']:.0%}" if "mfu" in rates else f"{rates['tflops_per_device']:.2g} TFLOP/s"]
     parts += [f"{rates['memory_gb']:.1f} GB"] if "memory_gb" in rates else []
-    return [*parts, f"data wait {rates['data_wait']:.0%}", f"{_duration(left)} left"]
+    return [*parts, f"data wait {rates['data_wait']:.0%}", f"{format_duration(left)} left"]
 
 
 def _validated(metrics: MetricValues) -> Iterator[str]:
@@ -356,15 +360,11 @@ def _validated(metrics: MetricValues) -> Iterator[str]:
             yield f"{group} {'/'.join(parts)} {'/'.join(parts.values())}"
 
 
-def _short(count: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g}{unit}"
-    return f"{count:.3g}"
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+def format_duration(seconds: float) -> str:
+    """Format a time with two digits: 0.17 s, 3.5 min, 90 min, 24.5 h."""
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    minutes = seconds / 60
+    if minutes < 10:
+        return f"{minutes:.1f} min"
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:,.1f} h"

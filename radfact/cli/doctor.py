@@ -141,10 +141,8 @@ def _check_metrics(weights: Mapping[str, Path] | Sequence[Path]) -> Iterator[Che
 
 def show(sections: Mapping[str, list[CheckResult]], as_json: bool) -> None:
     """Print the results of checks; the exit code is 1 if a package that every command requires is missing."""
-    version = machine.project_version()
-    program = (
-        f"{machine.PROJECT} {version}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    )
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    program = f"{machine.PROJECT} {machine.project_version()}, {system}"
     passed = sections["Packages"][0].status == "ok"
     if as_json:
         rows = {title: [asdict(result) for result in results] for title, results in sections.items()}

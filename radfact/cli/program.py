@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gc
 import inspect
 import re
 import signal
@@ -38,6 +39,8 @@ def run_command(app: Callable[[], Any], name: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="plain")
+    # Imports of torch and transformers make a million objects that stay; searching them for cycles takes a tenth more.
+    gc.set_threshold(10_000)
     try:
         with _sigterm_as_interrupt():
             app()

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from maira.model.config import VICUNA_7B, MairaConfig
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.train.components import set_trainable, weight_dtype
-from maira.train.config.run_config import TrainConfig
+from maira.train.config.run_config import MairaLoraOptions, TrainConfig
 from maira.train.cost.flops import make_rates
 from maira.train.cost.memory import build_shapes, estimate_memory
 from maira.train.data.packing import EncodedSample, StepTotals, collate
@@ -117,7 +117,7 @@ def test_operation_counts_match_torch(values: dict[str, Any], stem: str) -> None
     images, text, answers = 2, 13, 6
     # Of tokens ** 2 pairs, all of which eager attention computes, a causal mask leaves tokens * (tokens + 1) / 2.
     tokens = images * config.image_seq_length + text
-    flops = make_rates(config, train_config).of([tokens], images, answers)
+    flops = make_rates(config, train_config.trains, train_config.lora).of([tokens], images, answers)
     masked = flops["attention"] * (tokens - 1) / (tokens + 1)
     model = MairaForConditionalGeneration(config)
     model.set_attn_implementation("eager")
@@ -126,7 +126,7 @@ def test_operation_counts_match_torch(values: dict[str, Any], stem: str) -> None
 
 
 def test_attention_cost_is_per_sample_of_a_row() -> None:
-    rates = make_rates(MairaConfig(), minimal_config())
+    rates = make_rates(MairaConfig(), minimal_config().trains)
     single, double = rates.of([3000], 2, 100), rates.of([1500, 1500], 2, 100)
     assert double["attention"] == pytest.approx(single["attention"] / 2, rel=1e-3)
     assert double["language_model"] == single["language_model"]
@@ -135,7 +135,7 @@ def test_attention_cost_is_per_sample_of_a_row() -> None:
 def test_trained_token_rows_cost_part_of_the_head_and_all_block_gradients() -> None:
     lora = {"targets": ["down_proj"], "rank": 4}
     without, beside = (
-        make_rates(MairaConfig(), minimal_config(trained=["language_model"], lora=lora | {"added_tokens": rows}))
+        make_rates(MairaConfig(), ["language_model"], MairaLoraOptions.model_validate(lora | {"added_tokens": rows}))
         for rows in (False, True)
     )
     text = MairaConfig().text_config

@@ -114,7 +114,7 @@ def test_rates_are_of_all_processes_without_padding_and_pauses(
     assert (row["tokens_per_second"], row["samples_per_second"]) == (200.0 * size, 1.0 * size)
     # The wait and the operations are a device's.
     assert (row["data_wait"], row["seconds"]) == (0.25, 62.0)
-    expected = sum(make_rates(config, minimal_config()).of([300, 100], 1, 3).values()) / 2e12
+    expected = sum(make_rates(config, minimal_config().trains).of([300, 100], 1, 3).values()) / 2e12
     assert row["tflops_per_device"] == pytest.approx(expected, rel=1e-8)
     assert row["mfu"] == pytest.approx(row["tflops_per_device"] * 1e12 / 1e9)
     assert "mfu" not in on_cpu
@@ -127,7 +127,7 @@ def test_remaining_time_uses_the_pace_since_resuming(start_log: StartLog, tmp_pa
     for step in range(51, 61):
         clock.now += 6.0
         log.log_step(step, 0, {"loss": 1.0})
-    assert "4 min left" in said(console)
+    assert "4.0 min left" in said(console)
     assert rows_of(tmp_path)[0]["seconds"] == 1e6 + 60
 
 

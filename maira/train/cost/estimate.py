@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from maira.generate.transformers_engine import batch_bytes, largest_batch_size
 from maira.model.config import MairaConfig, context_window, read_config
 from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
 from maira.model.prompts import NEW_TOKENS, render
-from maira.model.task_examples import drop_inputs, make_example
+from maira.model.task_examples import drop_inputs
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from maira.runtime.processes import DistributedContext
 from maira.train import attention
 from maira.train.components import make_model_config
 from maira.train.config.run_config import DataSource, GrpoConfig, TrainConfig
-from maira.train.cost.flops import ACCELERATORS, TABLES, Accelerator, make_rates
+from maira.train.cost.flops import ACCELERATORS, TABLES, Accelerator, make_generation, make_rates
 from maira.train.cost.memory import NF4, build_shapes, estimate_memory, is_quantized
+from maira.train.data.dataset import answers, study_example
 from maira.train.data.packing import pack
 from maira.train.data.sources import open_source
 from maira.train.parallel import sharding
@@ -138,17 +138,13 @@ def _read_lengths(
     rows: list[tuple[float, ...]] = []
     for _, study, size in (entry for number in numbers for entry in studies.scan(number, number + 1, source.split)):
         known = drop_inputs(study, config.drop)
-        for task, phrase in (
-            (t, phrase) for t in shares for phrase in (known.phrases or () if t == "phrase" else [None])
-        ):
-            example = make_example(known, task, phrase=phrase, preset=config.preset, frontal_size=size)
-            if example.target is None:
-                continue
+        for task, phrase in answers(known, shares):
+            example = study_example(known, task, phrase, config, size)
             images = len(example.images)
             prompt = images * model_config.image_seq_length + count_tokens(render(example.messages).replace(IMAGE, ""))
             weight = shares[task] * studies.count / len(numbers)
             limit = _limit(task, config, model_config, prompt)
-            rows.append((weight, images, prompt, count_tokens(example.target) + 1, limit))
+            rows.append((weight, images, prompt, count_tokens(example.target or "") + 1, limit))
     if config.dpo is not None and source.preferences is not None and source.preferences.is_file():
         pairs, total = sum(1 for _ in read_jsonl(source.preferences)), sum(row[0] for row in rows)
         rows = [(weight * pairs / total, *lengths) for weight, *lengths in rows]
@@ -179,9 +175,8 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
         workload = workload._replace(answer=np.minimum(workload.answer, workload.limit))
     _, steps = config.plan_steps(workload.samples)
     answers = config.global_batch * (1 if config.dpo is None else 2)
-    totals = make_rates(model_config, config).of(
-        workload.tokens, int(workload.images.sum()), int(workload.answer.sum())
-    )
+    rates = make_rates(model_config, config.trains, config.lora)
+    totals = rates.of(workload.tokens, int(workload.images.sum()), int(workload.answer.sum()))
     flops = {part: count * answers / _ROWS for part, count in totals.items()}
     model = build_shapes(model_config, config)
     kind = sharding(config, DistributedContext(0, gpus, torch.device("cuda")))
@@ -189,16 +184,8 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
     is_varlen = config.attention != "samples" and config.precision == "bf16" and not gpu.startswith("v100")
     kernel = attention.VARLEN if is_varlen else attention.SAMPLES
     rows, filled, fullest = _pack_steps(config, workload, gpus)
-    memory = estimate_memory(
-        model,
-        config,
-        *fullest,
-        processes=gpus,
-        sharding=kind,
-        kernel=kernel,
-        accumulates=rows > 1,
-        memory=accelerator.memory * GIB,
-    )
+    placement: dict[str, Any] = {"processes": gpus, "sharding": kind, "memory": accelerator.memory * GIB}
+    memory = estimate_memory(model, config, *fullest, kernel=kernel, accumulates=rows > 1, **placement)
     training, generation = sum(flops.values()) / (gpus * accelerator.peak * mfu), None
     seconds = training
     if config.grpo is not None:
@@ -237,10 +224,11 @@ def estimate(config: TrainConfig, gpu: str, gpus: int = 1, mfu: float = 0.45) ->
         "fits": peak <= accelerator.memory * GIB - RESERVED,
         "rows_per_step_and_gpu": rows,
         "row_filled": filled,
-        "workload": workload.basis,
         "steps": steps,
         "samples": steps * config.global_batch,
         "tokens": round(steps * answers * float(workload.tokens.mean())),
+        "tokens_per_second": answers * float(workload.tokens.mean()) / seconds,
+        "reports": _estimate_reports(model_config, workload, accelerator, mfu),
         "flops_per_step": flops | {"total": sum(flops.values())},
         "seconds_per_step": seconds,
         "hours": hours,
@@ -267,9 +255,8 @@ def _pack_steps(
     answers = 1 if config.dpo is None else 2
     limited = workload.answer if config.grpo is None else workload.limit
     lengths, counts, filled, rows = answers * (workload.prompt + limited), [], [], []
-    for drawn in np.repeat(
-        workload.steps(config.samples_per_draw), config.global_batch // config.samples_per_draw, axis=1
-    ):
+    repeats = config.global_batch // config.samples_per_draw
+    for drawn in np.repeat(workload.steps(config.samples_per_draw), repeats, axis=1):
         tokens = answers * workload.tokens[drawn]
         packed = pack(tokens.tolist(), config.token_budget, processes)
         counts.append(len(packed) / processes)
@@ -280,6 +267,21 @@ def _pack_steps(
     row = np.repeat(max(rows, key=lambda row: lengths[row].sum()), answers)
     fullest = (lengths[row] // answers).tolist(), int(workload.images[row].sum()), int(limited[row].sum())
     return float(np.mean(counts)), float(np.mean(filled)), fullest
+
+
+def _estimate_reports(config: MairaConfig, workload: Workload, gpu: Accelerator, mfu: float) -> dict[str, Any] | None:
+    """Estimate the seconds per report of `maira generate` with the trained model, in batches that fill the GPU."""
+    generation = make_generation(config, mfu * gpu.peak, gpu.bandwidth)
+    room = round(gpu.memory * GIB - RESERVED - generation.weights)
+    length = round(float((workload.prompt + workload.limit).mean()))
+    if sum(batch_bytes(length, config.text_config, 2)) > room:
+        return None
+    batch = largest_batch_size(room, length, config.text_config, 2)
+    # The first token comes with the prompt.
+    earlier = workload.prompt.mean() + np.arange(1, max(2, round(float(workload.answer.mean()))))
+    prompt = generation.prompt_seconds(workload.prompt, int(workload.images.sum())) / _ROWS
+    decoding = generation.decoding_seconds(batch, earlier) / batch
+    return {"batch_size": batch, "prompt_seconds": prompt, "decoding_seconds": decoding, "seconds": prompt + decoding}
 
 
 def _estimate_sampling(
@@ -296,17 +298,9 @@ def _estimate_sampling(
     # `TransformersEngine` takes the longest prompts first, as many as fit into the memory that training leaves.
     # Prefill is compute-bound; a decoding step takes the time of its operations or of its memory traffic.
     grpo, text, size = config.grpo or GrpoConfig(), model.config.text_config, 2 if config.precision == "bf16" else 4
-    rates = make_rates(model.config, config.model_copy(update={"trained": (), "lora": None}))
-    layers = [
-        (name, module.weight)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and ("language_model" in name or "lm_head" in name)
-    ]
-    quantized = sum(weight.numel() for name, weight in layers if is_quantized(name, weight, config))
-    rates = rates._replace(token=rates.token + 2 * sum(weight.numel() for name, weight in layers if ".lora_" in name))
-    weights = size * (sum(weight.numel() for _, weight in layers) - quantized)
-    head = text.head_dim or text.hidden_size // text.num_attention_heads
-    cached = 2 * text.num_hidden_layers * text.num_key_value_heads * head * size
+    # The weights of low-rank adapters, about one in a hundred, are left out.
+    generation = make_generation(model.config, mfu * accelerator.peak, accelerator.bandwidth, size)
+    quantized = sum(p.numel() for name, p in model.named_parameters() if is_quantized(name, p, config))
     trained = [p for p in model.parameters() if p.requires_grad]
     held = {
         "weights": training["weights"],
@@ -315,17 +309,15 @@ def _estimate_sampling(
         "gathered": size * sum(p.numel() for p in model.parameters()) if kind == "fsdp" else 0,
         "copies": 0 if kind == "fsdp" else size * sum(p.numel() for p in trained if p.itemsize > size),
     }
-    free, operations = accelerator.memory * GIB - RESERVED, mfu * accelerator.peak
     # The engine plans with the type of the first weight; autocast has not copied the weights yet.
-    planned, room = size if kind == "fsdp" else model.dtype.itemsize, free - sum(held.values())
+    planned = size if kind == "fsdp" else model.dtype.itemsize
+    room = accelerator.memory * GIB - RESERVED - sum(held.values())
     times = np.zeros(2)
-    steps: list[int] = []
-    batches: list[tuple[int, dict[str, int]]] = []
+    steps, batches = list[int](), list[tuple[int, dict[str, int]]]()
     for draw in workload.steps(config.samples_per_draw):
         ordered, ranks = draw[np.argsort(-workload.prompt[draw], kind="stable")], []
         for own in (ordered[rank::gpus] for rank in range(min(gpus, len(ordered)))):
-            images, decoding = int(workload.images[own].sum()), 0.0
-            reading = images * (rates.encoder + grpo.num_generations * rates.adapter) / operations
+            reading, decoding = generation.prompt_seconds([], int(workload.images[own].sum())), 0.0
             order = np.repeat(own, grpo.num_generations)
             while len(order):
                 longest = int(workload.prompt[order[0]])
@@ -335,16 +327,15 @@ def _estimate_sampling(
                 while count > 1 and count * row + chunk > room:
                     count //= 2
                 rows, order = np.split(order, [count])
-                count, cache = len(rows), len(rows) * length * cached
+                count, cache = len(rows), round(len(rows) * length * generation.cached)
                 batches.append((count, held | {"cache": cache, "temporary": count * row + chunk - cache}))
-                reading += count * (longest * rates.token + longest * (longest + 1) / 2 * rates.pair) / operations
-                steps.append(int(workload.answer[rows].max()))
-                context = longest + np.arange(steps[-1])
                 # Dequantized weights are written in 16 bits and read again; bitsandbytes multiplies up to 4 rows
                 # directly. The dynamic cache is read and copied.
-                moved = weights + quantized * (NF4 + (4 if count > 4 else 0)) + 3 * count * context * cached
-                needed = count * (rates.token + rates.answer + context * rates.pair)
-                decoding += float(np.maximum(needed / operations, moved / accelerator.bandwidth).sum())
+                moved = generation.weights + quantized * (NF4 - size + (4 if count > 4 else 0))
+                batch = generation._replace(weights=moved, cached=3 * generation.cached)
+                steps.append(int(workload.answer[rows].max()))
+                reading += batch.prompt_seconds([longest] * count, 0)
+                decoding += batch.decoding_seconds(count, longest + np.arange(steps[-1]))
             ranks.append((reading, decoding))
         times += max(ranks, key=sum)
     peak = max((parts for _, parts in batches), key=lambda parts: sum(parts.values()))

@@ -9,7 +9,7 @@ Source: PaLM (Chowdhery et al. 2022), appendix B.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import resources
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from maira.model.tokens import ADDED_TOKENS
-from maira.train.config.run_config import BaseTrainConfig
+from maira.train.config.run_config import LoraOptions
 from radfact.io.yaml_files import parse_yaml
 
 
@@ -63,11 +63,39 @@ class Rates(NamedTuple):
         }
 
 
-def make_rates(model_config: Any, config: BaseTrainConfig) -> Rates:
+class Generation(NamedTuple):
+    """Generation at the rates of a GPU: a lower bound, without launches, grammar, and copies of keys and values."""
+
+    rates: Rates  # of the forward pass
+    operations: float  # per second
+    bandwidth: float  # bytes per second
+    weights: float  # bytes that a step reads
+    cached: float  # bytes of keys and values that a step moves for a token
+
+    def prompt_seconds(self, lengths: Sequence[int] | npt.NDArray[Any], images: int) -> float:
+        """Return the seconds of prompts of so many tokens, which include the first token of every response."""
+        return sum(self.rates.of(lengths, images, len(lengths)).values()) / self.operations
+
+    def decoding_seconds(self, rows: int, tokens: npt.NDArray[Any]) -> float:
+        """Return the seconds of the steps of a batch; each has so many earlier tokens in every row."""
+        computed = rows * (self.rates.token + self.rates.answer + tokens * self.rates.pair) / self.operations
+        moved = (self.weights + rows * tokens * self.cached) / self.bandwidth
+        return float(np.maximum(computed, moved).sum())
+
+
+def make_generation(model_config: Any, operations: float, bandwidth: float, itemsize: int = 2) -> Generation:
+    """Return the generation of a model whose layers, head, keys and values have numbers of `itemsize` bytes."""
+    text, rates = model_config.get_text_config(), make_rates(model_config)
+    # Attention takes four operations for two numbers, the key and the value, which groups of heads may share.
+    cached = itemsize * rates.pair / 2 * text.num_key_value_heads / text.num_attention_heads
+    return Generation(rates, operations, bandwidth, itemsize * (rates.token + rates.answer) / 2, cached)
+
+
+def make_rates(model_config: Any, trains: Collection[str] = (), lora: LoraOptions | None = None) -> Rates:
     """Return the operations of MAIRA-2 or a language model with Llama's layers; the patch loss is excluded."""
-    text, vision, lora = model_config.get_text_config(), getattr(model_config, "vision_config", None), config.lora
-    trains_encoder, trains_adapter = "encoder" in config.trains, "adapter" in config.trains
-    trains_all = "language_model" in config.trains and lora is None
+    text, vision = model_config.get_text_config(), getattr(model_config, "vision_config", None)
+    trains_encoder, trains_adapter = "encoder" in trains, "adapter" in trains
+    trains_all = "language_model" in trains and lora is None
     rows = len(ADDED_TOKENS) if getattr(lora, "added_tokens", False) else 0
     width, head = text.hidden_size, getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     queries, keys, inner = text.num_attention_heads * head, text.num_key_value_heads * head, text.intermediate_size
@@ -118,8 +146,7 @@ def _encoder_image(vision: Any, is_trained: bool) -> float:
     for before, after in pairwise([3, width // 8, width // 4, width // 2, width]):
         side //= 2
         total += side**2 * _linear(9 * before * after, is_trained, is_trained and before != 3)
-    total += side**2 * _linear(width**2, is_trained, is_trained)
-    return total
+    return total + side**2 * _linear(width**2, is_trained, is_trained)
 
 
 def _adapter_image(model_config: Any, is_trained: bool, flows: bool) -> float:

@@ -275,7 +275,7 @@ def _make_part(
         names.append((number, full_study.sample_id))
         kinds.update(label.kind for label in full_study.labels or ())
         study = drop_inputs(full_study, config.drop)
-        for task, phrase in _answers(study, tasks):
+        for task, phrase in answers(study, tasks):
             with _locate_errors(studies[index], number):
                 example = study_example(study, task, phrase, config, frontal_size)
                 ids, prompt = encode_example(example, processor)
@@ -294,7 +294,7 @@ def check_unique(studies: StudySource, sample_id: str, first: int, number: int) 
         raise InputError(message, code=ErrorCode.DUPLICATE, file=studies.location, field="sample_id")
 
 
-def _answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
+def answers(study: Study, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
     """Yield the tasks that a study has an answer for, and the indices of its phrases."""
     for task in tasks:
         if task == "phrase":

@@ -19,15 +19,7 @@ import torch
 
 from maira.data.processes import process_pool
 from maira.train.config.run_config import ALL_TASKS, AnomalyConfig, BaseTrainConfig
-from maira.train.data.packing import (
-    EncodedSample,
-    PackedBatch,
-    SampleDataset,
-    StepTotals,
-    check_lengths,
-    collate,
-    pack,
-)
+from maira.train.data.packing import EncodedSample, PackedBatch, SampleDataset, StepTotals, check_lengths, collate, pack
 from maira.train.data.sources import UnreadableSample, skipping_unreadable
 from radfact.errors import ErrorCode, RunError
 

@@ -34,6 +34,7 @@ from maira.model.prompts import build_messages
 from maira.model.task_examples import Example
 from maira.model.tokens import IMAGE
 from maira.train.components import train_tokenizer
+from maira.train.cost.flops import make_generation
 
 IMAGES = 3
 NEW_TOKENS, TINY_NEW_TOKENS = 150, 8
@@ -194,25 +195,11 @@ def lower_bound_seconds(
 ) -> float:
     """Return the lower bound of the seconds per report; `lengths` are those of the prompts.
 
-    Counts two operations per weight and token, and those of attention; each step reads the keys and values of all
-    earlier tokens, and all weights of layers and head. The first token comes with the prompt. Equal prompts count once.
+    Equal prompts count once. The first token comes with the prompt.
     """
-    config, vision = model.config.text_config, model.config.vision_config
-    patches = (vision.image_size // vision.patch_size) ** 2 + 1
-    parts = model.model.language_model.layers, model.model.vision_tower, model.model.multi_modal_projector
-    layers, encoder, adapter = (sum(parameter.numel() for parameter in part.parameters()) for part in parts)
-    head = model.lm_head.weight.numel()
-    image = 2 * (encoder * patches + adapter * model.config.image_seq_length)
-    image += 4 * vision.num_hidden_layers * vision.hidden_size * patches**2
-    images = np.mean([len(request.example.images) for request in requests])
+    generation = make_generation(model.config, rates.operations, rates.bytes, model.dtype.itemsize)
+    images = sum(len(request.example.images) for request in requests)
     distinct = len({request.example.sample_id for request in requests}) / len(requests)
-    # A token attends to those before it: half of all pairs.
-    prompt, squared = float(np.mean(lengths)), float(np.mean(np.square(lengths)))
-    text = 2 * layers * prompt + 2 * head + 2 * config.num_hidden_layers * config.hidden_size * squared
-    reading = distinct * (images * image + text) / rates.operations
-    itemsize = model.dtype.itemsize
-    head_size = config.hidden_size // config.num_attention_heads
-    cache = 2 * config.num_hidden_layers * config.num_key_value_heads * head_size * itemsize
-    new_tokens = requests[0].max_new_tokens
-    step = (layers + head) * itemsize / batch_size + cache * (prompt + new_tokens / 2)
-    return reading + (new_tokens - 1) * step / rates.bytes
+    steps = float(np.mean(lengths)) + np.arange(1, requests[0].max_new_tokens)
+    decoding = generation.decoding_seconds(batch_size, steps) / batch_size
+    return distinct * generation.prompt_seconds(lengths, images) / len(requests) + decoding

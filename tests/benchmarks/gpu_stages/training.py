@@ -83,7 +83,8 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     # The first step compiles, allocates and selects kernels.
     seconds, timed = times[-1] - times[1], samples[plan.samples :]
     lengths, images = [len(sample.input_ids) for sample in timed], sum(len(sample.images) for sample in timed)
-    flops = sum(make_rates(config, train_config).of(lengths, images, sum(map(_answer_tokens, timed))).values())
+    rates = make_rates(config, train_config.trains, train_config.lora)
+    flops = sum(rates.of(lengths, images, sum(map(_answer_tokens, timed))).values())
     yield Measurement("tokens per second", sum(lengths) / seconds, "tokens/s")
     yield Measurement("model FLOP/s", flops / seconds / 1e12, "TFLOP/s")
     is_gpu = setup.device.type == "cuda"
