@@ -67,6 +67,7 @@ class CheckpointManager:
     _group: Any = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "states"))
     _pending: tuple[int, Future[None]] | None = None
+    _buffers: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder = self.out / "states"
@@ -79,11 +80,16 @@ class CheckpointManager:
         """Copy a state to memory and write it in the background, after the previous one; all processes call this."""
         # A state that cannot be written is reported, and the previous ones stay.
         self.finish()
-        parts = {
-            name: part._replace(tensor=part.tensor.detach().to("cpu", copy=True).contiguous())
-            for name, part in self._parts(model, optimizer)
-            if self.context.is_main or part.is_sharded
-        }
+        # Copies from a GPU wait for it once; their pinned memory is kept, since pinning takes longer than copying.
+        on_gpu, parts = self.context.device.type == "cuda", dict[str, _Part]()
+        buffers = self._buffers if on_gpu else {}
+        for name, part in self._parts(model, optimizer):
+            if self.context.is_main or part.is_sharded:
+                if name not in buffers:
+                    buffers[name] = torch.empty(part.tensor.shape, dtype=part.tensor.dtype, pin_memory=on_gpu)
+                parts[name] = part._replace(tensor=buffers[name].copy_(part.tensor, non_blocking=True))
+        if on_gpu:
+            torch.cuda.synchronize()
         # Of torch's random number generators, the only ones that a step uses.
         cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else None
         random_state = json.dumps({"torch": torch.get_rng_state().tolist(), "cuda": cuda})
@@ -171,7 +177,10 @@ class CheckpointManager:
                     if count != part.tensor.numel():
                         raise ValueError(f"{name}: expected {part.tensor.numel()} numbers, found {count}")
                 if self.context.rank < len(files):
-                    _set_random_state(json.loads(files[self.context.rank].metadata()["random"]))
+                    random = json.loads(files[self.context.rank].metadata()["random"])
+                    torch.set_rng_state(torch.tensor(random["torch"], dtype=torch.uint8))
+                    if random["cuda"] is not None and torch.cuda.is_available():
+                        torch.cuda.set_rng_state(torch.tensor(random["cuda"], dtype=torch.uint8))
         except Exception as caught:  # damaged files fail in many ways
             error = caught
         if reasons := [reason for reason in self.context.gather(_reason(error)) if reason]:
@@ -275,9 +284,3 @@ def _reason(error: BaseException | None) -> str:
         return os.strerror(int(match[1]))
     prefix = "" if isinstance(error, RunError | InputError) else f"{type(error).__name__}: "
     return f"{prefix}{' '.join(str(error).split())[:300]}"
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
-    if state["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))

@@ -18,11 +18,17 @@ import torch
 from rich.console import Console
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from maira.encoders import Encoder
+from maira.model.modeling import Adapter
 from maira.runtime import processes
 from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import BaseTrainConfig
@@ -158,10 +164,6 @@ class ParallelModel:
 
 def _shard(model: PackedLossModel, config: BaseTrainConfig, context: DistributedContext) -> None:
     """Apply FSDP2 in place: a parameter group for each block, encoder, adapter, and the first and last layers."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
         "mesh": DeviceMesh.from_group(context.group, context.device.type),
@@ -186,12 +188,6 @@ def _shard(model: PackedLossModel, config: BaseTrainConfig, context: Distributed
 
 def _groups(model: nn.Module) -> Iterator[nn.Module | list[nn.Module]]:
     """Yield the parameter groups of FSDP2, inner modules first."""
-    from transformers.generation import GenerationMixin
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    from maira.encoders import Encoder
-    from maira.model.modeling import Adapter
-
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer | Adapter):
             yield module

@@ -4,8 +4,11 @@ import math
 import os
 import pickle
 import resource
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,10 @@ from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from tiny_runs import CASES, train_config
 from torch import nn
+from waiting import PATIENCE
 
 import maira.train.checkpointing as module
 from maira.runtime.processes import DistributedContext
@@ -75,6 +80,41 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert torch.rand(1) == number
     for name, weight in ours.model.state_dict().items():
         assert torch.equal(theirs.model.state_dict()[name], weight)
+
+
+def test_a_state_waits_once_for_the_gpu_and_reuses_pinned_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tensors of the CPU in place of those of a GPU."""
+    calls, is_released = Counter[str](), threading.Event()
+    empty, copy = torch.empty, torch.Tensor.copy_
+
+    def allocate(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        calls["pinned"] += pin_memory
+        return empty(*size, **options)
+
+    def overwrite(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        calls["waits"] += not non_blocking
+        return copy(target, source)
+
+    with states(tmp_path) as (manager, trained, _):
+        manager.context, write = DistributedContext(0, 1, torch.device("cuda")), manager._write
+        monkeypatch.setattr(manager, "_write", lambda *args: is_released.wait(PATIENCE) and write(*args))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.update(["waits"]))
+        # The second state is copied when the first one is written.
+        threading.Timer(0.5, is_released.set).start()
+        first = deepcopy(trained.model.state_dict())
+        for step in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(torch, "empty", allocate)
+                patch.setattr(torch.Tensor, "copy_", overwrite)
+                manager.save(step, trained.model, trained.optimizer, {})
+            assert calls["waits"] == step
+            trained.learn()
+        assert manager.finish()
+        manager.load(tmp_path / "states" / "step-000001", trained.model, trained.optimizer)
+        assert calls["pinned"] == len(load_file(tmp_path / "states" / "step-000002" / TENSORS))
+    assert all(torch.equal(weight, first[name]) for name, weight in trained.model.state_dict().items())
 
 
 def test_only_the_last_states_remain(tmp_path: Path) -> None:
@@ -145,36 +185,33 @@ def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -
     assert messages == []
 
 
-def test_a_failed_save_keeps_the_previous_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_is_reported_and_keeps_the_previous_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_tensors: object, file: Path, **_: object) -> None:
         file.write_bytes(b"half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    with states(tmp_path, 5) as (manager, trained, messages):
-        monkeypatch.setattr(module, "save_file", full)
-        manager.save(10, trained.model, trained.optimizer, {})
-        assert not manager.finish()
-        assert manager.last == 5
-        assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
-        monkeypatch.undo()
-        manager.save(15, trained.model, trained.optimizer, {})
-        assert manager.finish()
-    (message,) = messages
-    assert f"step 10 could not be saved, the run continues: {tmp_path / 'states'}: No space left on device (" in message
-    assert message.endswith("GB are free)")
-
-
-def test_a_failed_save_reports_the_system_error(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with states(tmp_path) as (manager, trained, messages):
+    with states(tmp_path, 5) as (manager, trained, messages):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "save_file", full)
+            manager.save(10, trained.model, trained.optimizer, {})
+            assert not manager.finish()
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
         try:
-            manager.save(5, trained.model, trained.optimizer, {})
+            manager.save(12, trained.model, trained.optimizer, {})
             assert not manager.finish()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert messages == ["the state of step 5 could not be saved, the run continues: File too large"]
-    assert not list((tmp_path / "states").iterdir())
+        assert manager.last == 5
+        assert [path.name for path in (tmp_path / "states").iterdir()] == ["step-000005"]
+        manager.save(15, trained.model, trained.optimizer, {})
+        assert manager.finish()
+    message, limited = messages
+    assert f"step 10 could not be saved, the run continues: {tmp_path / 'states'}: No space left on device (" in message
+    assert message.endswith("GB are free)")
+    assert limited == "the state of step 12 could not be saved, the run continues: File too large"
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), CASES["resumed settings"])

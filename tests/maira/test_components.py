@@ -39,9 +39,7 @@ def make_config(model: Path, **options: Any) -> TrainConfig:
     return minimal_config(**{"model": model, "precision": "no"} | options)
 
 
-@pytest.mark.parametrize(
-    "trained", [["adapter"], ["adapter", "language_model"], ["encoder", "adapter", "language_model"]], ids=len
-)
+@pytest.mark.parametrize("trained", CASES["trained parts"], ids=len)
 def test_only_trained_parts_receive_gradients(checkpoint: Path, config: MairaConfig, trained: list[str]) -> None:
     model, _ = load_model(train_config := make_config(checkpoint, trained=trained), [])
     set_trainable(model, train_config)

@@ -38,7 +38,7 @@ FLASH = int(SDPBackend.FLASH_ATTENTION)
 
 
 class Recorder(TorchDispatchMode):
-    """Counts the numbers that are read from tensors, copies, and the tensors that operations make on other devices.
+    """Counts the numbers that are read from tensors, copies, and other operations with tensors on other devices.
 
     Other operations that wait for a device, such as nonzero, are errors of fake tensors.
     """
@@ -56,11 +56,14 @@ class Recorder(TorchDispatchMode):
             self.read += 1
             return 1.0
         result = operation(*args, **kwargs)
-        tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        tensors = [result]
         if operation is torch.ops.aten._to_copy.default and args[0].device != result.device:
             self.copies.append(kwargs.get("non_blocking", False))
+        else:
+            tensors += [args, kwargs]
         # torch.utils.checkpoint makes tensors without elements.
-        if any(tensor.device != self.device for tensor in tensors if tensor.numel()):
+        leaves = [leaf for leaf in pytree.tree_leaves(tensors) if isinstance(leaf, Tensor) and leaf.numel()]
+        if any(leaf.device != self.device for leaf in leaves):
             self.elsewhere[str(operation)] += 1
         if operation.name() == "torch_attn::_varlen_attn":
             names = [argument.name for argument in operation._schema.arguments]
@@ -104,17 +107,6 @@ def without_backward(model: ParallelModel, _loss: Tensor) -> None:
         parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
 
 
-def policy_targets(count: int) -> PolicyTargets:
-    """Targets of sampled answers, of which one token was forbidden in addition to the grammar."""
-    return PolicyTargets(
-        advantages=torch.ones(count),
-        log_probs=torch.full((count,), torch.nan),
-        engine_log_probs=torch.full((count,), torch.nan),
-        choices=torch.zeros(count, dtype=torch.long),
-        banned=torch.tensor([[0, 5]]),
-    )
-
-
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
 @pytest.mark.parametrize(("kernel", "checkpointing", "objective"), CASES["synchronization"])
 def test_a_step_reads_its_losses_and_norm_only(
@@ -133,7 +125,10 @@ def test_a_step_reads_its_losses_and_norm_only(
     policy: nn.Module | None = None
     statistics: Sequence[str] = ()
     if objective == "grpo":
-        rows = [replace(row, policy=policy_targets(len(row.answers))) for row in rows]
+        # Of one token that was forbidden in addition to the grammar.
+        ones, banned = torch.ones(len(rows[0].answers)), torch.tensor([[0, 5]])
+        targets = PolicyTargets(ones, torch.nan * ones, torch.nan * ones, torch.zeros_like(ones).long(), banned)
+        rows = [replace(row, policy=replace(targets)) for row in rows]
         grammar = Grammar(processor.tokenizer, 2)
         policy = PolicyLoss(grammar, config.text_config.vocab_size, config.image_token_index, GrpoConfig())
         statistics = RolloutSampler.statistics

@@ -110,15 +110,10 @@ def test_packed_rows_need_no_mask(config: MairaConfig) -> None:
     attention.register_kernels()
     model = trainable(config)
     attention.set_kernel(model, attention.SAMPLES)
-    row = torch.zeros(1, 64, 32)
-    mask = create_causal_mask(
-        config=model.model.language_model.config,
-        inputs_embeds=row,
-        attention_mask=None,
-        past_key_values=None,
-        position_ids=torch.cat([torch.arange(40), torch.arange(24)])[None],
-    )
-    assert mask is None
+    positions = torch.cat([torch.arange(40), torch.arange(24)])[None]
+    options: dict[str, Any] = {"attention_mask": None, "past_key_values": None, "position_ids": positions}
+    language_model = model.model.language_model
+    assert create_causal_mask(config=language_model.config, inputs_embeds=torch.zeros(1, 64, 32), **options) is None
 
 
 def test_generation_matches_the_attention_of_transformers(config: MairaConfig) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_runs import CASES
 from torch import Tensor
 
 from maira.data.images import Gray
@@ -32,14 +33,7 @@ def test_the_placeholder_is_never_generated(model: MairaForConditionalGeneration
         assert model.config.image_token_index not in written.tolist()
 
 
-@pytest.mark.parametrize(
-    ("text", "images", "message"),
-    [
-        (PROMPTS[2], 0, "48 image placeholders .* found 0"),
-        (PROMPTS[2], 2, "48 image placeholders .* found 32"),
-        ("none", 1, r"0 image placeholders .* found 16 \(16 per image\)"),
-    ],
-)
+@pytest.mark.parametrize(("text", "images", "message"), CASES["placeholders"])
 def test_placeholders_and_images_that_differ_are_an_error_with_both_numbers(
     model: MairaForConditionalGeneration, processor: MairaProcessor, alone: Any, text: str, images: int, message: str
 ) -> None:

@@ -14,7 +14,17 @@ import torch
 from packed_rows import KINDS, make_sample, pack, trainable
 from ports import free_port
 from test_train import Interrupted, interrupt_at
-from tiny_runs import Command, join_processes, metrics, minimal_config, quiet, train_config, values, write_damaged
+from tiny_runs import (
+    CASES,
+    Command,
+    join_processes,
+    metrics,
+    minimal_config,
+    quiet,
+    train_config,
+    values,
+    write_damaged,
+)
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from waiting import PATIENCE
@@ -91,16 +101,8 @@ def test_a_run_resumes_with_another_number_of_processes(
 def test_sharded_adapters_and_token_rows_train_as_in_one_process(phantoms: Path, alone: Path, tmp_path: Path) -> None:
     checkpoint, empty = alone / "checkpoint", tmp_path / "empty"
     shutil.copytree(checkpoint, empty, ignore=shutil.ignore_patterns("*.safetensors"))
-    changes: dict[str, Any] = {
-        "model": str(checkpoint),
-        "trained": ["adapter", "language_model"],
-        "lora": {"rank": 2, "added_tokens": True},
-        "patch_loss": 0,
-        "precision": "bf16",
-        "activation_checkpointing": "full",
-        "validation": {"sources": [{"manifest": str(phantoms)}], "every": 2},
-        "passes": 8,
-    }
+    validation = {"sources": [{"manifest": str(phantoms)}], "every": 2}
+    changes = CASES["sharded adapters"] | {"model": str(checkpoint), "validation": validation}
     train(train_config(phantoms, tmp_path / "one", **changes), quiet())
     rows, before = token_rows(tmp_path / "one"), token_rows(checkpoint.parent)
     assert not torch.equal(rows, before)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from io import StringIO
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,7 +23,7 @@ from maira.train.report_training import train
 
 VISION: dict[str, Any] = DATA["tiny vision"]
 TEXT: dict[str, Any] = DATA["tiny text"]
-CASES: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("run_configs.yaml").read_text("utf-8"))
+CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("run_configs.yaml").read_text("utf-8"))
 TIMES = {"seconds", "samples_per_second", "tokens_per_second", "tflops_per_device", "data_wait", "memory_gb"}
 servers = multiprocessing.get_context("forkserver")
 # Imported once for all of them.
@@ -31,23 +32,8 @@ servers.set_forkserver_preload(["maira.train.report_training", "maira.cli"])
 
 def values(manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
     """A config as YAML has it: 8 steps of 4 samples."""
-    return {
-        "model": {"vision_config": VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300},
-        "trained": ["encoder", "adapter", "language_model"],
-        "train": str(manifest),
-        "out": str(out),
-        "global_batch": 4,
-        "token_budget": 1024,
-        "passes": 32,
-        "learning_rate": 3e-3,
-        "patch_loss": 0.5,
-        "precision": "no",
-        "save_every": 3,
-        "log_every": 1,
-        "workers": 1,
-        "trackers": [],
-        **changes,
-    }
+    model = {"vision_config": VISION, "text_config": TEXT, "projector_n_layers": 2, "vocab_size": 300}
+    return deepcopy(CASES["tiny run"]) | {"model": model, "train": str(manifest), "out": str(out)} | changes
 
 
 def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
@@ -56,16 +42,7 @@ def train_config(manifest: Path, out: Path, **changes: Any) -> TrainConfig:
 
 def post_values(checkpoint: Path, manifest: Path, out: Path, **changes: Any) -> dict[str, Any]:
     """The config of a run that starts from a checkpoint."""
-    own = {
-        "model": str(checkpoint),
-        "trained": ["adapter", "language_model"],
-        "tasks": {"grounded": 1},
-        "learning_rate": 1e-3,
-        "warmup": 0.0,
-        "save_every": 2,
-        "patch_loss": 0.0,
-    }
-    return values(manifest, out, **(own | changes))
+    return values(manifest, out, **(deepcopy(CASES["tiny post-training"]) | {"model": str(checkpoint)} | changes))
 
 
 def minimal_config(**changes: Any) -> TrainConfig:

@@ -58,11 +58,11 @@ class PolicyTargets:
 
     def to(self, device: torch.device) -> PolicyTargets:
         """Return the targets on a device."""
-        return PolicyTargets(*(_to_device(value, device) for value in vars(self).values()))
+        return PolicyTargets(*(to_device(value, device) for value in vars(self).values()))
 
 
-def _to_device(value: Tensor, device: torch.device) -> Tensor:
-    # A copy to a GPU starts from pinned memory: from other memory it would synchronize with the device.
+def to_device(value: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU; to a GPU from pinned memory: from other memory this would wait for the device."""
     return (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
 
 
@@ -143,7 +143,7 @@ class PackedBatch:
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch with its tensors on a device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: _to_device(value, device) for name, value in tensors.items()}
+        moved: dict[str, Any] = {name: to_device(value, device) for name, value in tensors.items()}
         return replace(self, **moved, policy=None if self.policy is None else self.policy.to(device))
 
 
