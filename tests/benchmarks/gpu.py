@@ -2,13 +2,11 @@
 
     python tests/benchmarks/gpu.py --out DIR --minutes 9            # the next cases, in order of priority
     python tests/benchmarks/gpu.py --out DIR --case "train method=8bit baseline" --case kernels
-    python tests/benchmarks/gpu.py --out DIR --again --case kernels # also if it is finished
     python tests/benchmarks/gpu.py --list                           # cases and time limits
     python tests/benchmarks/gpu.py --out DIR --tiny                 # everything with tiny models, also without a GPU
 
 Each measurement is a line of DIR/results.jsonl, written at once. A finished case does not run again without --again, so
-the same command with the same DIR resumes. docs/development.md (GPU benchmark) describes the rest, also how to bring
-packages to a machine without a package index.
+the same command with the same DIR resumes. docs/development.md (GPU benchmark) describes the rest.
 """
 
 import argparse
@@ -137,13 +135,17 @@ def run_worker(folder: Path, order: dict[str, Any]) -> int:
     try:
         import torch
 
+        from maira.runtime.processes import use_gpu
+
         modules = {case.stage: importlib.import_module(f"gpu_stages.{MODULES[case.stage]}") for case in cases}
     except ImportError as error:
         print(f"no case can run: {error}; see log.txt")
         sys.excepthook(type(error), error, error.__traceback__)
         return _NO_CASE
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    device, name = torch.device("cpu"), f"CPU, {torch.get_num_threads()} threads"
+    if torch.cuda.is_available():
+        device, name = torch.device("cuda", 0), torch.cuda.get_device_name()
+        use_gpu(device)
     results = Results(folder)
     known = {row["device"] for row in results.rows if row.get("device")}
     if known - {name}:
@@ -229,8 +231,7 @@ def main() -> int:
         print(f"missing: {', '.join(missing)}; docs/development.md says how to copy wheels here")
         return 2
     arguments.out.mkdir(parents=True, exist_ok=True)
-    results = Results(arguments.out)
-    deadline = time.time() + 60 * arguments.minutes
+    results, deadline = Results(arguments.out), time.time() + 60 * arguments.minutes
     if left := run_cases(results, select(arguments, results), deadline, is_tiny=arguments.tiny):
         print(f"{len(left)} cases are left for the next call, beginning with '{left[0].stage} {left[0].options}'")
     (arguments.out / "table.md").write_text(results.table(), encoding="utf-8")

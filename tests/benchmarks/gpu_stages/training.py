@@ -67,19 +67,18 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     model = trainable_model(config, train_config, setup.device)
     # The memory of making the model does not count.
     models.reset_peak_memory(setup.device)
-    times, losses = [synchronized_time(setup.device)], []
+    times = [synchronized_time(setup.device)]
     yield Measurement("seconds to build", times[0] - started, "s")
     if is_baseline:
         train_padded(model, samples, train_config, plan, times.append)
         for number, (begin, end) in enumerate(pairwise(times), 1):
             yield Measurement(f"seconds of step {number}", end - begin, "s")
     else:
-        for loss in train_packed(model, samples, train_config):
-            losses.append(loss)
+        for loss in train_packed(model, samples, train_config):  # noqa: B007
             times.append(synchronized_time(setup.device))
-            yield Measurement(f"seconds of step {len(losses)}", times[-1] - times[-2], "s")
+            yield Measurement(f"seconds of step {len(times) - 1}", times[-1] - times[-2], "s")
         # Random weights start at the loss of a uniform distribution.
-        yield Measurement("loss", losses[-1], at_most=2 * math.log(config.text_config.vocab_size))
+        yield Measurement("loss", loss, at_most=2 * math.log(config.text_config.vocab_size))
     # The first step compiles, allocates and selects kernels.
     seconds, timed = times[-1] - times[1], samples[plan.samples :]
     lengths, images = [len(sample.input_ids) for sample in timed], sum(len(sample.images) for sample in timed)
