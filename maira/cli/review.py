@@ -89,13 +89,14 @@ def start(
     A campaign (reader study) names readers, arms and their assignment in a YAML file; the coordinator has a page.
     """
     _require("starlette", "uvicorn")
-    from maira.review.campaign import is_campaign_file, read_campaign
+    from maira.review.app import make_app
+    from maira.review.campaign import read_campaign
     from maira.review.coordinator import CampaignFile
     from maira.review.security import COORDINATOR, check_certificate, link_tokens
     from maira.review.serve import serve
     from maira.review.store import Store
     from maira.review.studies import read_campaign_set, read_review_set
-    from radfact.pages.access import is_loopback, listen, read_token
+    from radfact.pages.access import is_loopback, listen, page_url, read_token
 
     token = read_token(token_file) if token_file else None
     certificate = None if tls_certificate is None else (tls_certificate, tls_key)
@@ -103,7 +104,7 @@ def start(
         check_certificate(*certificate)
     elif tls_key is not None:
         raise InputError("--tls-key requires --tls-certificate", code=ErrorCode.INVALID_OPTION)
-    settings = read_campaign(drafts) if is_campaign_file(drafts) else None
+    settings = read_campaign(drafts) if drafts.suffix.lower() in (".yaml", ".yml") else None
     if settings and (manifest or results or reader):
         problem = "no --manifest, --results or --reader with a campaign file; set manifest and readers in the file"
         raise InputError(f"expected {problem}", code=ErrorCode.INVALID_OPTION)
@@ -120,14 +121,6 @@ def start(
     if review_set.unjudged:
         say(f"{review_set.unjudged} drafts have other sentences than {results}")
 
-    def ready(links: dict[str, str]) -> None:
-        say(f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
-        for name, link in links.items():
-            name = "Coordinator" if name == COORDINATOR else name and store.registered_name(name)
-            say(f"{name}: {link}" if name else f"Review them at {link}")
-        if certificate is None and not is_loopback(host):
-            say("The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine")
-
     with listen(host, port) as listener, closing(Store(path, review_set.drafts, settings=settings)) as store:
         for name in reader or ():
             store.add_reader(name)
@@ -139,17 +132,18 @@ def start(
             )
         secret = store.token() if token is None else token
         tokens = link_tokens(secret, names, has_coordinator=settings is not None)
-        serve(
-            review_set,
-            store,
-            listener,
-            host=host,
-            tokens=tokens,
-            certificate=certificate,
-            open_browser=not no_browser,
-            on_ready=ready,
-            campaign=CampaignFile(drafts, tuple(images or ()), secret) if settings else None,
-        )
+        links = {name: page_url(host, listener.getsockname()[1], token) for name, token in tokens.items()}
+        if certificate is not None:
+            links = {name: f"https{link.removeprefix('http')}" for name, link in links.items()}
+        say(f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
+        for name, link in links.items():
+            name = "Coordinator" if name == COORDINATOR else name and store.registered_name(name)
+            say(f"{name}: {link}" if name else f"Review them at {link}")
+        if certificate is None and not is_loopback(host):
+            say("The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine")
+        campaign = CampaignFile(drafts, tuple(images or ()), secret) if settings else None
+        served = make_app(review_set, store, tokens, host=host, campaign=campaign)
+        serve(served, listener, certificate, None if no_browser else links.get(""))
 
 
 @app.command()

@@ -139,19 +139,17 @@ class Server:
     def studies(self, request: Request) -> Response:
         reader = self._reader(request)
         reviews = self.store.reviews(reader)
-        rows = []
-        for place, number in enumerate(self.store.study_list(reader), 1):
-            review = reviews[number - 1]
-            rows.append(
-                {
-                    "number": place,
-                    "sample_id": self.set.drafts[number - 1].sample_id,
-                    "status": review.status,
-                    "step": review.state.step,
-                    "corrections": len(review.state.corrections),
-                    **self._label(number),
-                }
-            )
+        rows = [
+            {
+                "number": place,
+                "sample_id": self.set.drafts[number - 1].sample_id,
+                "status": reviews[number - 1].status,
+                "step": reviews[number - 1].state.step,
+                "corrections": len(reviews[number - 1].state.corrections),
+                **self._label(number),
+            }
+            for place, number in enumerate(self.store.study_list(reader), 1)
+        ]
         return JSONResponse(rows)
 
     def study(self, request: Request) -> Response:
@@ -201,7 +199,7 @@ class Server:
         image = self.set.image(number, kind, prefer_original=prefer_original) if kind in IMAGE_COLUMNS else None
         if image is None:
             raise _not_found()
-        return load_pyramid(image.radiograph)
+        return load_pyramid(image[0])
 
     def export(self, request: Request) -> Response:
         """Respond to `GET /export/{name}?reader=R`: the tables of a reader, without the model."""

@@ -110,10 +110,6 @@ def name_key(name: str) -> str:
     return plain_name(name).casefold()
 
 
-def is_campaign_file(path: Path) -> bool:
-    return path.suffix.lower() in (".yaml", ".yml")
-
-
 def read_campaign(path: Path) -> CampaignConfig:
     """Read a campaign file; paths in it are relative to its folder."""
     settings = validate_model(CampaignConfig, read_yaml(path), file=path)
@@ -202,10 +198,10 @@ class Campaign:
     def name(self, reader: str) -> str:
         return self.names.get(reader, reader)
 
-    def merged_readers(self, reader: str) -> list[str]:
-        """Return the readers that were merged into a reader, also through others."""
+    def with_merged(self, reader: str) -> list[str]:
+        """Return a reader and those merged into them: the first with a review of a study counts."""
         direct = [source for source, target in self.merged.items() if target == reader]
-        return [*direct, *(each for source in direct for each in self.merged_readers(source))]
+        return [reader, *direct, *(each for source in direct for each in self.with_merged(source)[1:])]
 
     def save_blocked_reason(self, reader: str) -> str | None:
         if reader in self.excluded:
@@ -285,23 +281,21 @@ class Campaign:
         for sample in new[count:] if active else ():
             reader = min(active, key=lambda name: len(before[name]) + len(work[name]))
             work[reader].append(sample)
+        cases, arms = settings.training_cases, settings.arm_names
+        training = [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(cases)]
         studies = {}
         for reader, samples in work.items():
-            training = [] if self.lists.get(reader) else self._training_studies(numbers)
-            known_samples = before[reader] - {*settings.training_cases}
+            known_samples = before[reader] - {*cases}
             # A shared sample has the same place for all readers, whenever and however many others they read.
             ranks = {sample: rank for rank, sample in enumerate(shared)}
             others = [sample for sample in samples if sample not in ranks]
             ranks |= {sample: rank for rank, sample in enumerate(others, len(shared) + len(known_samples - {*shared}))}
             first = readers.index(reader)
             places = [(first + ranks[sample], sample) for sample in samples]
-            if own := [*training, *self._ordered(places, f"{reader} {first + len(known_samples)}", numbers)]:
+            ordered = self._ordered(places, f"{reader} {first + len(known_samples)}", numbers)
+            if own := ordered if self.lists.get(reader) else [*training, *ordered]:
                 studies[reader] = tuple(own)
         return Assign(kind="assign", shared_samples=tuple(new[:count]), studies=studies)
-
-    def _training_studies(self, numbers: Mapping[str, Mapping[str, int]]) -> list[int]:
-        arms = self.config.arm_names
-        return [numbers[sample][arms[place % len(arms)]] for place, sample in enumerate(self.config.training_cases)]
 
     def _ordered(
         self, places: Sequence[tuple[int, str]], seed: str, numbers: Mapping[str, Mapping[str, int]]

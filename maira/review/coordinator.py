@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,10 +30,12 @@ from maira.review.export import (
 )
 from maira.review.images import describe_study
 from maira.review.security import link_tokens
-from maira.review.store import Store
-from maira.review.studies import ReviewSet, read_campaign_set
+from maira.review.studies import read_campaign_set
 from radfact.errors import InputError
 from radfact.records import Record, validate_model
+
+if TYPE_CHECKING:
+    from maira.review.app import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,6 @@ class CampaignFile:
     secret: str
 
 
-class _ReviewServer(Protocol):
-    set: ReviewSet
-    store: Store
-
-
 class NewReader(Record):
     name: str
 
@@ -57,7 +54,7 @@ class NewReader(Record):
 class Coordinator:
     """Handlers of the coordinator's requests; each runs in a thread."""
 
-    def __init__(self, server: _ReviewServer, file: CampaignFile, tokens: MutableMapping[str, str]) -> None:
+    def __init__(self, server: Server, file: CampaignFile, tokens: MutableMapping[str, str]) -> None:
         self.server = server
         self.store = server.store
         self.file = file
@@ -123,7 +120,10 @@ class Coordinator:
         if isinstance(action, Configure | Assign):
             raise InputError("settings and assignment are changed in the campaign file", field="kind")
         if isinstance(action, Decide):
-            self._check_decision(action)
+            items = collect_adjudication_items(self.store).get(action.study, ())
+            if action.severities.keys() != {item.id for item in items if item.is_disagreement}:
+                hint = "reload the page, readers may have changed the study"
+                raise InputError(f"expected a decision on each disagreement; {hint}", field="severities")
         self.store.apply_action(action)
         return self._updated(request)
 
@@ -173,13 +173,6 @@ class Coordinator:
         """Return whether a decision covers all disagreements of a study, also those since then."""
         _, decision = self.store.campaign.decisions.get(number, ("", None))
         return decision is not None and all(item.id in decision.severities for item in items if item.is_disagreement)
-
-    def _check_decision(self, decision: Decide) -> None:
-        items = {item.id: item for item in collect_adjudication_items(self.store).get(decision.study, ())}
-        disputed = {key for key, item in items.items() if item.is_disagreement}
-        if decision.severities.keys() != disputed:
-            message = "expected a decision on each disagreement; reload the page, readers may have changed the study"
-            raise InputError(message, field="severities")
 
     def _describe(self, action: Action) -> str:
         name = self.store.campaign.name

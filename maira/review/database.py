@@ -147,13 +147,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Run a transaction that locks the database; it is rolled back on any error."""
     connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def create(path: Path, drafts: Sequence[Draft]) -> None:

@@ -45,28 +45,20 @@ class Pyramid:
         return self.levels[place], 2**place
 
 
-def describe_images(
-    review_set: ReviewSet, number: int, place: int | None = None
-) -> dict[str, dict[str, str | bool] | None]:
-    """Return the URLs of a study's images."""
-    result: dict[str, dict[str, str | bool] | None] = {}
-    for kind in IMAGE_COLUMNS:
-        try:
-            source = review_set.image(number, kind)
-        except InputError as error:
-            result[kind] = {"message": error.message}
-            continue
-        path = f"{place or number}/{kind}"
-        urls = {"url": f"/images/{path}", "thumbnail": f"/thumbnails/{path}"}
-        result[kind] = None if source is None else {**urls, "is_original": source.is_original}
-    return result
-
-
 def describe_study(review_set: ReviewSet, number: int, place: int | None = None) -> dict[str, Any]:
     """Return the inputs of a study: URLs of the images, and texts."""
+    images: dict[str, dict[str, str | bool] | None] = {}
+    for kind in IMAGE_COLUMNS:
+        path = f"{place or number}/{kind}"
+        urls = {"url": f"/images/{path}", "thumbnail": f"/thumbnails/{path}"}
+        try:
+            image = review_set.image(number, kind)
+            images[kind] = None if image is None else {**urls, "is_original": image[1]}
+        except InputError as error:
+            images[kind] = {"message": error.message}
     study = review_set.studies[number - 1]
     texts = {name: getattr(study, name) for name in ("indication", "technique", "comparison", "prior_report")}
-    return {"images": describe_images(review_set, number, place), **texts}
+    return {"images": images, **texts}
 
 
 def load_pyramid(radiograph: Radiograph) -> Pyramid:

@@ -53,9 +53,8 @@ def collect_readings(store: Store, readers: Sequence[str], *, idle_after: float 
         changed = {number: (each.began, each.finished) for number, each in enumerate(reviews, 1) if each.began}
         times = study_times(store.events(reader), changed, idle_after=idle_after)
         for number, (draft, review) in enumerate(zip(store.drafts, reviews, strict=True), 1):
-            if number in times or review.version:
-                time = times.get(number, StudyTime())
-                readings.append(Reading(reader, reader not in counted, draft, review.state, time))
+            if number in times:
+                readings.append(Reading(reader, reader not in counted, draft, review.state, times[number]))
     return readings
 
 

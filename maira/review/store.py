@@ -15,14 +15,7 @@ from pydantic import TypeAdapter
 
 from maira.review import database
 from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, action_adapter, name_key
-from maira.review.changes import (
-    Assess,
-    Change,
-    Name,
-    Review,
-    change_adapter,
-    validate,
-)
+from maira.review.changes import Assess, Change, Name, Review, change_adapter, validate
 from maira.review.database import Draft
 from maira.review.protocol import ERROR_TYPES
 from maira.review.times import EventBatch, StoredEvent
@@ -100,16 +93,15 @@ class Store:
             self._load_actions()
             return [key for key in self._names("readers") if key not in self.campaign.merged]
 
-    def add_reader(self, name: str) -> list[str]:
-        """Register a reader unless the name exists (ignoring case), and return all names."""
+    def add_reader(self, name: str) -> None:
+        """Register a reader unless the name exists (ignoring case)."""
         name = validate(_name, name, field="name")
         with self._lock:
             if self._find_reader(name) is None:
                 with self._exclusive_transaction():
                     self._add_name("readers", name)
                     self._assign()
-                self._load_actions()
-            return self.readers()
+            self._load_actions()
 
     def registered_name(self, reader: str) -> str:
         """Return a reader's current name, from this or an earlier one and ignoring case."""
@@ -243,7 +235,7 @@ class Store:
     def events(self, reader: str) -> list[StoredEvent]:
         with self._lock:
             key = self.reader_key(reader)
-            names = self._with_merged(key)
+            names = self.campaign.with_merged(key)
             if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'reading_events'").fetchone():
                 return []  # an early file whose pages sent none
             rows = self._connection.execute(
@@ -314,11 +306,7 @@ class Store:
 
     def _owner(self, reader: str, number: int) -> str:
         """Return the reader, or the one merged into them, whose review of a study counts."""
-        return next((name for name in self._with_merged(reader) if (name, number) in self._reviews), reader)
-
-    def _with_merged(self, reader: str) -> list[str]:
-        """Return a reader and those merged into them; the first with a review of a study counts."""
-        return [reader, *self.campaign.merged_readers(reader)]
+        return next((name for name in self.campaign.with_merged(reader) if (name, number) in self._reviews), reader)
 
     def _find_reader(self, reader: str) -> str | None:
         """Return the name under which a reader registered, or None; merged readers are also found."""

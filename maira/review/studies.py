@@ -36,12 +36,6 @@ class Verdict(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class ReviewImage:
-    radiograph: Radiograph
-    is_original: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ReviewSet:
     """The studies of a review in the order of their drafts; number 1 is the first."""
 
@@ -52,8 +46,8 @@ class ReviewSet:
     unjudged: int = 0
     shows_reference: bool = True
 
-    def image(self, number: int, kind: str, *, prefer_original: bool = True) -> ReviewImage | None:
-        """Return the file of an image; None if the study has no image of this kind."""
+    def image(self, number: int, kind: str, *, prefer_original: bool = True) -> tuple[Radiograph, bool] | None:
+        """Return the file of an image, and whether it is the original; None if the study has no such image."""
         study = self.studies[number - 1]
         image = getattr(study, kind)
         if image is None:
@@ -62,9 +56,8 @@ class ReviewSet:
         if original is not None:
             with suppress(InputError):
                 path = self._resolve(original.path)
-                radiograph = Radiograph(kind, path, "frontal", original.member, is_inverted=original.is_inverted)
-                return ReviewImage(radiograph, is_original=True)
-        return ReviewImage(Radiograph(kind, self._resolve(image), "frontal"), is_original=False)
+                return Radiograph(kind, path, "frontal", original.member, is_inverted=original.is_inverted), True
+        return Radiograph(kind, self._resolve(image), "frontal"), False
 
     def _resolve(self, image: Path) -> Path:
         try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from statistics import mean, median
 from typing import Any
@@ -142,10 +142,9 @@ def krippendorff_alphas(store: Store, readers: Sequence[str]) -> list[dict[str, 
             if arm in (None, same[0][0].arm)
         ]
         rated = _collect_ratings(studies)
-        results += [
-            {"arm": arm, "measure": name, "level": level, **_alpha(rated[name], level)}
-            for name, level in _LEVELS.items()
-        ]
+        for name, level in _LEVELS.items():
+            alpha = _coefficient("alpha", rated[name], coincidence_counts, partial(alpha_from_counts, level=level))
+            results.append({"arm": arm, "measure": name, "level": level, **alpha})
     return results
 
 
@@ -170,10 +169,6 @@ def _kappa(items: Iterable[_Rated]) -> dict[str, Any]:
     return _coefficient("kappa", items, confusion_counts, kappa_from_counts)
 
 
-def _alpha(items: Iterable[_Rated], level: Level) -> dict[str, Any]:
-    return _coefficient("alpha", items, coincidence_counts, lambda categories: alpha_from_counts(categories, level))
-
-
 def _coefficient(
     name: str,
     items: Iterable[_Rated],
@@ -185,5 +180,4 @@ def _coefficient(
     counts = count([ratings for _, ratings in rated], categories)
     clusters = Clusters("sample_id", samples := [sample for sample, _ in rated], samples)
     summary = summarize_counts(counts, {name: coefficient(categories)}, clusters=clusters)[name]
-    value = None if summary.point is None or math.isnan(summary.point) else float(summary.point)
-    return {name: value, "low": summary.low, "high": summary.high, "n": len(rated)}
+    return {name: summary.point, "low": summary.low, "high": summary.high, "n": len(rated)}

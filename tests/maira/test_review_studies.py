@@ -17,7 +17,7 @@ from review_files import CASES, REFERENCE, REPORT, write_set
 
 from maira.data.archive import Radiograph
 from maira.review.counterparts import find_counterparts
-from maira.review.images import Pyramid, describe_images, load_pyramid, thumbnail
+from maira.review.images import Pyramid, describe_study, load_pyramid, thumbnail
 from maira.review.studies import ReviewSet, read_review_drafts, read_review_set
 from radfact.io.jsonl import write_jsonl
 
@@ -80,7 +80,7 @@ def test_images_outside_the_manifest_folder_are_hidden(tmp_path: Path, outside: 
     upwards = Path("/".join([".."] * len(tmp_path.parts))) / outside.relative_to("/")
     named = {"absolute": outside, "upwards": upwards, "link": Path("link.png")}
     review = read_one(tmp_path, frontal=str(named[way]))
-    assert describe_images(review, 1)["frontal"] == {"message": "the image is outside the manifest's folder"}
+    assert describe_study(review, 1)["images"]["frontal"] == {"message": "the image is outside the manifest's folder"}
 
 
 def test_an_original_is_shown_where_it_is_allowed(tmp_path: Path, outside: Path) -> None:
@@ -90,18 +90,16 @@ def test_an_original_is_shown_where_it_is_allowed(tmp_path: Path, outside: Path)
     drafts, manifest = write_set(tmp_path, {"one": REPORT}, {"one": {"originals": {"frontal": original}}})
     hidden = read_review_set(drafts, manifest)
     assert hidden.images_outside() == 1
-    shown = hidden.image(1, "frontal")
-    assert shown is not None
-    assert not shown.is_original
+    assert describe_study(hidden, 1)["images"]["frontal"]["is_original"] is False
     review = read_review_set(drafts, manifest, image_folders=[outside.parent])
     shown = review.image(1, "frontal")
     assert shown is not None
-    assert shown.is_original
-    assert load_pyramid(shown.radiograph).info["is_inverted"]
+    assert shown[1]
+    assert load_pyramid(shown[0]).info["is_inverted"]
 
 
 def test_missing_images_are_stated(tmp_path: Path) -> None:
-    assert describe_images(read_one(tmp_path, lateral="lost.png"), 1) == DATA["described images"]
+    assert describe_study(read_one(tmp_path, lateral="lost.png"), 1)["images"] == DATA["described images"]
 
 
 def test_an_oversized_image_is_refused_by_its_header(tmp_path: Path) -> None:
@@ -114,7 +112,7 @@ def test_an_oversized_image_is_refused_by_its_header(tmp_path: Path) -> None:
     shown = review.image(1, "frontal")
     assert shown is not None
     with raises("radiograph.png: invalid-value"):
-        load_pyramid(shown.radiograph)
+        load_pyramid(shown[0])
 
 
 def pyramid(path: Path) -> Pyramid:
