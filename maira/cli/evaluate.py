@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,7 +45,9 @@ def evaluate_by_labels(
     scores = evaluate_labels(read_drafts(drafts), read_manifest(manifest))
     print_scores(Console(), "Findings by the generator's labels", scores)
     if out is not None:
-        write_json(out, {"scores": {name: asdict(score) for name, score in scores.items()}})
+        fields = ("point", "low", "high", "n")
+        values = {name: {field: getattr(score, field) for field in fields} for name, score in scores.items()}
+        write_json(out, {"scores": values})
 
 
 @app.command("baseline")

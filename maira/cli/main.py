@@ -10,10 +10,8 @@ from maira.cli.evaluate import app as evaluate_app
 from maira.cli.generate import boxes, generate, ground
 from maira.cli.judge import judge_data, judge_train
 from maira.cli.manifest import pack, show, stats
-from maira.cli.model import assemble, train
-from maira.cli.preferences import preferences
+from maira.cli.model import assemble, preferences, push, train
 from maira.cli.prepare import app as prepare_app
-from maira.cli.push import push
 from maira.cli.review import app as review_app
 from maira.runtime.processes import exit_process, run_as_group
 from radfact.cli.program import add_examples, create_program, read_examples, run_command

@@ -17,7 +17,6 @@ from radfact.progress import ProgressDisplay
 if TYPE_CHECKING:
     from maira.data.study import Study
     from maira.grounding.evaluation import BoxResult
-    from maira.grounding.labels import LabelScore
     from radfact.statistics.bootstrap import Summary
 
 _WINDOW = 300.0
@@ -75,7 +74,7 @@ def print_box_scores(title: str, summary: str, run: BoxResult) -> None:
     exit_with_failures(console, [(str(f.sample_id), f.reason) for f in run.failures])
 
 
-def print_scores(console: Console, title: str, scores: Mapping[str, LabelScore | Summary]) -> None:
+def print_scores(console: Console, title: str, scores: Mapping[str, Summary]) -> None:
     """Print a table of scores with their intervals."""
     lines = []
     for name, score in scores.items():
