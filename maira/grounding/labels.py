@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,23 +16,14 @@ from maira.data.study import Study
 from maira.grounding.boxes import box_overlap
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Box, Report
+from radfact.statistics.bootstrap import Summary, to_summary
 
 Finding = tuple[Any, str | None]
 
 
-@dataclass(frozen=True)
-class LabelScore:
-    """A dataset-level score with its 95% bootstrap interval over studies; None where there is no value."""
-
-    point: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-
 def evaluate_labels(
     drafts: Mapping[str, Report], studies: Sequence[Study], *, replicates: int = 500, seed: int = 42
-) -> dict[str, LabelScore]:
+) -> dict[str, Summary]:
     """Return precision, recall and F1 of findings (kind and side), and the mean IoU of matched findings' boxes."""
     check_has_samples(len(studies))
     table = np.array([_count(study, drafts) for study in studies], float)
@@ -42,15 +32,8 @@ def evaluate_labels(
     sums = table.sum(0)
     points, distributions = _ratios(sums[None]), _ratios(replicate_sums)
     _, predicted, reference, _, n_compared = map(int, sums)
-    scores = {}
-    for (name, distribution), n in zip(
-        distributions.items(), (predicted, reference, reference, n_compared), strict=True
-    ):
-        values = distribution[np.isfinite(distribution)]
-        low, high = map(float, np.quantile(values, (0.025, 0.975))) if len(values) else (None, None)
-        point = float(points[name][0])
-        scores[name] = LabelScore(None if math.isnan(point) else point, low, high, n)
-    return scores
+    counts = {"precision": predicted, "recall": reference, "f1": reference, "mean_iou": n_compared}
+    return {name: to_summary(float(points[name][0]), distributions[name], n) for name, n in counts.items()}
 
 
 def _count(study: Study, drafts: Mapping[str, Report]) -> tuple[float, ...]:

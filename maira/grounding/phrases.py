@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
@@ -75,9 +76,5 @@ def _read_csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _number(sentences: Iterable[tuple[str, Sentence]]) -> list[Phrase]:
-    counts: Counter[str] = Counter()
-    phrases = []
-    for sample_id, sentence in sentences:
-        phrases.append(Phrase(sample_id, counts[sample_id], sentence))
-        counts[sample_id] += 1
-    return phrases
+    indices: defaultdict[str, count[int]] = defaultdict(count)
+    return [Phrase(sample_id, next(indices[sample_id]), sentence) for sample_id, sentence in sentences]

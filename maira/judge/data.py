@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maira.judge.pairing import PAIRINGS, Pairing, ReportPair, is_held_out, make_pairs
+from maira.judge.pairing import PAIRINGS, Pairing, is_held_out, make_pairs
 from maira.judge.samples import Labeled, Split, TrainingExample
-from maira.judge.scores import ScoreTask, make_rating_examples, make_score_examples
+from maira.judge.scores import make_rating_examples, make_score_examples
 from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
 from maira.train.config.run_config import JudgeTask
 from radfact.errors import ErrorCode, InputError
@@ -70,7 +70,12 @@ def make_judge_data(
         labeled = make_entailment_examples(pairs, judge_prompt(few_shots), load_splitter("offline"), judges)
         about |= {"few_shots": str(few_shots or "default"), "balanced": balanced}
     else:
-        labeled = _label_scores(pairs, task, teachers, cache)
+        with ExitStack() as stack:
+            clients: dict[str, ChatClient | None] = dict.fromkeys(names)
+            for name, teacher in by_name.items():
+                if name != INJECTED:
+                    clients[name] = stack.enter_context(closing(teacher.load_client(_PARAMETERS, cache)))
+            labeled = make_score_examples(pairs, task, clients)
     return _write(labeled, task, about, out, held_out, seed, balanced=balanced)
 
 
@@ -119,19 +124,6 @@ def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, 
         return ["permuted"]
     impossible = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
     return [pairing for pairing in PAIRINGS if pairing not in impossible]
-
-
-def _label_scores(
-    pairs: Sequence[ReportPair], task: ScoreTask, teachers: Sequence[JudgeOptions], cache: Path | None
-) -> Labeled:
-    with ExitStack() as stack:
-        clients: dict[str, ChatClient | None] = {}
-        for teacher in teachers:
-            client = None if teacher.judge == INJECTED else teacher.load_client(_PARAMETERS, cache)
-            if client is not None:
-                stack.callback(client.close)
-            clients[str(teacher.judge)] = client
-        return make_score_examples(pairs, task, clients)
 
 
 def _write(

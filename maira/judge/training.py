@@ -12,19 +12,21 @@ from torch import Tensor
 
 from maira.judge.dataset import NO_IMAGES, ChatDataset, open_chat_dataset
 from maira.judge.run_config import JudgeTrainConfig
-from maira.model.checkpoint import checkpoint_folder, fingerprint, first_line
+from maira.model.checkpoint import checkpoint_folder, fingerprint
+from maira.model.grammar import end_ids
 from maira.model.weight_index import check_indexes
 from maira.runtime.processes import DistributedContext
 from maira.train import attention, lora
 from maira.train.components import check_context, gather_weights, weight_dtype
 from maira.train.data.packing import EncodedSample, PackedBatch, StepTotals, collate
 from maira.train.logging import MetricsLogger
-from maira.train.loop import TrainingSetup, attention_kernel, run_training
+from maira.train.loop import TrainingSetup, attention_kernel
 from maira.train.loss import Losses, PackedLossModel, answer_losses
 from maira.train.parallel import main_process_first, sharding
 from maira.train.validation import Validator
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.download import file_sha256
+from radfact.io.hub import first_line
 
 _LAYOUT = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rope_parameters")
 """Fields of a Llama's configuration that those of other causal language models may lack."""
@@ -54,11 +56,6 @@ class JudgeLossModel(PackedLossModel):
             **attention.packed_kwargs(self.kernel, batch),
         ).last_hidden_state
         return states
-
-
-def train_judge(config: JudgeTrainConfig, console: Console | None = None, *, overwrite: bool = False) -> Path:
-    """Train a judge to the end, resuming an interrupted run, and return the folder of the model."""
-    return run_training(config, setup_judge_training, console, overwrite=overwrite)
 
 
 def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
@@ -99,9 +96,7 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
 
 def stops(model: Any, tokenizer: Any) -> frozenset[int]:
     """Return the stop tokens of a model, as servers read them from its folder."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    tokens = configured if isinstance(configured, list) else [configured]
-    return frozenset(token for token in (*tokens, tokenizer.eos_token_id) if token is not None)
+    return end_ids(tokenizer, getattr(model.generation_config, "eos_token_id", None)) - {None}
 
 
 def write_judge(model: Any, config: JudgeTrainConfig, context: DistributedContext, folder: Path) -> None:

@@ -22,7 +22,6 @@ from radfact.io.outputs import Output, lock_output
 
 ROPE_FACTOR = 1.5
 """Linear scaling of the rotary embedding: extends the context window for the tokens of three images."""
-CHECKPOINT_FOLDER = Output("new folder", is_private=False)
 
 
 def assemble(
@@ -36,7 +35,8 @@ def assemble(
     projector_n_layers: int = 4,
 ) -> MairaConfig:
     """Write a model of published parts and a random adapter; the embedding of a new token is the mean of all others."""
-    with lock_output(out, CHECKPOINT_FOLDER), checkpoint_folder(out) as made, torch.random.fork_rng(devices=[]):
+    new_folder = Output("new folder", is_private=False)
+    with lock_output(out, new_folder), checkpoint_folder(out) as made, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
             vision = load_encoder(encoder)

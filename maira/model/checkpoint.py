@@ -109,11 +109,6 @@ def check_finite(name: str, tensor: Tensor, file: Path | str) -> None:
         )
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of a library, or its kind."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def check_files(folder: Path, kind: str, *names: str) -> None:
     """Check that a folder has one of the files of a kind of content."""
     if not any((folder / name).is_file() for name in names):

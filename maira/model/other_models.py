@@ -11,11 +11,12 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from maira.data.sources.sections import split_sections
-from maira.model.checkpoint import check_finite, first_line, raise_mismatch, read_headers
+from maira.model.checkpoint import check_finite, raise_mismatch, read_headers
 from maira.model.config import MairaConfig
 from maira.model.prompts import Messages, build_messages
 from maira.model.task_examples import Example
 from radfact.errors import ErrorCode, InputError
+from radfact.io.hub import first_line
 from radfact.io.jsonl import read_json
 from radfact.llm.response_text import bodies
 from radfact.metrics.llm.responses.report_text import parse_report

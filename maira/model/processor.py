@@ -16,7 +16,7 @@ from transformers import AutoProcessor, AutoTokenizer, BatchFeature, PreTrainedT
 from transformers.processing_utils import ProcessorMixin
 
 from maira.data.images import CropMap
-from maira.model.checkpoint import check_files, check_json, first_line, resolve_pretrained
+from maira.model.checkpoint import check_files, check_json, resolve_pretrained
 from maira.model.config import MairaConfig
 from maira.model.image_processor import ImageInput, MairaImageProcessor
 from maira.model.parser import parse_report
@@ -24,7 +24,7 @@ from maira.model.prompts import TEMPLATE, Messages, build_messages, render
 from maira.model.task_examples import PRIOR_REPORT_UNUSED, Example
 from maira.model.tokens import ADDED_TOKENS, IMAGE
 from radfact.errors import ErrorCode, InputError
-from radfact.io.hub import SETTINGS_FILES
+from radfact.io.hub import SETTINGS_FILES, first_line
 from radfact.io.jsonl import read_json
 from radfact.records import Box
 

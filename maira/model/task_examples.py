@@ -23,12 +23,8 @@ MASK_UNUSED = "a mask was removed from the target, which has boxes only"
 Input = Literal["prior", "lateral", "technique", "comparison", "indication"]
 INPUTS: tuple[Input, ...] = get_args(Input)
 
-_FIELDS: dict[Input, tuple[str, ...]] = {
-    "prior": ("prior_frontal", "prior_report"),
-    "lateral": ("lateral",),
-    "technique": ("technique",),
-    "comparison": ("comparison",),
-    "indication": ("indication",),
+_FIELDS: dict[Input, tuple[str, ...]] = {name: (name,) for name in INPUTS} | {
+    "prior": ("prior_frontal", "prior_report")
 }
 """Fields of a study, the one that tells whether the input exists first: a prior cannot be shown without its image."""
 

@@ -62,7 +62,7 @@ def hub_errors(name: str, *, field: str | None = None) -> Iterator[None]:
     except (InputError, RunError):
         raise
     except errors.HFValidationError as error:
-        raise InputError(f"'{name}': {_first_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
+        raise InputError(f"'{name}': {first_line(error)}", code=ErrorCode.INVALID_OPTION, field=field) from None
     except (*network, RuntimeError) as error:
         # An upload wraps its error, and hf_xet raises nothing narrower.
         wrapped = None if getattr(error, "response", None) is not None else error.__cause__
@@ -94,7 +94,7 @@ def _network_error(error: BaseException, name: str, field: str | None) -> InputE
         code = ErrorCode.FILE_NOT_FOUND
     elif response is None:
         advice = "check the network, HF_ENDPOINT and proxies, or the path if this is a folder"
-        message = f"'{name}': {hub} cannot be reached ({_first_line(error)}); {advice}"
+        message = f"'{name}': {hub} cannot be reached ({first_line(error)}); {advice}"
         return RunError(message, code=ErrorCode.SERVER_UNAVAILABLE)
     elif isinstance(error, errors.GatedRepoError):
         message = f"accept the conditions of {hub}/{name} with your account, and {TOKEN_HINT}"
@@ -113,5 +113,5 @@ def _network_error(error: BaseException, name: str, field: str | None) -> InputE
     return InputError(message, code=code, field=field)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -15,17 +15,18 @@ from tiny_judge import (
     samples,
     texts,
     train_config,
+    train_judge,
     train_tiny_judge,
     write_samples,
     write_tiny_model,
 )
-from tiny_runs import Command, metrics, quiet
+from tiny_runs import Command, metrics
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from maira.judge.dataset import NO_IMAGES, encode_chat
 from maira.judge.run_config import read_judge_config
 from maira.judge.samples import ChatMessage, ChatSample, TrainingExample
-from maira.judge.training import JudgeLossModel, check_packing, stops, train_judge
+from maira.judge.training import JudgeLossModel, check_packing, stops
 from maira.train.components import gather_weights
 from maira.train.data.packing import EncodedSample, StepTotals, collate
 from radfact.errors import InputError, RunError
@@ -70,12 +71,12 @@ def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(t
 def test_an_interrupted_run_resumes_to_the_same_model(
     data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_judge(train_config(model, data, tmp_path / "whole"), quiet())
+    train_judge(train_config(model, data, tmp_path / "whole"))
     interrupt_at(monkeypatch, 2)
     with pytest.raises(Interrupted):
-        train_judge(train_config(model, data, tmp_path / "parts"), quiet())
+        train_judge(train_config(model, data, tmp_path / "parts"))
     monkeypatch.undo()
-    train_judge(train_config(model, data, tmp_path / "parts"), quiet())
+    train_judge(train_config(model, data, tmp_path / "parts"))
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
     assert is_same(weights(tmp_path / "parts" / "checkpoint"), weights(tmp_path / "whole" / "checkpoint"))
 
@@ -83,7 +84,7 @@ def test_an_interrupted_run_resumes_to_the_same_model(
 def test_adapters_are_validated_and_merged(data: Path, model: Path, tmp_path: Path) -> None:
     validation = {"sources": [{"file": data, "split": "heldout"}], "every": 2, "samples": 8}
     config = train_config(model, data, tmp_path, passes=16, validation=validation, **LORA)
-    folder = train_judge(config, quiet())
+    folder = train_judge(config)
     before, after = weights(model), weights(folder)
     changed = {name.rsplit(".", 2)[-2] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -97,7 +98,7 @@ def test_sharded_tied_embeddings_stay_tied(
     changes: dict[str, Any], data: Path, examples: list[TrainingExample], tmp_path: Path
 ) -> None:
     model = write_tiny_model(tmp_path / "tied", texts(examples), tie_word_embeddings=True)
-    alone = train_judge(train_config(model, data, tmp_path / "one", **changes), quiet())
+    alone = train_judge(train_config(model, data, tmp_path / "one", **changes))
     sharded = train_config(model, data, tmp_path / "two", parallel="fsdp", **changes)
     options = sharded.model_dump(mode="json", exclude_unset=True)
     command = Command(tmp_path / "said", 2, command="judge-train", **options)
@@ -119,7 +120,7 @@ def test_weights_missing_from_the_model_are_an_error(
 
     monkeypatch.setattr("maira.judge.training.gather_weights", renamed)
     with pytest.raises(RunError, match="trained weights would be lost"):
-        train_judge(train_config(model, data, tmp_path, passes=16, **changes), quiet())
+        train_judge(train_config(model, data, tmp_path, passes=16, **changes))
     assert not (tmp_path / "checkpoint").exists()
 
 
@@ -203,7 +204,7 @@ def test_unusable_data_is_an_error_without_an_output_folder(model: Path, data: P
     ]
     for changes, wrong in refusals:
         with pytest.raises(InputError, match=wrong):
-            train_judge(train_config(changes.pop("model", model), data, tmp_path / "out", **changes), quiet())
+            train_judge(train_config(changes.pop("model", model), data, tmp_path / "out", **changes))
         assert not (tmp_path / "out").exists()
 
 

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from maira.judge.pairing import ReportPair
 from maira.judge.run_config import JudgeTrainConfig
 from maira.judge.samples import ChatSample, TrainingExample
-from maira.judge.training import train_judge
+from maira.judge.training import setup_judge_training
 from maira.judge.verdicts import held_out_judgments, make_entailment_examples
+from maira.train.loop import run_training
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
@@ -91,6 +92,10 @@ def texts(examples: Sequence[TrainingExample]) -> list[str]:
     return [example.messages[-1][1] for example in examples] + [example.answer for example in examples]
 
 
+def train_judge(config: JudgeTrainConfig) -> Path:
+    return run_training(config, setup_judge_training, Console(file=StringIO()))
+
+
 def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
     """Train a judge on a few hundred pairs; return it and the held-out file. `config` is that of the model."""
     examples = example_set()
@@ -100,9 +105,8 @@ def train_tiny_judge(folder: Path, **config: Any) -> tuple[Path, Path]:
     write_samples(folder / "samples.jsonl", chat_samples)
     hold_out = [example for example, sample in zip(examples, chat_samples, strict=True) if sample.split == "heldout"]
     write_json(folder / "heldout.json", held_out_judgments(hold_out))
-    quiet = Console(file=StringIO())
-    judge = train_judge(train_config(model, folder / "samples.jsonl", folder / "run", **DATA["whole run"]), quiet)
-    return judge, folder / "heldout.json"
+    config_of_run = train_config(model, folder / "samples.jsonl", folder / "run", **DATA["whole run"])
+    return train_judge(config_of_run), folder / "heldout.json"
 
 
 class FolderBackend:
