@@ -8,11 +8,10 @@ import pytest
 import sentencepiece
 import torch
 from error_checks import raises_code
+from maira_command import maira
 from torch import Tensor
 from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
-from typer.testing import CliRunner
 
-from maira.cli.main import app
 from maira.data.images import Gray
 from maira.model.assemble import assemble
 from maira.model.modeling import MairaForConditionalGeneration
@@ -148,8 +147,6 @@ def test_folders_of_other_content_are_refused_and_nothing_is_written(
 
 
 def test_the_command_assembles(parts: tuple[Path, Path], tmp_path: Path) -> None:
-    encoder, language = map(str, parts)
-    options = ["--encoder", encoder, "--language-model", language, "--out", str(tmp_path / "out"), "--dtype", "float16"]
-    done = CliRunner().invoke(app, ["assemble", *options])
-    assert done.exit_code == 0, done.output
-    assert next(iter(state(tmp_path / "out").values())).dtype == torch.float16
+    out = tmp_path / "out"
+    maira("assemble", "--encoder", parts[0], "--language-model", parts[1], "--out", out, "--dtype", "float16")
+    assert next(iter(state(out).values())).dtype == torch.float16

@@ -14,14 +14,13 @@ import pytest
 import torch
 from draft_files import read_rows
 from error_checks import raises, raises_code
+from maira_command import maira
 from packed_rows import answer_scores, encode_prompt, gradients
 from PIL import Image
 from review_files import CORNERS, change, finish, new_store
 from test_train import Interrupted, interrupt_at, is_same, weights
 from tiny_runs import CASES, Command, metrics, post_values, start, write_damaged
-from typer.testing import CliRunner
 
-from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.study import Study
 from maira.model.config import read_config
@@ -37,7 +36,7 @@ from maira.train.post import dpo
 from maira.train.post.dpo import REFERENCE_FILE, DpoLoss
 from maira.train.post.preferences import open_preferences
 from maira.train.record import RECORD_FILE
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import write_jsonl
 
 BETA, NLL_WEIGHT = 0.3, 0.5
@@ -299,8 +298,7 @@ def test_preferences_of_a_review_are_trained_on(run_values: Values, tmp_path: Pa
             change(store, "add", number, text="Rib fracture.", boxes=[CORNERS])
             finish(store, number)
     manifest, out = tmp_path / "manifest.jsonl", tmp_path / "export"
-    arguments = ["review", "export", str(store.path), "--manifest", str(manifest), "--out", str(out)]
-    assert "preferences: 2" in CliRunner().invoke(app, arguments).output
+    assert "preferences: 2" in maira("review", "export", store.path, "--manifest", manifest, "--out", out).output
     changes = {"global_batch": 2, "passes": 8, "faults": {"image_check": "off"}, "preset": "paper"}
     start(run_values(tmp_path / "run", manifest, out / "preferences.jsonl", **changes))
     assert metrics(tmp_path / "run")[-1]["rewards/margins"] > 0
@@ -320,14 +318,14 @@ def write_drafts(manifest: Path, folder: Path, *counts: list[int]) -> list[Path]
 
 
 def run_preferences(files: list[Path], manifest: Path, out: Path, *more: str) -> Any:
-    arguments = ["--manifest", str(manifest), "--out", str(out), "--scores", SCORES, "--margin", "0.001", *more]
-    return CliRunner().invoke(app, ["preferences", *map(str, files), *arguments])
+    return maira(
+        "preferences", *files, "--manifest", manifest, "--out", out, "--scores", SCORES, "--margin", 0.001, *more
+    )
 
 
 def test_the_best_and_the_worst_draft_are_paired(run_values: Values, phantoms: Path, tmp_path: Path) -> None:
     files, out = write_drafts(phantoms, tmp_path, [1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
     result = run_preferences(files, phantoms, out)
-    assert result.exit_code == 0, result.output
     rows = read_rows(out)
     assert [(row["sample_id"], row["task"], row["chosen"], row["rejected"]) for row in rows] == [
         (study.sample_id, "grounded", texts(study, 1), texts(study, 3)) for study in read_manifest(phantoms)[:2]
@@ -341,13 +339,12 @@ def test_the_best_and_the_worst_draft_are_paired(run_values: Values, phantoms: P
 def test_a_margin_and_the_penalties_of_grpo_decide(phantoms: Path, tmp_path: Path) -> None:
     files, out = write_drafts(phantoms, tmp_path, [1], [2]), tmp_path / "pairs.jsonl"
     for options in (("--margin", "0", "--scores", "reward_metrics:Constant=1"), ("--margin", "0.5")):
-        result = run_preferences(files, phantoms, out, *options)
-        assert result.exit_code == 1
-        assert "1 (reward difference below the margin)" in str(result.exception)
+        with pytest.raises(RunError, match=r"1 \(reward difference below the margin\)"):
+            run_preferences(files, phantoms, out, *options)
         assert not out.exists()
     (row,) = read_rows(files[0])
     write_jsonl(files[0], [{**row, "irregularities": [{"index": None, "kind": "cut_off"}]}])
-    assert run_preferences(files, phantoms, out, "--format-penalty", "1").exit_code == 0
+    run_preferences(files, phantoms, out, "--format-penalty", "1")
     (pair,) = read_rows(out)
     assert pair["rejected"] == texts(read_manifest(phantoms)[0], 1)
     assert pair["rejected_reward"] < 0
@@ -356,21 +353,23 @@ def test_a_margin_and_the_penalties_of_grpo_decide(phantoms: Path, tmp_path: Pat
 @pytest.mark.parametrize("option", CASES["options of preferences"])
 def test_wrong_options_are_refused(option: str, phantoms: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.jsonl"
-    result = run_preferences(write_drafts(phantoms, tmp_path, [1], [2]), phantoms, out, *option.split())
-    assert isinstance(result.exception, InputError)
-    assert option.split()[0] in str(result.exception)
+    with pytest.raises(InputError, match=option.split()[0]):
+        run_preferences(write_drafts(phantoms, tmp_path, [1], [2]), phantoms, out, *option.split())
     assert not out.exists()
 
 
 def test_unusable_draft_files_are_refused(phantoms: Path, tmp_path: Path) -> None:
     files, out = write_drafts(phantoms, tmp_path, [1], [2]), tmp_path / "pairs.jsonl"
-    assert isinstance(run_preferences(files[:1], phantoms, out).exception, InputError)
+    with pytest.raises(InputError):
+        run_preferences(files[:1], phantoms, out)
     # An input is no output.
     before = files[0].read_bytes()
-    assert run_preferences(files, phantoms, files[0]).exit_code != 0
+    with pytest.raises(InputError):
+        run_preferences(files, phantoms, files[0])
     assert files[0].read_bytes() == before
     write_jsonl(files[1], [{**read_rows(files[1])[0], "sample_id": "nobody"}])
-    assert isinstance(run_preferences(files, phantoms, out).exception, InputError)
+    with pytest.raises(InputError):
+        run_preferences(files, phantoms, out)
 
 
 def test_samples_are_a_function_of_study_and_seed(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
@@ -379,8 +378,7 @@ def test_samples_are_a_function_of_study_and_seed(checkpoint: Path, phantoms: Pa
 
     def sample(name: str, *more: str) -> list[tuple[str, str]]:
         out = tmp_path / f"{name}.jsonl"
-        arguments = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out)]
-        CliRunner().invoke(app, ["generate", *arguments, *options, *more], catch_exceptions=False)
+        maira("generate", "--checkpoint", checkpoint, "--manifest", manifest, "--out", out, *options, *more, code=None)
         return [(row["sample_id"], row["raw"]) for row in read_rows(out)]
 
     first = sample("first", "--temperature", "1", "--seed", "1")

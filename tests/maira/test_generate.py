@@ -11,10 +11,10 @@ import pytest
 from draft_files import read_rows, without_time
 from error_checks import raises_code
 from long_values import DATA
+from maira_command import maira
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from maira.cli.main import app
 from maira.data.manifest import Failure, read_failures, read_manifest, write_failures, write_manifest
 from maira.data.study import Study
 from maira.generate import drafts
@@ -49,9 +49,9 @@ def draft(checkpoint: Path, out: Path) -> Draft:
 def command(checkpoint: Path, out: Path) -> Command:
     """Return a function that runs `maira generate` for a manifest."""
 
-    def run(manifest: Path, *more: str) -> Result:
-        paths = ["--checkpoint", str(checkpoint), "--manifest", str(manifest), "--out", str(out)]
-        return CliRunner().invoke(app, ["generate", *paths, "--max-new-tokens", "12", "--device", "cpu", *more])
+    def run(manifest: Path, *more: str, code: int | None = 0) -> Result:
+        paths = ("--checkpoint", checkpoint, "--manifest", manifest, "--out", out)
+        return maira("generate", *paths, "--max-new-tokens", 12, "--device", "cpu", *more, code=code)
 
     return run
 
@@ -227,8 +227,7 @@ def mixed(studies: list[Study], tmp_path: Path) -> Path:
 def test_unusable_studies_are_listed_and_drafted_alone_once_they_are_fixed(
     command: Command, studies: list[Study], mixed: Path, out: Path, tmp_path: Path, requested: list[str]
 ) -> None:
-    result = command(mixed)
-    assert result.exit_code == 3, result.output
+    result = command(mixed, code=3)
     assert "3 of 6 studies drafted" in result.output
     before = read_rows(out)
     assert [row["sample_id"] for row in before] == [study.sample_id for study in studies[:3]]
@@ -241,8 +240,7 @@ def test_unusable_studies_are_listed_and_drafted_alone_once_they_are_fixed(
         (tmp_path / f"radiograph{number}.png").write_bytes(studies[3].frontal.read_bytes())
     mixed.write_text(mixed.read_text().replace('"bad2", ', f'"bad2", "frontal": "{studies[4].frontal}", '))
     requested.clear()
-    result = command(mixed)
-    assert result.exit_code == 0, result.output
+    command(mixed)
     assert sorted(requested) == ["bad0", "bad1", "bad2"]
     assert [row for row in read_rows(out) if row["sample_id"] not in requested] == before
     assert [row["sample_id"] for row in read_rows(out)] == [study.sample_id for study in read_manifest(mixed)]
@@ -256,8 +254,7 @@ def test_a_black_image_is_a_failure_unless_the_check_is_off(
     Image.new("L", (64, 64)).save(tmp_path / "black.png")
     black = studies[1].model_copy(update={"frontal": tmp_path / "black.png"})
     write_manifest(tmp_path / "set.jsonl", [studies[0], black])
-    result = command(tmp_path / "set.jsonl", *option)
-    assert result.exit_code == code, result.output
+    command(tmp_path / "set.jsonl", *option, code=code)
     failures = read_failures(tmp_path / "failures.jsonl")
     assert [failure.sample_id for failure in failures] == ([black.sample_id] if code else [])
     assert all("black.png: expected a chest radiograph" in failure.reason for failure in failures)
@@ -272,7 +269,7 @@ def test_failures_of_unrequested_studies_remain(
     ]
     write_failures(tmp_path / "failures.jsonl", others)
     for _ in range(2):
-        command(mixed)
+        command(mixed, code=3)
         failures = read_failures(tmp_path / "failures.jsonl")
         assert failures[:2] == others
         expected = [(f"bad{number}", "drafts.jsonl") for number in (2, 0, 1)]
@@ -286,8 +283,7 @@ def test_failures_of_unrequested_studies_remain(
 def test_dropped_inputs_are_joined_or_repeated(
     drops: tuple[str, ...], command: Command, phantoms: Path, tmp_path: Path
 ) -> None:
-    result = command(phantoms, *(word for drop in drops for word in ("--drop", drop)))
-    assert result.exit_code in (0, 3), result.output
+    command(phantoms, *(word for drop in drops for word in ("--drop", drop)), code=None)
     assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
 
 
@@ -300,7 +296,6 @@ def test_studies_with_unused_inputs_and_changed_studies_are_counted(
     write_manifest(tmp_path / "set.jsonl", [studies[0], unused])
     with warnings.catch_warnings(action="error"):
         result = command(tmp_path / "set.jsonl")
-    assert result.exit_code == 0, result.output
     assert f"1 of 2 studies, such as {unused.sample_id}: a prior report without a prior image" in result.stdout
     assert "Warning" not in result.output
     assert "changed" not in result.stderr

@@ -12,12 +12,11 @@ from error_checks import raises_code
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from long_values import DATA
+from maira_command import maira
 from numpy.typing import NDArray
 from PIL import Image
 from test_examples import box
-from typer.testing import CliRunner, Result
 
-from maira.cli.main import app
 from maira.data.manifest import Failure, read_manifest, write_manifest
 from maira.data.study import Study
 from maira.generate import drafts
@@ -289,10 +288,6 @@ def test_an_unreadable_radiograph_is_listed_once(study: Study, folder: Path, eng
     assert (run.answered, run.requested) == (1, 3)
 
 
-def _maira(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
-
-
 def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -> None:
     studies = read_manifest(phantoms)[:2]
     rows = [{"sample_id": s.sample_id, "phrase": "A mass.", "boxes": [LEFT.model_dump()["boxes"][0]]} for s in studies]
@@ -303,8 +298,8 @@ def test_ground_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) -
     lines = [study.model_dump(mode="json") for study in studies]
     manifest.write_text("".join(json.dumps(row) + "\n" for row in [*lines, *left_out]))
     arguments = ("--checkpoint", checkpoint, "--manifest", manifest, "--phrases", tmp_path / "phrases.jsonl")
-    result = _maira("ground", *arguments, "--out", tmp_path / "out.jsonl", "--max-new-tokens", "12")
-    assert result.exit_code == 3, result.output
+    options = ("--max-new-tokens", 12, "--device", "cpu")
+    result = maira("ground", *arguments, "--out", tmp_path / "out.jsonl", *options, code=3)
     assert "2 of 3 phrases located" in result.stdout
     assert "mean_iou" in result.stdout
     assert "skipped: gone: " in result.stdout
@@ -316,8 +311,7 @@ def test_boxes_as_a_command(phantoms: Path, checkpoint: Path, tmp_path: Path) ->
     studies = [study for study in read_manifest(phantoms) if study.prior_frontal is None]
     write_manifest(tmp_path / "set.jsonl", studies)
     arguments = ("--checkpoint", checkpoint, "--manifest", tmp_path / "set.jsonl", "--out", tmp_path / "out.jsonl")
-    result = _maira("boxes", *arguments, "--max-new-tokens", "12")
-    assert result.exit_code == 0, result.output
+    result = maira("boxes", *arguments, "--max-new-tokens", 12, "--device", "cpu")
     requests_seen = sum(bool(sentence.boxes) for study in studies for sentence in study.grounded_findings or ())
     assert f"boxes of {requests_seen} of {requests_seen} sentences completed" in result.stdout
     plain = sum(not any(s.boxes for s in study.grounded_findings or ()) for study in studies)

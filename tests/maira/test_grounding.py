@@ -131,24 +131,12 @@ def test_the_reference_scores_perfectly() -> None:
     assert scores["mean_iou"].point == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("sentences", "labels", "expected"),
-    [
-        # The wrong side counts on both sides.
-        (
-            [("Small right pleural effusion.", HALF), ("Right mid zone nodule.", None)],
-            (LEFT, RIGHT_NODULE),
-            {"precision": 0.5, "recall": 0.5, "f1": 0.5},
-        ),
-        # Boxes count for matched findings only.
-        ([(LEFT_EFFUSION, QUARTER), ("Left mid zone nodule.", HALF)], (LEFT, RIGHT_NODULE), {"mean_iou": 0.5}),
-        # A repeated finding matches once.
-        ([(LEFT_EFFUSION, None)] * 2, (LEFT,), {"precision": 0.5, "recall": 1}),
-    ],
-)
-def test_scores_by_labels(sentences: list[Any], labels: tuple[Label, ...], expected: dict[str, float]) -> None:
-    report = [Sentence(text=text, boxes=boxes and (boxes,)) for text, boxes in sentences]
-    scores = evaluate_labels({"a": report}, [labeled("a", *labels)])
+@pytest.mark.parametrize(("sentences", "labels", "expected"), CASES["scores by labels"])
+def test_scores_by_labels(sentences: list[Any], labels: list[str], expected: dict[str, float]) -> None:
+    boxes = {"half": (HALF,), "quarter": (QUARTER,), "none": None}
+    report = [Sentence(text=text, boxes=boxes[name]) for text, name in sentences]
+    known = {"left effusion": LEFT, "right nodule": RIGHT_NODULE}
+    scores = evaluate_labels({"a": report}, [labeled("a", *(known[label] for label in labels))])
     assert {name: scores[name].point for name in expected} == pytest.approx(expected)
 
 

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from draft_files import read_rows
 from error_checks import raises, raises_code
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from maira_command import maira
 
-from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.study import Study
 from maira.evaluate.comparison import COMPLETION, compare, reference_scores, tables_of, write_comparison
@@ -229,18 +227,12 @@ def arguments(checkpoint: Path, phantoms: Path, tmp_path: Path) -> list[str]:
     ]
 
 
-def _command(arguments: Sequence[str]) -> str:
-    result = CliRunner().invoke(app, [*arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 @pytest.mark.slow
 def test_the_command_drafts_scores_and_compares_and_scores_existing_drafts_again(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    output = _command([*arguments, "--drop", "lateral", "--judge", "offline"])
+    output = maira(*arguments, "--drop", "lateral", "--judge", "offline").output
     assert "3 studies; skipped: 1 without a reference report." in output
     for run in ("all-inputs", "no-prior", "no-lateral"):
         assert output.count(f"{run}: 3 studies scored: {tmp_path / 'out' / run / 'results'}\n") == 1
@@ -259,7 +251,7 @@ def test_the_command_drafts_scores_and_compares_and_scores_existing_drafts_again
     (tmp_path / "judge.yaml").write_text("judge: python:strict:judge\nbootstrap: 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delattr("maira.generate.drafts.start_engine")
-    _command([*arguments, "--score-config", str(tmp_path / "judge.yaml")])
+    maira(*arguments, "--score-config", tmp_path / "judge.yaml")
     assert "Judge: python:strict:judge." in (tmp_path / "out" / "table.md").read_text()
     scores = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
     assert scores[LATERAL_MENTIONS]["difference"]["low"] is None
@@ -267,9 +259,8 @@ def test_the_command_drafts_scores_and_compares_and_scores_existing_drafts_again
 
 
 def test_only_named_metrics_are_computed_and_required(arguments: list[str], tmp_path: Path) -> None:
-    words = [*arguments, "--judge", "offline", "--metrics", "rouge_l,radfact,rg_er", "--weights", str(tmp_path)]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 3
+    options = ("--judge", "offline", "--metrics", "rouge_l,radfact,rg_er", "--weights", tmp_path)
+    result = maira(*arguments, *options, code=3)
     assert "skipped: all-inputs: radgraph: needs weights: radfact weights fetch radgraph, or" in result.output
     scores = json.loads((tmp_path / "out" / "table.json").read_text())["experiments"]["no-prior"]["scores"]
     assert [name for name in scores if not re.search("_(precision|recall|f1)", name)] == [LATERAL_MENTIONS, "rouge_l"]
@@ -283,7 +274,7 @@ def test_options_of_scoring_are_checked_before_drafting(
     Path("judge.yaml").write_text("judge: offline\nmetrics: bleu\ncompat: cocoa\n")
     for options, error in CASES["refused scoring"]:
         with raises(error):
-            CliRunner().invoke(app, [*arguments, *options.split()], catch_exceptions=False)
+            maira(*arguments, *options.split())
         assert not (tmp_path / "out" / "all-inputs").exists()
 
 
@@ -291,8 +282,7 @@ def test_failed_studies_are_reported_per_run(arguments: list[str], tmp_path: Pat
     manifest = tmp_path / "set.jsonl"
     first, *others = read_manifest(manifest)
     write_manifest(manifest, [first.model_copy(update={"prior_frontal": tmp_path / "none.png"}), *others])
-    result = CliRunner().invoke(app, [*arguments, "--judge", "offline"], catch_exceptions=False)
-    assert result.exit_code == 3
+    result = maira(*arguments, "--judge", "offline", code=3)
     assert f"skipped: all-inputs: {first.sample_id}" in result.output
     assert f"skipped: no-prior: {first.sample_id}" not in result.output
     record = json.loads((tmp_path / "out" / "table.json").read_text())

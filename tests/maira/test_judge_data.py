@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from maira_command import maira
 
-from maira.cli.main import app
 from maira.judge.data import make_judge_data, make_rated_data
 from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
 from maira.judge.rewording import reword
 from maira.judge.scores import assess_errors, format_assessment, make_score_examples
 from maira.judge.verdicts import balance, make_entailment_examples
-from radfact.errors import ExitCode, InputError
+from radfact.errors import InputError
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.check import check_judge, load_labeled_queries
@@ -186,9 +184,8 @@ def test_vert_targets_have_one_decimal() -> None:
 def test_the_command_writes_pairs_for_meta_agreement_or_warns_that_there_are_none(tmp_path: Path) -> None:
     reports = write(tmp_path / "reports.csv", ["id", "report"], [list(item) for item in REPORTS.items()])
     for share, is_warned in ((0.0001, True), (0, False), (0.3, False)):
-        arguments = (reports, "--task", "vert", "--teacher", "injected", "--held-out", share)
-        result = run(*arguments, "--out", tmp_path / "out")
-        assert result.exit_code == 0, result.output
+        arguments = ("judge-data", reports, "--task", "vert", "--teacher", "injected", "--held-out", share)
+        result = maira(*arguments, "--out", tmp_path / "out")
         assert ("Increase --held-out" in " ".join(result.output.split())) == is_warned
     rows = list(csv.DictReader((tmp_path / "out" / "heldout.csv").open(encoding="utf-8")))
     assert set(rows[0]) == {"id", "reference", "candidate", "expert"}
@@ -218,14 +215,10 @@ def samples(folder: Path) -> list[dict[str, Any]]:
     return [dict(row) for _, row in read_jsonl(folder / "samples.jsonl")]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["judge-data", *map(str, arguments)])
-
-
 def test_ratings_of_rate_eval_become_scores_with_one_decimal(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = run("--task", "vert", "--ratings", rate_eval(tmp_path), "--layout", "rate-eval", "--out", out)
-    assert result.exit_code == ExitCode.SUCCESS, result.output
+    ratings = ("--ratings", rate_eval(tmp_path), "--layout", "rate-eval")
+    maira("judge-data", "--task", "vert", *ratings, "--out", out)
     rows = samples(out)
     assert [row["answer"] for row in rows[:11]] == [f"{n / 10:.1f}" for n in range(11)]
     assert {row["task"] for row in rows} == {"vert"}

@@ -70,13 +70,8 @@ def test_mimic_cxr_as_dicom(mimic: Path, run_maira: RunMaira) -> None:
     assert run_maira(*MIMIC.split())[0] == 3
     samples = read_manifest(mimic / "out" / "manifest.jsonl")
     # In training, every frontal radiograph of the prior study gives a sample.
-    assert [(s.study_id, s.split, s.frontal.stem, s.prior_frontal and s.prior_frontal.stem) for s in samples] == [
-        ("50414267", "train", "a1", None),
-        ("50414267", "train", "a4", None),
-        ("53189527", "train", "a3", "a1"),
-        ("53189527", "train", "a3", "a4"),
-        ("51029426", "test", "b1", None),
-    ]
+    rows = [[s.study_id, s.split, s.frontal.stem, s.prior_frontal and s.prior_frontal.stem] for s in samples]
+    assert rows == ARCHIVES["mimic-cxr"]["samples"]
     assert (samples[0].findings, samples[0].indication) == ("Clear lungs.", "___F with cough.")
     assert samples[2].prior_report is not None
     assert samples[2].prior_report.endswith("FINDINGS: Clear lungs. IMPRESSION: Normal.")

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from draft_files import read_rows, without_time
 from long_values import DATA
+from maira_command import maira
 from ports import free_port
 from tiny_runs import run_together, write_damaged
-from typer.testing import CliRunner
 from waiting import PATIENCE
 
-from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.generate import drafts
 from maira.generate.drafts import generate_drafts
@@ -131,9 +130,8 @@ def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms
     assert not out.exists()
     remaining = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
     assert len(remaining) == 3
-    result = CliRunner().invoke(app, [*command, "--batch", "2"])
-    assert result.exit_code == 0, result.output
-    CliRunner().invoke(app, _command(checkpoint, manifest, complete))
+    maira(*command, "--batch", "2")
+    maira(*_command(checkpoint, manifest, complete))
     assert without_time(out) == without_time(complete)
     assert [row for row in read_rows(out) if row in remaining] == sorted(remaining, key=read_rows(out).index)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]

@@ -5,12 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from chat_server import LocalServer, QuietHandler
 from error_checks import raises, raises_code
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
 from long_values import DATA
+from maira_command import maira
 from tiny_runs import quiet, train_config
-from typer.testing import CliRunner
 
-from maira.cli.main import app
 from maira.data.manifest import read_manifest, write_manifest
 from maira.model.checkpoint import fingerprint
 from maira.model.modeling import MairaForConditionalGeneration
@@ -100,33 +98,25 @@ def cached(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def refuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[int | None, str], None]]:
     """A server as the Hub, which answers every request with an error code and a status, or not; the cache is empty."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         answer = (404, "")
 
         def _respond(self) -> None:
-            self.send_response(self.answer[0])
-            self.send_header("X-Error-Code", self.answer[1])
-            self.send_header("X-Error-Message", self.answer[1])
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            status, code = self.answer
+            self.send_head(status, {"X-Error-Code": code, "X-Error-Message": code, "Content-Length": "0"})
 
         do_GET = do_POST = do_HEAD = _respond  # noqa: N815
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    server = LocalServer(Handler)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
 
     def answer(status: int | None, code: str) -> None:
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port if status else 9}")
+        monkeypatch.setattr(constants, "ENDPOINT", server.root_url if status else "http://127.0.0.1:9")
         Handler.answer = (status or 404, code)
 
     yield answer
-    server.shutdown()
-    server.server_close()
+    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -141,17 +131,12 @@ def trained(phantoms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(train_config(phantoms, folder, passes=8, global_batch=4), quiet())
 
 
-def maira(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
 def test_the_command_pushes_model_processor_and_card(hub: LocalHub, checkpoint: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(checkpoint, tmp_path / "checkpoint")
     for name in ("optimizer.pt", "training_args.bin", "drafts.jsonl", "states/step-000001/state.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
     result = maira("push", folder, REPOSITORY, "--license", "mit")
-    assert result.exit_code == 0, result.output
     assert "not published: drafts.jsonl, optimizer.pt, states/step-000001/state.json, training_args" in result.stderr
     assert (hub.is_private, hub.commits) == (True, 1)
     assert hub.files is not None
@@ -168,7 +153,7 @@ def test_a_dry_run_contacts_nobody_and_an_edited_card_is_pushed(
     assert ModelCard(maira("push", checkpoint, REPOSITORY, "--dry-run").stdout).data.license == "unknown"
     assert hub.files is None
     (tmp_path / "card.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
-    assert maira("push", checkpoint, REPOSITORY, "--card", tmp_path / "card.md").exit_code == 0
+    maira("push", checkpoint, REPOSITORY, "--card", tmp_path / "card.md")
     assert (hub.files or {})["README.md"].endswith(b"# Mine\n")
 
 
@@ -197,7 +182,7 @@ def test_a_model_of_the_cache_is_loaded_and_drafts_by_name(
     drafts = []
     for name, source in (("folder.jsonl", cached), ("hub.jsonl", REPOSITORY)):
         options = ("--manifest", tmp_path / "set.jsonl", "--max-new-tokens", "12", "--out", tmp_path / name)
-        assert maira("generate", "--checkpoint", source, *options).exit_code == 0
+        maira("generate", "--checkpoint", source, *options)
         drafts.append([json.loads(line) for line in (tmp_path / name).read_text().splitlines()])
     assert [row["raw"] for row in drafts[0]] == [row["raw"] for row in drafts[1]]
     assert {row["model"] for row in drafts[1]} == {f"{REPOSITORY}@{fingerprint(cached)}"}
@@ -209,10 +194,7 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "load": partial(resolve_model, REPOSITORY, field="checkpoint"),
     "push": partial(push, REPOSITORY, {}, "card"),
     "generate": partial(
-        CliRunner().invoke,
-        app,
-        f"generate --checkpoint {REPOSITORY} --manifest none.jsonl --out out.jsonl",
-        catch_exceptions=False,
+        maira, "generate", "--checkpoint", REPOSITORY, "--manifest", "none.jsonl", "--out", "out.jsonl"
     ),
 }
 

@@ -98,21 +98,14 @@ def test_a_review_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
     # Without other readers, the dialog has only the field of the name.
     with served(write_review_set(tmp_path, 2)) as running, watching(browser, running.link) as page:
         page.locator("dialog[open]").wait_for()
-        page.keyboard.type(running.reader)
-        press(page, "Enter")
+        press(page, *running.reader, "Enter")
         for number in (1, 2):
             at_study(page, number)
             page.set_viewport_size(SCREENS[number % 2])
-            press(page, "]", "j", "e", "ControlOrMeta+a")
-            page.keyboard.type("The heart is enlarged.")
+            press(page, "]", "j", "e", "ControlOrMeta+a", *"The heart is enlarged.")
             # From the text to its box: the box takes the focus as the next stop but the tools of the sentence.
-            press(page, "Enter", "m", "Tab")
-            press(page, "ArrowRight", "ArrowRight", "Shift+ArrowDown")
-            press(page, "j", "d", "a")
-            page.keyboard.type("Bifid rib.")
-            press(page, "Enter", "b", "Enter", "]", "c")
-            page.keyboard.type("Seen.")
-            press(page, "Control+Enter", "Escape", "]")
+            press(page, "Enter", "m", "Tab", "ArrowRight", "ArrowRight", "Shift+ArrowDown", "j", "d", "a")
+            press(page, *"Bifid rib.", "Enter", "b", "Enter", "]", "c", *"Seen.", "Control+Enter", "Escape", "]")
             # Finishing leads to each correction without a severity.
             press(page, "f", "2", "f", "1", "t", "ArrowDown", "Escape", "f", "0")
             # The reader is asked once for missing error types.
@@ -131,8 +124,7 @@ def test_a_review_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_typed_text_survives_a_reload_and_every_change_is_undone_and_redone(page: Page, running: Running) -> None:
-    press(page, "]", "j", "e")
-    page.keyboard.type(" But large.")
+    press(page, "]", "j", "e", *" But large.")
     unsaved(page)
     page.reload()
     at_study(page, 1)
@@ -145,9 +137,7 @@ def test_typed_text_survives_a_reload_and_every_change_is_undone_and_redone(page
     page.reload()
     at_study(page, 1)
     assert page.locator(".sentence-form").count() == 0
-    press(page, "j", "1", "b", "Enter", "j", "d", "a")
-    page.keyboard.type("More.")
-    press(page, "Enter")
+    press(page, "j", "1", "b", "Enter", "j", "d", "a", *"More.", "Enter")
     saved(page)
     after = running.state()
     assert len(after.corrections) == 3
@@ -214,9 +204,7 @@ def test_a_change_with_a_lost_response_is_applied_once(page: Page, running: Runn
         route.abort()
 
     page.route("**/changes", lose_the_answer)
-    press(page, "a")
-    page.keyboard.type("Bifid rib.")
-    press(page, "Enter")
+    press(page, "a", *"Bifid rib.", "Enter")
     saved(page)
     assert lost
     assert [sentence.text for sentence in running.state().sentences] == [*SENTENCES, "Bifid rib."]
@@ -265,8 +253,7 @@ def test_markup_in_drafts_is_shown_as_text(browser: Browser, tmp_path: Path) -> 
         assert page.get_by_text(HOSTILE, exact=True).is_visible()
         press(page, "j", "e")
         assert page.get_by_label("Text of sentence 1").input_value() == HOSTILE
-        page.keyboard.type(" &amp;")
-        press(page, "Enter")
+        press(page, *" &amp;", "Enter")
         saved(page)
         assert page.locator(".words ins").inner_text() == "&amp;"
         assert page.title().startswith("1 ·")
@@ -282,9 +269,7 @@ def test_killing_the_server_during_a_review_loses_nothing(browser: Browser, tmp_
             saved(page)
             process.send_signal(signal.SIGKILL)
             process.communicate()
-            press(page, "j", "d", "a")
-            page.keyboard.type("Bifid rib.")
-            press(page, "Enter")
+            press(page, "j", "d", "a", *"Bifid rib.", "Enter")
             page.get_by_text("2 changes not saved; stored in this browser and sent again").wait_for()
             assert page.locator("#saved").inner_text() == "Not saved"
             assert page.locator("#undo").is_disabled()
@@ -370,13 +355,10 @@ def test_an_edit_of_a_finding_that_the_server_lacks_becomes_an_addition(
     """Another machine has added one under its id, or has removed it."""
     if not is_sent:
         hold(page)
-    press(page, "a")
-    page.keyboard.type("Bifid rib.")
-    press(page, "Enter")
+    press(page, "a", *"Bifid rib.", "Enter")
     if is_sent:
         saved(page)
-    press(page, "e", "End")
-    page.keyboard.type(" Left.")
+    press(page, "e", "End", *" Left.")
     elsewhere(browser, running, *(("a", *remotely, "Enter") if remotely else ("Control+z",)))
     if is_sent:
         press(page, "Enter")
@@ -393,17 +375,9 @@ def test_an_edit_of_a_finding_that_the_server_lacks_becomes_an_addition(
 
 def test_all_texts_of_refused_changes_are_returned(page: Page, running: Running) -> None:
     hold(page, status=400, json=REFUSED)
-    press(page, "j", "e", "ControlOrMeta+a")
-    page.keyboard.type("The heart is large.")
-    press(page, "Enter", "a")
-    page.keyboard.type("Bifid rib.")
-    press(page, "Enter")
+    press(page, "j", "e", "ControlOrMeta+a", *"The heart is large.", "Enter", "a", *"Bifid rib.", "Enter")
     row(page, 3).get_by_label(COMMENT).fill("Left.")
-    press(page, "Enter", "Escape", "a")
-    page.keyboard.type("Nipple shadow.")
-    press(page, "Enter", "c")
-    page.keyboard.type("Rotated.")
-    press(page, "Control+Enter", "Escape")
+    press(page, "Enter", "Escape", "a", *"Nipple shadow.", "Enter", "c", *"Rotated.", "Control+Enter", "Escape")
     refuse(page)
     page.reload()
     at_study(page, 1)
@@ -437,8 +411,7 @@ def test_a_text_that_another_machine_leaves_no_place_for_stays_pending(
 ) -> None:
     keys, remotely, text, button, label = case
     pending = page.locator("#unsaved", has_text=f"{text}: Large heart.")
-    press(page, *keys)
-    page.keyboard.type("Large heart.")
+    press(page, *keys, *"Large heart.")
     elsewhere(browser, running, *remotely)
     before = running.state()
     press(page, "Control+Enter")
@@ -575,7 +548,7 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard_and_changes_readers(
     with watching(browser, links[COORDINATOR]) as page:
         page.get_by_label("Show").select_option("not decided")
         page.get_by_role("link", name="1 disagreement, not decided").focus()
-        page.keyboard.press("Enter")
+        press(page, "Enter")
         page.locator("#radiograph[aria-busy=false]").wait_for()
         readings = page.locator(".readings").first.locator("dt, dd").all_inner_texts()
         assert readings == ["Ada", "Deleted, significant implications.", "Bo", "No correction."]
@@ -588,8 +561,7 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard_and_changes_readers(
         page.get_by_text("The heart is mildly enlarged.").wait_for()
         assert serious_violations(page) == []
         page.get_by_label("no correction").focus()
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowRight")
+        press(page, "ArrowRight", "ArrowRight")
         page.get_by_label("Reason").fill("Seen on the lateral.")
         page.get_by_role("button", name="Save the decision").press("Enter")
         page.locator("#study-count", has_text="0 of 3 studies").wait_for()
@@ -599,16 +571,16 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard_and_changes_readers(
         page.locator("#progress-text", has_text="2 of 6 readings finished").wait_for()
         assert serious_violations(page) == []
         page.get_by_label("New reader").fill("Cy")
-        page.keyboard.press("Enter")
+        press(page, "Enter")
         page.get_by_role("row", name="Cy 0 of 3").wait_for()
         page.get_by_role("button", name="Rename Bo").click()
         page.get_by_label("New name").fill("Bo Berg")
         assert serious_violations(page) == []
-        page.keyboard.press("Enter")
+        press(page, "Enter")
         page.get_by_role("row", name="Bo Berg 1 of 3").wait_for()
         page.get_by_role("button", name="Exclude Cy").click()
         page.get_by_placeholder("Reason").fill("No time.")
-        page.keyboard.press("Enter")
+        press(page, "Enter")
         page.get_by_role("row", name="excluded: No time.").wait_for()
         page.get_by_role("button", name="Pause", exact=True).first.click()
         page.locator("#state", has_text="Paused").wait_for()
@@ -624,13 +596,12 @@ def test_a_reader_reads_the_instructions_and_is_told_of_a_pause(
     with watching(browser, links["Ada"]) as page:
         page.locator("#instructions-dialog", has_text="Read all.").wait_for()
         assert serious_violations(page) == []
-        page.keyboard.press("Escape")
+        press(page, "Escape")
         page.locator("#radiograph[aria-busy=false]").wait_for()
         with watching(browser, links[COORDINATOR]) as coordinator:
             coordinator.get_by_role("button", name="Pause", exact=True).first.click()
             coordinator.locator("#state", has_text="Paused").wait_for()
-            page.keyboard.press("j")
-            page.keyboard.press("d")
+            press(page, "j", "d")
             page.locator("#trouble", has_text="The coordinator has paused the campaign. 1 change not saved").wait_for()
             coordinator.get_by_role("button", name="Resume", exact=True).first.click()
         saved(page)

@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 from error_checks import raises
 from long_values import DATA
+from maira_command import maira
 from review_desk import open_campaign
 from review_files import CASES, REPORT, change, finish, write_set
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
-from maira.cli.main import app
 from maira.review.campaign import Exclude, read_campaign
-from maira.review.dataset_export import rating_table
-from maira.review.export import decisions_csv
+from maira.review.export import decisions_csv, rating_table
 from maira.review.reader_study import read_margins
 from maira.review.security import COORDINATOR
 from maira.review.store import SavingBlockedError, Store
@@ -392,5 +390,5 @@ def test_the_file_of_a_campaign_names_manifest_and_readers(tmp_path: Path) -> No
     path = write_campaign(tmp_path, "readers: [Ada]")
     for options in (["--manifest", "manifest.jsonl"], ["--reader", "Ada"]):
         with raises("invalid-option"):
-            CliRunner().invoke(app, ["review", str(path), *options], catch_exceptions=False, standalone_mode=False)
+            maira("review", path, *options)
     assert not (tmp_path / "review.sqlite").exists()

@@ -12,7 +12,7 @@ from accessibility import serious_violations
 from long_values import DATA
 from PIL import Image
 from review_desk import Running, at_study, drag, on_radiograph, press, row, saved, served, visiting
-from review_files import box, write_review_set, write_set, write_verdicts
+from review_files import CASES, box, write_review_set, write_set, write_verdicts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -292,13 +292,7 @@ def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Runni
 
 
 def test_effects_of_keys_are_announced(page: Page) -> None:
-    for keys, announced in (
-        (["j", "d"], "Sentence 1 deleted"),
-        (["j", "d", "2", "Control+z"], "Undone: severity of sentence 1"),
-        (["a", "x", "Enter"], "Sentence 4 added"),
-        (["j", "b", "Enter"], "Box added: left 40, top 40, right 60, bottom 60 percent"),
-        (["]", "Control+z"], "Undone: going to step 2"),
-    ):
+    for keys, announced in CASES["announced keys"]:
         press(page, *keys)
         page.locator("#announcer", has_text=announced).wait_for(state="attached")
         saved(page)
@@ -362,8 +356,7 @@ def test_a_narrow_window_wraps_the_bar_and_a_long_id_is_shortened(page: Page) ->
 def test_a_custom_error_type_can_be_added(page: Page, running: Running) -> None:
     press(page, "j", "d")
     row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
-    page.keyboard.type("WRONG PATIENT")
-    press(page, "Enter")
+    press(page, *"WRONG PATIENT", "Enter")
     saved(page)
     assert running.sentence(0).assessment.error_type == "WRONG PATIENT"
     chosen = row(page, 0).get_by_label("Error type", exact=True)
@@ -405,9 +398,7 @@ def test_verdicts_are_hidden_until_requested_from_step_three_on(page: Page) -> N
     tick.check()
     assert verdict.is_visible()
     # It is of the draft's sentence, whatever becomes of it.
-    press(page, "j", "e")
-    page.keyboard.type(" Or not.")
-    press(page, "Enter")
+    press(page, "j", "e", *" Or not.", "Enter")
     assert row(page, 0).locator(".verdict").inner_text().startswith("the draft’s sentence:")
     press(page, "[")
     assert not verdict.is_visible()
@@ -417,9 +408,7 @@ def test_verdicts_are_hidden_until_requested_from_step_three_on(page: Page) -> N
 
 
 def test_an_edited_sentence_shows_its_changes(page: Page) -> None:
-    press(page, "j", "e", "ControlOrMeta+a")
-    page.keyboard.type("The heart size is enlarged.")
-    press(page, "Enter")
+    press(page, "j", "e", "ControlOrMeta+a", *"The heart size is enlarged.", "Enter")
     words = row(page, 0).locator(".words")
     assert words.locator("del").all_inner_texts() == ["normal."]
     assert words.locator("ins").all_inner_texts() == ["enlarged."]
@@ -438,8 +427,7 @@ def test_the_list_reaches_the_last_study_and_is_filtered_by_words_and_progress(p
     assert page.locator("#study-count").inner_text() == "120 studies"
     press(page, "Home", "End", "Enter")
     at_study(page, 120)
-    press(page, "/")
-    page.keyboard.type("s11")
+    press(page, "/", *"s11")
     assert page.locator("#study-count").inner_text() == "11 of 120 studies"
     press(page, "Escape", "j")
     assert page.get_by_label("Filter").input_value() == "s11"
@@ -470,11 +458,7 @@ def check_accessibility(page: Page) -> None:
 def test_axe_finds_nothing_serious(page: Page) -> None:
     page.get_by_role("button", name="Light", exact=True).click()
     assert page.locator("html").get_attribute("data-theme") == "light"
-    press(page, "j", "e")
-    page.keyboard.type(" More.")
-    press(page, "Enter", "j", "d", "a")
-    page.keyboard.type("Bifid rib.")
-    press(page, "Enter", "l", "]")
+    press(page, "j", "e", *" More.", "Enter", "j", "d", "a", *"Bifid rib.", "Enter", "l", "]")
     saved(page)
     check_accessibility(page)
     press(page, "]")

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from long_values import DATA
+from maira_command import maira
 from review_files import BOX, CORNERS, REFERENCE, REPORT, change, finish, new_store, write_set
-from typer.testing import CliRunner
 
-from maira.cli.main import app
 from maira.data.manifest import read_manifest
 from maira.model.parser import parse_report
 from maira.review.export import COLUMNS, corrected_drafts, corrections_csv, guard, write_export
@@ -118,10 +117,7 @@ def test_an_export_can_be_scored_again(store: Store, tmp_path: Path) -> None:
 
 
 def test_the_command_prints_the_progress(store: Store, tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        app, ["review", "export", str(store.path), "--out", str(tmp_path / "out"), "--reader", "Ada"]
-    )
-    assert result.exit_code == 0, result.output
+    result = maira("review", "export", store.path, "--out", tmp_path / "out", "--reader", "Ada")
     assert "1 of 3 reports finished by Ada" in result.output
     names = sorted(path.name for path in (tmp_path / "out").glob("[!.]*"))
     assert names == ["corrections.csv", "drafts-1-Ada.jsonl", "readings.csv"]
@@ -140,10 +136,7 @@ def test_reader_names_cannot_change_the_output_folder(store: Store, tmp_path: Pa
 
 def export(store: Store, manifest: Path, out: Path) -> str:
     """Write the data set of a review, and return what the command prints."""
-    arguments = ["review", "export", str(store.path), "--manifest", str(manifest), "--out", str(out)]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return result.output
+    return maira("review", "export", store.path, "--manifest", manifest, "--out", out).output
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from error_checks import raises
 from long_values import DATA
+from maira_command import maira
 from review_files import CASES, REPORT, change, finish, new_store
-from typer.testing import CliRunner
 
-from maira.cli.main import app
 from maira.review.database import Draft
 from maira.review.store import Store
 from maira.review.summary import summarize
@@ -52,10 +50,8 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-def run_summary(path: Path, out: Path, *arguments: str) -> Result:
-    """Run `maira review summary`; errors are raised."""
-    command = ["review", "summary", str(path), "--out", str(out), *arguments]
-    return CliRunner().invoke(app, command, catch_exceptions=False)
+def run_summary(path: Path, out: Path, *arguments: str) -> str:
+    return maira("review", "summary", path, "--out", out, *arguments).output
 
 
 def totals(by_kind: dict[str, dict[str, int]]) -> dict[str, int]:
@@ -130,8 +126,7 @@ def test_the_command_writes_numbers_and_a_figure_with_escaped_names(tmp_path: Pa
             change(store, "assess", reader=reader, sentence="d0", error_type="$x_1$ & $")
             finish(store, reader=reader)
         out = tmp_path / "out"
-        result = run_summary(store.path, out)
-        assert result.exit_code == 0, result.output
+        run_summary(store.path, out)
         numbers = json.loads((out / "summary.json").read_text("utf-8"))
         assert numbers.items() >= summarize(store, store.readers()).items()
     assert (out / "figure4.png").read_bytes().startswith(b"\x89PNG")
@@ -153,8 +148,7 @@ def test_the_tables_have_outcomes_by_arm_without_training_cases(tmp_path: Path) 
                 finish(store, number, reader, severity=2)
         change(store, "reopen", 8, "Ben")
     out = tmp_path / "out"
-    result = run_summary(tmp_path / "review.sqlite", out, "--baseline", "tuned", "--margin", "corrections=2")
-    assert result.exit_code == 0, result.output
+    output = run_summary(tmp_path / "review.sqlite", out, "--baseline", "tuned", "--margin", "corrections=2")
     numbers = json.loads((out / "summary.json").read_text("utf-8"))
     assert numbers["readings"] == {"counted": 11, "unfinished": 1, "training": 4, "excluded": 0}
     means = numbers["outcomes"]["corrections"]["means"]
@@ -168,7 +162,7 @@ def test_the_tables_have_outcomes_by_arm_without_training_cases(tmp_path: Path) 
     rows = list(csv.DictReader((out / "times.csv").read_text("utf-8").splitlines()))
     cells = [(row["readings"], row["with a time"], row[NOT_RECORDED]) for row in rows[:2]]
     assert cells == [("5", "0", "5"), ("6", "0", "6")]
-    assert "5 of 6" in result.output
+    assert "5 of 6" in output
 
 
 def test_invalid_margins_are_refused(paper: Store, tmp_path: Path) -> None:
