@@ -9,6 +9,7 @@ import torch
 from error_checks import raises
 from test_train import Interrupted, interrupt_at, is_same
 from tiny_judge import (
+    DATA,
     TEMPLATE,
     ask_folder,
     example_set,
@@ -136,19 +137,12 @@ def test_the_loss_covers_the_answer_and_its_end_token_only(model: Path) -> None:
     assert tokenizer.decode(ids[prompt:]) == "Yes.<|end|>"
 
 
-@pytest.mark.parametrize(
-    ("template", "wrong"),
-    [
-        (TEMPLATE.replace("<|assistant|>", "<|system|>"), "another prompt without the answer than with it"),
-        (TEMPLATE.replace("m['content']", "m['content'] | upper"), "changes the answer"),
-        (TEMPLATE.replace("<|end|>", ""), "does not end an answer"),
-        ("{{ raise_exception('no such role') }}", "template fails: no such role"),
-        ("{{ '\ud800' }}" + TEMPLATE, "not valid Unicode"),
-    ],
-)
-def test_a_misaligned_chat_template_is_an_error_that_names_the_sample(template: str, wrong: str, model: Path) -> None:
+@pytest.mark.parametrize(("old", "new", "wrong"), DATA["misaligned templates"])
+def test_a_misaligned_chat_template_is_an_error_that_names_the_sample(
+    old: str, new: str, wrong: str, model: Path
+) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template
+    tokenizer.chat_template = TEMPLATE.replace(old, new)
     with pytest.raises(InputError, match=f"sample 'one': .*{wrong}"):
         encode_chat(chat(), tokenizer, frozenset([tokenizer.eos_token_id]))
 

@@ -26,8 +26,6 @@ from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
 
-OTHER_CORNERS = [0.1, 0.1, 0.2, 0.2]
-
 
 def first(review: Review) -> Any:
     return review.state.sentences[0]
@@ -38,14 +36,7 @@ def test_what_differs_from_the_draft_is_a_correction(store: Store) -> None:
     assert (review.version, review.state.step, review.state.corrections) == (0, 1, ())
     sentence = first(change(store, "edit", sentence="d0", text="  The heart is enlarged.  "))
     assert (sentence.text, sentence.draft_text) == ("The heart is enlarged.", "The heart size is normal.")
-    for kind, fields, corrections in (
-        ("edit", {"text": "The heart size is normal."}, 0),
-        ("delete", {}, 1),
-        ("restore", {}, 0),
-        ("boxes", {"boxes": [CORNERS, OTHER_CORNERS]}, 1),
-        # The page rounds what it saves.
-        ("boxes", {"boxes": [[share + 4e-6 for share in CORNERS]]}, 0),
-    ):
+    for kind, fields, corrections in CASES["numbers of corrections"]:
         assert len(change(store, kind, sentence="d0", **fields).state.corrections) == corrections, kind
     (added,) = change(store, "add", text="Rib fracture.", boxes=[CORNERS]).state.corrections
     assert added.is_added
@@ -179,19 +170,14 @@ def test_names_that_look_equal_are_one_reader(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reports",
-    [
-        {"one": REPORT, "two": REPORT[:1]},
-        {"one": REPORT},
-        {"one": REPORT, "two": REPORT, "six": REPORT},
-        {"two": REPORT, "one": REPORT},
-    ],
+    "sentences", [{"one": 2, "two": 1}, {"one": 2}, {"one": 2, "two": 2, "six": 2}, {"two": 2, "one": 2}]
 )
-def test_a_review_of_other_drafts_is_unchanged(store: Store, tmp_path: Path, reports: dict[str, Any]) -> None:
+def test_a_review_of_other_drafts_is_unchanged(store: Store, tmp_path: Path, sentences: dict[str, int]) -> None:
     change(store, "delete", sentence="d0")
     store.close()
     before = store.path.read_bytes()
     with raises("review.sqlite: mismatch"):
+        reports = {name: REPORT[:count] for name, count in sentences.items()}
         Store(store.path, read_review_drafts(write_set(tmp_path, reports)[0]))
     assert store.path.read_bytes() == before
 

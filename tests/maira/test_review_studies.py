@@ -7,9 +7,8 @@ from zipfile import ZipFile
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
-import pydicom
 import pytest
+from dicom_files import write_dicom
 from error_checks import raises
 from long_values import DATA
 from PIL import Image
@@ -140,21 +139,6 @@ def test_levels_halve_the_resolution(tmp_path: Path) -> None:
     means = values[:600, :].reshape(300, 2, 601, 2).mean((1, 3))
     assert np.abs(levels.levels[1] + levels.info["offset"] - means).max() <= 0.5
     assert [levels.level(longest)[1] for longest in (1, 300, 301, 601, 602, 5000)] == [4, 4, 2, 2, 1, 1]
-
-
-def write_dicom(path: Path, values: npt.NDArray[np.integer], **elements: Any) -> None:
-    """Write a minimal radiograph in explicit little endian."""
-    dataset = pydicom.Dataset()
-    dataset.file_meta = pydicom.dataset.FileMetaDataset()
-    dataset.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-    dataset.SOPClassUID, dataset.SOPInstanceUID = pydicom.uid.ComputedRadiographyImageStorage, "1.2.3"
-    dataset.Rows, dataset.Columns = values.shape
-    dataset.SamplesPerPixel, dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 1, 16, 16, 15
-    dataset.PixelRepresentation = int(np.issubdtype(values.dtype, np.signedinteger))
-    for name, value in {"PhotometricInterpretation": "MONOCHROME2", **elements}.items():
-        setattr(dataset, name, value)
-    dataset.PixelData = values.astype(values.dtype.newbyteorder("<")).tobytes()
-    dataset.save_as(path, enforce_file_format=True)
 
 
 def test_a_dicom_file_is_shown_in_its_own_values_and_windows(tmp_path: Path) -> None:
