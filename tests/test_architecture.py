@@ -129,22 +129,17 @@ def test_radfact_imports_no_model_library_at_import_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["radfact", "maira", "maira.model.prompts", "maira.model.parser", "maira.model.grammar"]
+    ("modules", "unused"),
+    [
+        *((name, HEAVY) for name in ("radfact", "maira")),
+        *((f"maira.model.{name}", HEAVY) for name in ("prompts", "parser", "grammar")),
+        ("maira.cli.main, maira.generate.drafts, maira.generate.transformers_engine", UNUSED),
+    ],
 )
-def test_light_modules_import_no_heavy_library(module: str) -> None:
-    assert _imported_of(HEAVY, module) == []
-
-
-def test_generation_imports_no_library_of_another_command() -> None:
-    """transformers imports accelerate, torchao, torchvision and scipy wherever they are installed."""
-    assert _imported_of(UNUSED, "maira.cli.main, maira.generate.drafts, maira.generate.transformers_engine") == []
-
-
-def _imported_of(names: set[str], modules: str) -> list[str]:
-    """Return which of the names are imported with some modules."""
-    command = f"import sys, {modules}; print(*{names!r}.intersection(sys.modules))"
+def test_modules_import_no_heavy_library_that_they_do_not_use(modules: str, unused: set[str]) -> None:
+    command = f"import sys, {modules}; print(*{unused!r}.intersection(sys.modules))"
     result = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=ROOT)
-    return result.stdout.split()
+    assert result.stdout.split() == []
 
 
 # fmt: off

@@ -14,7 +14,7 @@ from radfact.errors import InputError
 from radfact.progress import format_count
 
 _GIB = 1 << 30
-_COMPARED = ("memory of a GPU", "tokens per second", "total time", "time per report")
+_COMPARED = ("memory per GPU", "fits", "tokens per second", "total time", "time per report")
 
 
 def estimate(
@@ -48,7 +48,7 @@ def estimate(
     elif len(paths) == 1:
         _print_details(console, results[str(paths[0])])
     elif results:
-        rows = [(path, *itemgetter(*_COMPARED)(_times(result))) for path, result in results.items()]
+        rows = [(path, *itemgetter(*_COMPARED)(describe_times(result))) for path, result in results.items()]
         print_table(console, f"{gpus} x {gpu}, at an MFU of {mfu:.0%}", ("config", *_COMPARED), rows)
     exit_with_failures(Console(stderr=True), failures)
 
@@ -57,8 +57,7 @@ def _print_details(console: Console, result: dict[str, Any]) -> None:
     from maira.train.cost.flops import TABLES
 
     kind = {"none": "one process", "ddp": "DDP", "fsdp": "FSDP2"}[result["sharding"]]
-    for line in (f"model: {result['model']}", f"{result['gpus']} x {result['gpu']}, {kind}"):
-        print_line(console, line)
+    print_line(console, f"{result['gpus']} x {result['gpu']}, {kind}; model: {result['model']}")
     counts = {part.replace("_", " "): list(both.values()) for part, both in result["parameters"].items()}
     counts["total"] = [sum(column) for column in zip(*counts.values(), strict=True)]
     rows = [(part, *map(format_count, numbers)) for part, numbers in counts.items()]
@@ -71,13 +70,14 @@ def _print_details(console: Console, result: dict[str, Any]) -> None:
         print_table(console, None, (title, ""), rows)
     space = f"{result['gpu_memory'] / _GIB:g} GiB of the GPU, with {result['reserved'] / _GIB:g} GiB reserved for CUDA"
     print_line(console, f"{'fits' if result['fits'] else 'does not fit'} in the {space}")
-    print_table(console, None, (f"at an MFU of {result['mfu']:.0%}", ""), [*_times(result).items()])
+    print_table(console, None, (f"at an MFU of {result['mfu']:.0%}", ""), [*describe_times(result).items()])
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")
 
 
-def _times(result: dict[str, Any]) -> dict[str, str]:
+def describe_times(result: dict[str, Any]) -> dict[str, str]:
+    """Return the rows of the table of an estimate: what a step and the run take, and a report of the model."""
     from maira.train.logging import format_duration
 
     flops, rate = dict(result["flops_per_step"]), result["tokens_per_second"]
@@ -97,11 +97,12 @@ def _times(result: dict[str, Any]) -> dict[str, str]:
             "responses per GPU": f"{generation['responses_per_gpu']:,}, at most {generation['batch_size']:,} per batch",
         }
     memory = max(part["memory"]["total"] for part in (result, generation) if part)
-    reports = result["reports"]
     return rows | {
-        "memory of a GPU": f"{_format_bytes(memory)}, {'fits' if result['fits'] else 'too much'}",
-        "tokens per second": f"{rate:,.0f}" + f", {rate / result['gpus']:,.0f} per GPU" * (result["gpus"] > 1),
-        "time per report": f"{format_duration(reports['seconds'])}, batch {reports['batch_size']}" if reports else "-",
+        "memory per GPU": _format_bytes(memory),
+        "fits": "yes" if result["fits"] else "no",
+        "tokens per second": f"{rate:,.0f}",
+        "tokens per second and GPU": f"{rate / result['gpus']:,.0f}",
+        "time per report": format_duration(result["reports"]["seconds"]) if result["reports"] else "-",
         "run": f"{result['steps']:,} steps, {result['samples']:,} samples, {format_count(result['tokens'])} tokens",
         "total time": format_duration(result["hours"] * 3600),
         "GPU hours": f"{hours:,.1f}" if (hours := result["gpu_hours"]) >= 0.1 else f"{hours:.1g}",

@@ -179,8 +179,7 @@ def ablate(
 def split_configs(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Return the run configs and the overrides among words; the path of a file may have "=" in it."""
     overrides = [word for word in words if "=" in word and not Path(word).exists()]
-    paths = [Path(word) for word in words if word not in overrides]
-    if not paths:
+    if not (paths := [Path(word) for word in words if word not in overrides]):
         raise InputError("expected a run config (YAML), found overrides only", code=ErrorCode.MISSING_OPTION)
     return paths, overrides
 

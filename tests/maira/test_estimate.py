@@ -12,6 +12,7 @@ from tiny_runs import CASES, TEXT, VISION, minimal_config
 from typer.testing import CliRunner
 
 import maira.train.cost.estimate as cost_estimate
+from maira.cli.estimate import describe_times
 from maira.cli.main import app
 from maira.model.config import MairaConfig
 from maira.train.config.run_config import TrainConfig, read_train_config
@@ -52,6 +53,20 @@ def test_shipped_configs_keep_their_estimates(
     sampling = (result["generation"] or {"memory": {"total": 0}})["memory"]["total"]
     assert max(result["memory"]["total"], sampling) / GIB == pytest.approx(memory, rel=0.05)
     assert result["hours"] == pytest.approx(hours, rel=0.05)
+
+
+@pytest.mark.parametrize(("page", "words", "texts"), CASES["documented estimates"])
+def test_documented_estimates_are_those_of_the_command(
+    page: str, words: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documented = " ".join((CONFIGS.parent / page).read_text("utf-8").replace("\\\n", "").split())
+    (tmp_path / "configs").symlink_to(CONFIGS)
+    monkeypatch.chdir(tmp_path)
+    arguments = [path for word in words.split() for path in sorted(map(str, Path().glob(word))) or [word]]
+    results = json.loads(CliRunner().invoke(app, ["estimate", *arguments, "--json"]).stdout)
+    tables = [describe_times(r) | {"config": c} for c, r in (results if "*" in words else {"": results}).items()]
+    expected = {f"maira estimate {words}", *(text.format_map(table) for text in texts for table in tables)}
+    assert {text for text in expected if text not in documented} == set()
 
 
 def test_only_the_configuration_of_a_checkpoint_is_read(checkpoint: Path, tmp_path: Path) -> None:

@@ -27,10 +27,8 @@ def _model(folder: Path, model_type: str, files: dict[str, str | None]) -> Path:
 
 
 def _states(**options: Any) -> dict[str, Any]:
-    commands = {
-        "maira": ["generate", "assemble", "prepare phantom", "review export", "review summary"],
-        "radfact": ["score"],
-    }
+    model = ["generate", "assemble", "prepare phantom", "review export", "review summary"]
+    commands = {"maira": model, "radfact": ["score"]}
     return {result.name: result for result in diagnose(commands, **options)["Commands"]}
 
 
@@ -74,10 +72,7 @@ def test_each_kind_has_its_own_weights(
     assert _states(folders=[folder])["maira generate"].status == "missing"
 
 
-@pytest.mark.parametrize(
-    ("screen", "opens", "expected"),
-    DATA["browsers"],
-)
+@pytest.mark.parametrize(("screen", "opens", "expected"), DATA["browsers"])
 def test_the_browser_of_a_review_is_detected(
     screen: str, opens: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,11 +49,8 @@ def test_public_names_exist_and_unknown_names_do_not() -> None:
         _ = maira.Maira
 
 
-SPAWNED = DATA["spawned"]
-
-
 def test_a_script_and_its_spawned_processes_find_the_packages(folder: Path) -> None:
-    (folder / "script.py").write_text(SPAWNED)
+    (folder / "script.py").write_text(DATA["spawned"])
     crop, encoders = run(folder, "script.py").splitlines()
     assert crop == str(CropMap(40, 32))
     assert Path(encoders).resolve() == ROOT / "encoders" / "__init__.py"
