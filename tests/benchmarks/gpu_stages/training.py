@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
+from torch._dynamo.utils import counters
 
 from gpu_stages import models
 from gpu_stages.models import synchronized_time
@@ -67,7 +68,7 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
     model = trainable_model(config, train_config, setup.device)
     # The memory of making the model does not count.
     models.reset_peak_memory(setup.device)
-    times = [synchronized_time(setup.device)]
+    times, graphs = [synchronized_time(setup.device)], counters["stats"]["unique_graphs"]
     yield Measurement("seconds to build", times[0] - started, "s")
     if is_baseline:
         train_padded(model, samples, train_config, plan, times.append)
@@ -79,6 +80,7 @@ def measure(case: str, setup: Setup) -> Iterator[Measurement]:
             yield Measurement(f"seconds of step {len(times) - 1}", times[-1] - times[-2], "s")
         # Random weights start at the loss of a uniform distribution.
         yield Measurement("loss", loss, at_most=2 * math.log(config.text_config.vocab_size))
+    yield Measurement("compiled graphs", counters["stats"]["unique_graphs"] - graphs)
     # The first step compiles, allocates and selects kernels.
     seconds, timed = times[-1] - times[1], samples[plan.samples :]
     lengths, images = [len(sample.input_ids) for sample in timed], sum(len(sample.images) for sample in timed)
