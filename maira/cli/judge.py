@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from rich.console import Console
 
 from maira.cli.options import OutFolder, Overwrite
-from maira.cli.show import exit_with_failures, print_line
+from maira.cli.show import exit_with_failures, print_line, warn_of_bfloat16
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
@@ -158,6 +158,7 @@ def judge_train(
 
     console, options = Console(), read_judge_config(config, overrides)
     check_run(options, partial(print_line, console), overwrite=overwrite)
+    warn_of_bfloat16(console, options.precision)
     from maira.judge.training import setup_judge_training as setup
     from maira.train.loop import run_training
 

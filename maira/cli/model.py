@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import CheckpointFolder, Manifest, Overwrite, read_studies
-from maira.cli.show import print_line
+from maira.cli.show import print_line, warn_of_bfloat16
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_text
@@ -100,6 +100,7 @@ def train(
 
     console, options = Console(), read_train_config(config, overrides)
     check_run(options, partial(print_line, console), overwrite=overwrite)
+    warn_of_bfloat16(console, options.precision)
     from maira.train.loop import run_training
     from maira.train.report_training import setup_report_training as setup
 

@@ -1,14 +1,18 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from error_checks import raises, raises_code, summary
+from rich.console import Console
 from tiny_runs import CASES
 
+from maira.cli.show import warn_of_bfloat16
 from maira.judge.run_config import read_judge_config
 from maira.train.config.run_config import AnomalyConfig, FromScratch, read_train_config
 from radfact.errors import ErrorCode, InputError
@@ -130,3 +134,25 @@ def test_a_wrong_config_is_refused_before_torch_is_imported(tmp_path: Path) -> N
     for (command, error), message, end in zip(cases, printed, printed, strict=True):
         assert (error in message, end) == (True, "2 False False"), f"{command}: {message}"
     assert {*tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("precision", "machine", "instructions", "is_warned"),
+    [
+        ("bf16", "x86_64", [], True),
+        ("bf16", "x86_64", ["avx512_bf16"], False),
+        ("bf16", "AMD64", ["amx_tile"], False),
+        ("bf16", "aarch64", [], False),
+        ("no", "x86_64", [], False),
+    ],
+)
+def test_bfloat16_without_instructions_is_a_warning(
+    precision: str, machine: str, instructions: list[str], is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", partial(bool, name in instructions), raising=False)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    console = Console(record=True, width=200)
+    warn_of_bfloat16(console, precision)
+    assert ("precision=no" in console.export_text()) is is_warned
