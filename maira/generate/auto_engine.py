@@ -10,9 +10,18 @@ import torch
 from transformers import LogitsProcessorList
 
 from maira.generate.constraints import BatchConstraints, OpenResponse, TokenChoice
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, fit_window, length_key, read_chat
+from maira.generate.engine import (
+    NON_FINITE,
+    EngineOptions,
+    FailedRequest,
+    GenerationRequest,
+    Response,
+    fit_window,
+    length_key,
+    read_chat,
+)
 from maira.generate.features import read_image
-from maira.generate.transformers_engine import BatchEngine, Prompt, Responses, read_rows, select_device
+from maira.generate.transformers_engine import BatchEngine, Prompt, Responses, select_device
 from maira.model.checkpoint import checkpoint_name
 from maira.model.config import context_window
 from maira.model.grammar import end_ids
@@ -48,7 +57,7 @@ class AutoEngine(BatchEngine):
         for index, response in self._run(prompts, self._answer):
             yield index, read_chat(response, requests[index].example)
 
-    def _answer(self, prompts: Sequence[Prompt], _: int) -> Responses:
+    def _answer(self, prompts: Sequence[Prompt], _: Any) -> Responses:
         responses: Responses = {}
         readable: list[tuple[Prompt, Messages, int]] = []
         for prompt in prompts:
@@ -76,9 +85,13 @@ class AutoEngine(BatchEngine):
             pad_token_id=self.tokenizer.pad_token_id,
             logits_processor=LogitsProcessorList([constraints]),
         )[:, inputs["input_ids"].shape[1] :].tolist()
-        rows = [row[:limit] for row, (_, _, limit) in zip(ids, readable, strict=True)]
-        answers = read_rows(rows, self._ends, constraints, self._decode)
-        return responses | {prompt.index: answer for (prompt, _, _), answer in zip(readable, answers, strict=True)}
+        broken = torch.as_tensor(constraints.is_broken).tolist()
+        for (prompt, _, limit), row, is_broken in zip(readable, ids, broken, strict=True):
+            end = next((place for place, token in enumerate(row[:limit]) if token in self._ends), None)
+            tokens: list[int] = row[:limit] if end is None else row[: end + 1]  # padding follows the end
+            response = Response(self._decode(tokens).strip(), end is None, 0.0, tuple(tokens))
+            responses[prompt.index] = FailedRequest(NON_FINITE) if is_broken else response
+        return responses
 
     def _conversation(self, request: GenerationRequest) -> Messages:
         """Return the messages of a prompt with their images."""

@@ -13,6 +13,7 @@ from transformers import LogitsProcessor
 from maira.generate.engine import Form, Sampling
 from maira.model.grammar import Allow, Grammar, ReportState
 from maira.model.parser import is_loop
+from maira.runtime.processes import copy_to_device
 
 _CLOSING = 7
 """The limit restricts the last tokens only: those of a box and of the end of its object."""
@@ -26,7 +27,7 @@ class OpenResponse:
     form: Form | None
     limit: int
     sampling: Sampling | None = None
-    ids: Sequence[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         is_guided = self.form in ("report", "boxes")
@@ -55,28 +56,31 @@ class TokenChoice:
     """Samples, and suppresses image placeholders; each response is independent of the others."""
 
     def __init__(self, image_token: int | None) -> None:
-        self._suppressed = [] if image_token is None else [image_token]
+        self._image_token = image_token
 
-    def __call__(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> tuple[Tensor, list[int]]:
-        """Set scores (rows, vocabulary) of tokens that may not follow to -inf, in place; return broken and cut rows."""
-        scores[:, self._suppressed] = -torch.inf
+    def __call__(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> tuple[Tensor, Tensor]:
+        """Set scores (rows, vocabulary) of tokens that may not follow to -inf, in place, without waiting for a device.
+
+        Return which rows are broken, and of which the limit decides the token: (rows,) each.
+        """
+        if self._image_token is not None:
+            scores[:, self._image_token] = -torch.inf
         # Single values of -inf are legal: they mark tokens that may not come next.
         broken = ~scores.amax(-1).isfinite()
-        cut = self._constrain(scores, responses)
+        cut = torch.zeros_like(broken)
+        self._constrain(scores, responses, cut)
         sampled = {row: response for row, response in responses.items() if response.sampling is not None}
         if sampled:
-            rows = [*sampled]
+            rows = copy_to_device(torch.tensor([*sampled]), scores.device)
             temperatures = [response.sampling.temperature for response in sampled.values() if response.sampling]
             uniforms = [response.uniform() for response in sampled.values()]
             drawn, log_probs = draw_tokens(scores[rows], temperatures, uniforms)
-            scores[rows] = -torch.inf
+            scores.index_fill_(0, rows, -torch.inf)
             scores[rows, drawn] = log_probs.to(scores.dtype)
         return broken, cut
 
-    def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> list[int]:
-        """Set scores of forbidden tokens to -inf, and return the rows where the limit decides."""
-        del scores, responses
-        return []
+    def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse], cut: Tensor) -> None:
+        """Set scores of forbidden tokens to -inf, and mark the rows where the limit decides."""
 
 
 class Constraints(TokenChoice):
@@ -90,64 +94,62 @@ class Constraints(TokenChoice):
             i for i, t in enumerate(grammar.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
         }
 
-    def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> list[int]:
+    def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse], cut: Tensor) -> None:
         guided = {row: state for row, response in responses.items() if (state := response.state()) is not None}
-        left = {row: max(responses[row].limit - len(responses[row].ids), 1) for row in guided}
-        cut = self._apply_grammar(scores, guided, left) if guided else []
+        if guided:
+            left = {row: max(responses[row].limit - len(responses[row].ids), 1) for row in guided}
+            self._apply_grammar(scores, guided, left, cut)
         for row, response in responses.items():
             is_guarded = response.form == "narrative" and response.sampling is None
             if is_guarded and self._loops(response.ids, scores[row]):
-                ends = [*self.grammar.ends]
+                ends = copy_to_device(torch.tensor([*self.grammar.ends]), scores.device)
                 kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
                 scores[row] = -torch.inf
                 scores[row, ends] = kept
-        return cut
 
-    def _apply_grammar(self, scores: Tensor, states: Mapping[int, ReportState], left: Mapping[int, int]) -> list[int]:
+    def _apply_grammar(
+        self, scores: Tensor, states: Mapping[int, ReportState], left: Mapping[int, int], cut: Tensor
+    ) -> None:
         if self._forbidden.device != scores.device or self._forbidden.shape[-1] != scores.shape[1]:
-            self._forbidden = forbidden_table(self.grammar, scores.shape[1]).to(scores.device)
+            self._forbidden = copy_to_device(forbidden_table(self.grammar, scores.shape[1]), scores.device)
         choices = {row: state.choices(left[row]) for row, state in states.items()}
-        cut = [
-            row
-            for row, (choice, _) in choices.items()
-            if left[row] < _CLOSING and self._is_cut(scores[row], states[row], choice)
-        ]
-        rows = [*states]
-        forbidden = self._forbidden[[choice for choice, _ in choices.values()]]
+        unlimited = {row: state.choices() for row, state in states.items() if left[row] < _CLOSING}
+        if decided := [row for row, (choice, _) in unlimited.items() if choice != choices[row][0]]:
+            rows, limited = copy_to_device(torch.tensor([decided, [choices[row][0] for row in decided]]), scores.device)
+            preferred = self._forbid(scores[rows], [unlimited[row] for row in decided]).argmax(-1)
+            cut[rows] = self._forbidden[limited, preferred]
+        rows = copy_to_device(torch.tensor([*states]), scores.device)
         # An allowed token with a score of -inf stays more likely than a forbidden one.
-        scores[rows] = scores[rows].clamp(min=torch.finfo(scores.dtype).min).masked_fill(forbidden, -torch.inf)
-        for row, (_, banned) in choices.items():
-            if banned:
-                scores[row, banned] = -torch.inf
-        return cut
+        likely = scores[rows].clamp(min=torch.finfo(scores.dtype).min)
+        scores[rows] = self._forbid(likely, [*choices.values()])
 
-    def _is_cut(self, scores: Tensor, state: ReportState, choice: int) -> bool:
-        unlimited, banned = state.choices()
-        if unlimited == choice:
-            return False
-        unlimited_scores = scores.masked_fill(self._forbidden[unlimited], -torch.inf)
-        unlimited_scores[banned] = -torch.inf
-        return bool(self._forbidden[choice, unlimited_scores.argmax()])
+    def _forbid(self, scores: Tensor, choices: Sequence[tuple[int, list[int]]]) -> Tensor:
+        """Return scores (rows, vocabulary) with -inf for tokens that the choice of a row forbids."""
+        allowed = copy_to_device(torch.tensor([choice for choice, _ in choices]), scores.device)
+        scores = scores.masked_fill(self._forbidden[allowed], -torch.inf)
+        if pairs := [(row, token) for row, (_, banned) in enumerate(choices) for token in banned]:
+            rows, tokens = copy_to_device(torch.tensor([*zip(*pairs, strict=True)]), scores.device)
+            # A number in place of a tensor would be copied to a GPU (torch 2.11).
+            scores.index_put_((rows, tokens), scores.new_full((), -torch.inf))
+        return scores
 
     def _loops(self, ids: Sequence[int], scores: Tensor) -> bool:
         """Return whether a narrative has just repeated a sentence for the third time."""
         if not ids or ids[-1] not in self._sentence_ends:
             return False
-        text, continued = (
-            str(self.grammar.decode(tokens, skip_special_tokens=True))
-            for tokens in ([*ids], [*ids, int(scores.argmax())])
-        )
-        return is_loop(text, text) and is_loop(text, continued)
+        text = str(self.grammar.decode([*ids], skip_special_tokens=True))
+        if not is_loop(text, text):
+            return False
+        return is_loop(text, str(self.grammar.decode([*ids, int(scores.argmax())], skip_special_tokens=True)))
 
 
 class BatchConstraints(LogitsProcessor):
-    """`Constraints` for one call of transformers' `generate` without beams, whose rows are the responses."""
+    """A choice of tokens for one call of transformers' `generate` without beams, whose rows are the responses."""
 
     def __init__(self, constraints: TokenChoice, responses: Sequence[OpenResponse]) -> None:
         self._constraints, self._responses = constraints, dict(enumerate(responses))
         self._prompt_length: int | None = None
         self.is_broken: Tensor | bool = False
-        self.cut_rows: set[int] = set()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores (rows, vocabulary) with -inf for tokens that may not follow `input_ids` (rows, length)."""
@@ -156,9 +158,7 @@ class BatchConstraints(LogitsProcessor):
         for row, ids in enumerate(input_ids[:, self._prompt_length :].tolist()):
             self._responses[row].ids = ids
         scores = scores.clone()
-        broken, cut = self._constraints(scores, self._responses)
-        self.is_broken = broken | self.is_broken
-        self.cut_rows.update(cut)
+        self.is_broken = self._constraints(scores, self._responses)[0] | self.is_broken
         return scores
 
 
@@ -172,7 +172,8 @@ def forbidden_table(grammar: Grammar, size: int) -> Tensor:
 
 def draw_tokens(scores: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Sample one token per row of scores (rows, vocabulary) by its temperature and random number in [0, 1)."""
-    divisors, numbers = torch.tensor([temperatures, uniforms], dtype=torch.float64, device=scores.device)[..., None]
+    parameters = torch.tensor([temperatures, uniforms], dtype=torch.float64)
+    divisors, numbers = copy_to_device(parameters, scores.device)[..., None]
     # In double precision, so that the sums of a large vocabulary keep its rare tokens.
     log_probs = (scores.double() / divisors).log_softmax(-1)
     cumulative = log_probs.exp().cumsum(-1)

@@ -51,7 +51,10 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
         self._readers.shutdown(cancel_futures=True)
 
     def encode(self, start: int, stop: int) -> dict[Path, Tensor | InputError]:
-        """Return patch tokens (patches, width), or an error, by image of requests `start` to `stop`."""
+        """Return patch tokens (patches, width), or an error, by image of requests `start` to `stop`.
+
+        Those that an earlier call has returned may be on the CPU.
+        """
         self._cache = {path: tokens for path, tokens in self._cache.items() if self._last_use[path] >= start}
         ahead = islice(self._images, start, stop + _READ_AHEAD * (stop - start))
         for path in dict.fromkeys(path for paths in ahead for path in paths):
@@ -68,11 +71,13 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
                     results[path] = error
         for first in range(0, len(pixels), ENCODER_BATCH):
             batch = list(pixels)[first : first + ENCODER_BATCH]
-            tokens = self._encode(torch.cat([pixels[path] for path in batch])).cpu()
+            tokens = self._encode(torch.cat([pixels[path] for path in batch]))
             results |= zip(batch, tokens.unbind(), strict=True)
-        for path in paths:
+        for path, result in results.items():
             self._reading.pop(path, None)
-        self._cache |= results
+            # Those that wait for later requests leave the device.
+            waits = self._last_use[path] >= stop
+            self._cache[path] = result.cpu() if waits and isinstance(result, Tensor) else result
         sizes = {path: getattr(tokens, "nbytes", 0) for path, tokens in self._cache.items()}
         size = sum(sizes.values())
         for path in sorted(sizes, key=self._last_use.__getitem__, reverse=True):

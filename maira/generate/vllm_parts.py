@@ -177,7 +177,8 @@ class PromptEmbedder:
             fitting.append(next((one for one in (fitted, *errors) if isinstance(one, FailedRequest)), fitted))
         device = self.model.device
         with self._inference():
-            image_tokens = self.model.project(torch.stack(images).to(device)) if images else None
+            shown = [image.to(device) for image in images]  # those of an earlier batch have left the device
+            image_tokens = self.model.project(torch.stack(shown)) if shown else None
             tokens = torch.tensor([[*chain(*prompts)]], dtype=torch.long, device=device)
             row: Tensor = self.model.embed(tokens, image_tokens)[0].to(self.dtype)
             embedded = iter([part.to("cpu", non_blocking=True) for part in row.split_with_sizes([*map(len, prompts)])])

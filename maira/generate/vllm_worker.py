@@ -37,7 +37,6 @@ class MairaLogitsProcessor(LogitsProcessor):
     """Constrains the logits of running requests; the model is a folder of `maira.generate.vllm_parts`."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002
-        self._pins = is_pin_memory
         folder = Path(vllm_config.model_config.model)
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
         self._grammar = Grammar(self.tokenizer, GenerationConfig.from_pretrained(folder).eos_token_id)
@@ -62,12 +61,8 @@ class MairaLogitsProcessor(LogitsProcessor):
         """Set the logits (requests, vocabulary) of forbidden tokens to -inf, in place, and end broken responses."""
         broken, cut = self._constraints(logits, self._responses)
         # Boolean and list indices, and single values of tensors, would wait for the device at each step.
-        if cut:
-            is_cut = torch.zeros(len(logits), 1, dtype=torch.bool, pin_memory=self._pins)
-            is_cut[cut] = True
-            best = logits.argmax(-1, keepdim=True)
-            marks = logits.gather(-1, best).masked_fill(is_cut.to(logits.device, non_blocking=True), CUT)
-            logits.scatter_(-1, best, marks)
+        best = logits.argmax(-1, keepdim=True)
+        logits.scatter_(-1, best, logits.gather(-1, best).masked_fill(cut[:, None], CUT))
         logits.masked_fill_(broken[:, None], -torch.inf)
         logits[:, min(self._grammar.ends)].masked_fill_(broken, BROKEN)
         return logits

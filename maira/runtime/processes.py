@@ -172,6 +172,11 @@ def use_gpu(device: Any) -> None:
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
+def copy_to_device(tensor: Any, device: Any) -> Any:
+    """Copy a tensor; to a GPU from pinned memory, since from other memory the copy would wait for the device."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def backend(*, accelerated: bool) -> str:
     """Return the backend of torch.distributed: gloo between CPUs and, with GPUs, NCCL between them."""
     return "cpu:gloo,cuda:nccl" if accelerated else "gloo"

@@ -29,10 +29,10 @@ from maira.model.parser import split_sentences
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS, Task
 from maira.model.task_examples import drop_inputs, make_example
-from maira.runtime.processes import DistributedContext
+from maira.runtime.processes import DistributedContext, copy_to_device
 from maira.train.config.run_config import ALL_TASKS, TASKS, BaseTrainConfig, TrainConfig
 from maira.train.data.dataset import StudyDataset, open_dataset
-from maira.train.data.packing import SampleDataset, StepTotals, check_lengths, pack, to_device
+from maira.train.data.packing import SampleDataset, StepTotals, check_lengths, pack
 from maira.train.data.schedule import SkippedSample, collate_row, encode_row, map_in_workers
 from maira.train.data.sources import check_images, skipping_unreadable
 from maira.train.logging import MetricsLogger, MetricValues
@@ -133,7 +133,7 @@ class Validator:
                     batch_losses = model(batch.to(self._context.device))
                 if counts:
                     numbers = [ALL_TASKS.index(task) for task in batch.tasks]
-                    tasks = to_device(torch.tensor(numbers, dtype=torch.long), sums.device)
+                    tasks = copy_to_device(torch.tensor(numbers, dtype=torch.long), sums.device)
                     sums.index_add_(1, tasks, torch.stack([batch_losses.per_sample, batch_losses.tokens]).double())
         with self._context.collective_section():
             losses, tokens = self._context.sum(sums).tolist()

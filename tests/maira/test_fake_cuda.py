@@ -1,5 +1,6 @@
 """A training step on a GPU that exists only as the device of fake tensors: where tensors are, and what waits for it."""
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,10 +19,14 @@ from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from maira.data.study import Study
+from maira.generate.engine import EngineOptions, Response, Sampling, report_request
+from maira.generate.transformers_engine import Prompt, TransformersEngine
 from maira.model.config import MairaConfig
 from maira.model.grammar import Grammar
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.processor import MairaProcessor
+from maira.model.task_examples import make_example
 from maira.runtime import processes
 from maira.runtime.processes import DistributedContext
 from maira.train.attention import VARLEN
@@ -43,9 +48,9 @@ class Recorder(TorchDispatchMode):
     Other operations that wait for a device, such as nonzero, are errors of fake tensors.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, number: float = 1.0) -> None:
         super().__init__()
-        self.device, self.read = device, 0
+        self.device, self.read, self.number = device, 0, number
         self.elsewhere: Counter[str] = Counter()
         self.copies: list[bool] = []
         self.varlen: list[int] = []  # backends that torch chose
@@ -54,7 +59,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if operation is torch.ops.aten._local_scalar_dense.default:
             self.read += 1
-            return 1.0
+            return self.number
         result = operation(*args, **kwargs)
         tensors = [result]
         if operation is torch.ops.aten._to_copy.default and args[0].device != result.device:
@@ -186,3 +191,29 @@ def test_memory_grows_in_segments_unless_the_user_configures_it(variable: str, m
     torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     torch.backends.cuda.enable_cudnn_sdp(True)
     assert settings["expandable_segments"] == (variable == "OTHER")
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_generated_token_waits_for_the_device_once(
+    config: MairaConfig, processor: MairaProcessor, studies: list[Study], monkeypatch: pytest.MonkeyPatch, cache: Any
+) -> None:
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+    examples = [make_example(study, "grounded") for study in studies[:3]]
+    requests = [replace(report_request(example, 9), sampling=Sampling(1.0, n)) for n, example in enumerate(examples)]
+    requests += [report_request(example, 9) for example in examples]
+    ids = [array("i", processor.encode_example(example)) for example in examples] * 2
+    prompts = sorted(map(Prompt, range(6), requests, ids), key=lambda prompt: -len(prompt.ids))
+    patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    with torch.device("meta"):
+        model = MairaForConditionalGeneration(config)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        engine = TransformersEngine.from_model(model.to_empty(device=GPU), processor, EngineOptions(cache=cache))
+        tokens = torch.empty(patches, config.vision_config.hidden_size, device=GPU)
+        images = {image: tokens for each in examples for image in each.images}
+        for _ in range(2):  # a static cache is made once
+            with Recorder(GPU, number=0) as recorder:
+                responses = engine._generate(prompts, images)
+                engine._constraints._forbid(torch.empty(1, config.text_config.vocab_size, device=GPU), [(0, [5])])
+    assert [len(response.ids) for response in responses if isinstance(response, Response)] == [9] * 6
+    assert recorder.copies.count(False) == 9  # the tokens of a step; copies to the device wait for nothing
+    assert "aten.index_put_.default" not in recorder.elsewhere

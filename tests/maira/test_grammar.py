@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from maira.generate.constraints import BatchConstraints, Constraints, OpenResponse
+from maira.generate.constraints import Constraints, OpenResponse
 from maira.generate.engine import Form
 from maira.grounding.boxes import read_completion
 from maira.model.grammar import Grammar, ReportState
@@ -83,23 +83,21 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _generate(
-    grammar: Grammar, scores: Sequence[Tensor], prompt: Tensor, pad: int, form: Form = "report"
+    grammar: Grammar, scores: Sequence[Tensor], pad: int, form: Form = "report"
 ) -> tuple[list[list[int]], set[int]]:
-    """As `generate` does it, greedily: rows that have ended are padded. Returns the answers, and the rows cut off."""
-    ids, length, ends = prompt, prompt.shape[1], list(grammar.ends)
-    responses = [OpenResponse(grammar, form, len(scores)) for _ in prompt]
-    constraints = BatchConstraints(Constraints(grammar, max(grammar.ids.values()) + 1), responses)
+    """Decode greedily; rows that have ended are padded. Returns the answers, and the rows cut off."""
+    responses = {row: OpenResponse(grammar, form, len(scores)) for row in range(len(scores[0]))}
+    constraints, ends = Constraints(grammar, max(grammar.ids.values()) + 1), set(grammar.ends)
     if form == "boxes":
-        ends.append(grammar.ids[OBJECT_END])
-    done = torch.zeros(len(prompt), dtype=torch.bool)
-    for step in scores:
-        chosen = constraints(ids, step).argmax(-1)
-        chosen[done] = pad
-        done |= torch.isin(chosen, torch.tensor(ends))
-        ids = torch.cat([ids, chosen[:, None]], 1)
-        if done.all():
+        ends.add(grammar.ids[OBJECT_END])
+    cut = torch.zeros(len(responses), dtype=torch.bool)
+    for step in map(Tensor.clone, scores):
+        cut |= constraints(step, responses)[1]
+        for response, token in zip(responses.values(), step.argmax(-1).tolist(), strict=True):
+            response.ids.append(pad if ends & {*response.ids} else token)
+        if all(ends & {*response.ids} for response in responses.values()):
             break
-    return ids[:, length:].tolist(), constraints.cut_rows
+    return [response.ids for response in responses.values()], {*cut.nonzero()[:, 0].tolist()}
 
 
 @st.composite
@@ -122,8 +120,7 @@ def logits(draw: st.DrawFn) -> tuple[Any, Grammar, list[Tensor]]:
 @settings(max_examples=200)
 def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
-    prompt = torch.ones(len(scores[0]), 4, dtype=torch.long)
-    answers, _ = _generate(grammar, scores, prompt, tokenizer.pad_token_id)
+    answers, _ = _generate(grammar, scores, tokenizer.pad_token_id)
     for answer in answers:
         parsed = parse_report(_decode(tokenizer, answer))
         # The grammar limits repetitions of a sentence but does not forbid them.
@@ -138,8 +135,7 @@ def test_any_logits_give_a_well_formed_report(built: tuple[Any, Grammar, list[Te
 def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tensor]]) -> None:
     tokenizer, grammar, scores = built
     assume(len(scores) >= 6)  # four coordinates, </box> and </obj>
-    prompt = torch.full((len(scores[0]), 1), grammar.ids[BOX])
-    for answer in _generate(grammar, scores, prompt, tokenizer.pad_token_id, "boxes")[0]:
+    for answer in _generate(grammar, scores, tokenizer.pad_token_id, "boxes")[0]:
         text = _decode(tokenizer, answer)
         boxes, kinds = read_completion("A mass.", text)
         assert boxes
@@ -152,7 +148,7 @@ def test_any_logits_give_well_formed_boxes(built: tuple[Any, Grammar, list[Tenso
 def test_nan_logits_give_a_well_formed_report(built: tuple[Any, Grammar], bad: float) -> None:
     tokenizer, grammar = built
     scores = [torch.full((2, len(grammar.texts)), bad)] * 20
-    answers, _ = _generate(grammar, scores, torch.ones(2, 3, dtype=torch.long), 0)
+    answers, _ = _generate(grammar, scores, 0)
     assert all(parse_report(_decode(tokenizer, row)).irregularities == [] for row in answers)
     assert all(row[0] in _allowed(grammar, ReportState(grammar)) for row in answers)
 
@@ -234,8 +230,7 @@ def test_everything_is_closed_at_the_token_limit(
     for token in target[:limit]:
         scores.append(torch.zeros(1, len(grammar.texts)))
         scores[-1][0, token] = 1
-    prompt = torch.ones(1, 1, dtype=torch.long)
-    (generated,), cut_rows = _generate(grammar, scores, prompt, 0) if scores else ([[]], set())
+    (generated,), cut_rows = _generate(grammar, scores, 0) if scores else ([[]], set())
     parsed = parse_report(_decode(tokenizer, generated))
     assert {note.kind for note in parsed.irregularities} <= {"repeated_sentence"}
     if scores and generated != target[:limit]:
@@ -251,23 +246,20 @@ def test_a_complete_response_is_not_marked_as_truncated() -> None:
     scores = [torch.zeros(1, len(grammar.texts)) for _ in target]
     for step, pieces in zip(scores, target, strict=True):
         step[0, tokenizer.convert_tokens_to_ids(pieces)] = torch.arange(len(pieces), 0, -1).float()
-    (generated,), cut_rows = _generate(grammar, scores, torch.ones(1, 1, dtype=torch.long), 0)
+    (generated,), cut_rows = _generate(grammar, scores, 0)
     assert tokenizer.convert_ids_to_tokens(generated) == [OBJECT, "a", "</", "obj", OBJECT_END]
     assert cut_rows == set()
 
 
-def test_rows_are_independent_of_padding_and_other_rows() -> None:
+def test_rows_are_independent_of_other_rows() -> None:
     tokenizer, grammar = MADE[1]
     size = len(grammar.texts)
     scores = list(torch.randn(40, 3, size, generator=torch.Generator().manual_seed(1)))
     for step in scores:
         step[1, tokenizer.eos_token_id] += 6  # ends before the others
-    prompt = torch.full((3, 5), 7)
-    prompt[1, :3] = tokenizer.pad_token_id
-    prompt[2] = grammar.ids[BOX]  # whatever the prompt says
-    together, _ = _generate(grammar, scores, prompt, tokenizer.pad_token_id)
+    together, _ = _generate(grammar, scores, tokenizer.pad_token_id)
     for row in range(3):
         row_scores = [step[row : row + 1] for step in scores]
-        (alone,), _ = _generate(grammar, row_scores, torch.full((1, 2), 7), 0)
+        (alone,), _ = _generate(grammar, row_scores, 0)
         assert together[row][: len(alone)] == alone
         assert set(together[row][len(alone) :]) <= {tokenizer.pad_token_id}

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ import torch
 from error_checks import raises_code
 from long_values import DATA
 from torch import nn
+from torch._dynamo.testing import CompileCounter
+from torch.nn import functional as F
 
 from maira.data.images import load_gray
 from maira.data.study import Study
 from maira.generate import engine as module
 from maira.generate import transformers_engine
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, report_request
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, Sampling, report_request
 from maira.generate.features import ImageFeatures
-from maira.generate.transformers_engine import TransformersEngine, largest_batch_size
+from maira.generate.transformers_engine import Prompt, TransformersEngine, largest_batch_size
 from maira.generate.vllm_parts import PromptEmbedder
 from maira.grounding.evaluation import completion_items
 from maira.model.config import MairaConfig
@@ -74,16 +76,14 @@ def _texts(responses: Responses) -> Texts:
 def _parrot(engine: TransformersEngine, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the engine's model want to write a text again and again."""
     ids = engine.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-    forward, place = engine.language_model.forward, itertools.count()
+    step, place = engine._step, itertools.count()
 
-    @functools.wraps(forward)
-    def parrot(*arguments: Any, **inputs: Any) -> Any:
-        outputs = forward(*arguments, **inputs)
-        outputs.logits = torch.zeros_like(outputs.logits)
-        outputs.logits[..., ids[next(place) % len(ids)]] = 1
-        return outputs
+    def parrot(*inputs: Any) -> torch.Tensor:
+        logits = torch.zeros_like(step(*inputs))
+        logits[..., ids[next(place) % len(ids)]] = 1
+        return logits
 
-    monkeypatch.setattr(engine.language_model, "forward", parrot)
+    monkeypatch.setattr(engine, "_step", parrot)
 
 
 @pytest.mark.parametrize("free", [False, True])
@@ -123,26 +123,88 @@ def test_responses_do_not_depend_on_batch_cache_and_chunks(
         assert _texts(_run(engine, requests)) == expected
 
 
-def test_tokens_that_a_checkpoint_suppresses_do_not_change_responses(
-    start: Start, requests: Requests, expected: Texts
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_equal_prompts_are_computed_once_with_the_same_log_probabilities(
+    start: Start, requests: Requests, cache: str
 ) -> None:
-    engine = start()
-    suppressed = engine.processor.tokenizer(expected[0][0], add_special_tokens=False)["input_ids"]
-    engine.language_model.generation_config.suppress_tokens = suppressed
-    assert _texts(_run(engine, requests[:1])) == expected[:1]
+    sampled = [replace(requests[n], sampling=Sampling(1.0, seed)) for seed, n in enumerate((0, 3, 0, 0))]
+
+    def run(batch_size: int) -> tuple[list[Any], list[torch.Tensor], int]:
+        engine, log_probs, prompts = start(cache=cache, batch_size=batch_size), [torch.empty(0)] * 4, 0
+        choose, decode = engine._constraints, engine.model.decode
+
+        def choose_and_note(scores: torch.Tensor, rows: Any) -> Any:
+            flags = choose(scores, rows)
+            for row, response in rows.items():  # only the sampled token keeps a score, its log-probability
+                seed = response.sampling.seed
+                log_probs[seed] = torch.cat([log_probs[seed], scores[row].amax(keepdim=True)])
+            return flags
+
+        def decode_and_count(embeddings: torch.Tensor, **inputs: Any) -> Any:
+            nonlocal prompts
+            prompts += len(embeddings) if embeddings.shape[1] > 1 else 0
+            return decode(embeddings, **inputs)
+
+        engine._constraints, engine.model.decode = choose_and_note, decode_and_count  # type: ignore[assignment]
+        responses = _run(engine, sampled)
+        return [responses[index] for index in range(4)], log_probs, prompts
+
+    (together, shared, few), (alone, separate, many) = run(4), run(1)
+    assert [response.ids for response in together] == [response.ids for response in alone]
+    torch.testing.assert_close(shared, separate, atol=1e-5, rtol=0)
+    assert (few, many) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("cache", "numbers", "is_masked"), [("dynamic", (0, 0), False), ("dynamic", (0, 3), True), ("static", (0, 3), True)]
+)
+def test_prompts_and_responses_of_equal_length_need_no_mask(
+    start: Start, requests: Requests, monkeypatch: pytest.MonkeyPatch, cache: str, numbers: Any, is_masked: bool
+) -> None:
+    """FlashAttention takes no mask, and attends to all keys, also to those of a static cache that are not filled."""
+    attend, calls = F.scaled_dot_product_attention, set()
+
+    def attend_and_note(query: torch.Tensor, key: torch.Tensor, *inputs: Any, **options: Any) -> torch.Tensor:
+        is_prompt = query.shape[2] > 1
+        calls.add((is_prompt, is_prompt and key.shape == query.shape, options.get("attn_mask") is not None))
+        return attend(query, key, *inputs, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend_and_note)
+    _run(start(cache=cache), [requests[number] for number in numbers])
+    assert calls == {(True, True, False), (False, False, is_masked)}
+
+
+@pytest.mark.slow
+def test_one_graph_serves_batches_of_all_sizes(
+    start: Start, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_, counter = torch.compile, CompileCounter()
+    monkeypatch.setattr(
+        torch, "compile", lambda step, **options: compile_(step, **options | {"backend": counter, "mode": None})
+    )
+    monkeypatch.setattr(TransformersEngine, "_compiles", lambda *_: True)
+    monkeypatch.setattr(transformers_engine, "_CACHE_STEP", 16)
+    monkeypatch.setattr(transformers_engine, "_CACHE_SLACK", 1)
+    engine = start(cache="static", batch_size=3)
+    shapes = set()
+    make_cache = engine._make_cache
+    monkeypatch.setattr(engine, "_make_cache", lambda *size: (make_cache(*size), shapes.add(engine._static_shape))[0])
+    assert _texts(_run(engine, requests)) == expected
+    assert len(shapes) > 1
+    assert counter.frame_count == 1
 
 
 def test_an_unreadable_image_fails_its_own_request_only(
     start: Start, requests: Requests, expected: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start(batch_size=4)
-    generate, rows = engine.language_model.generate, []
+    generate, rows = engine._generate, []
 
-    def count(prompt: torch.Tensor, **options: Any) -> Any:
-        rows.append(len(prompt))
-        return generate(prompt, **options)
+    def count(prompts: Sequence[Prompt], images: Any) -> Any:
+        rows.append(len(prompts))
+        return generate(prompts, images)
 
-    monkeypatch.setattr(engine.language_model, "generate", count)
+    monkeypatch.setattr(engine, "_generate", count)
     example, broken = requests[2].example, tmp_path / "broken.png"
     broken.write_bytes(example.images[0].read_bytes()[:200])
     unreadable = replace(requests[2], example=replace(example, images=(broken, *example.images[1:])))
@@ -158,17 +220,17 @@ def test_running_out_of_memory_halves_batches(
     start: Start, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start(batch_size=5)
-    forward, tried = engine.language_model.model.forward, []
+    language_model, tried = engine.model.model.language_model, []
+    forward = language_model.forward
 
     @functools.wraps(forward)
     def with_memory_for_two_rows(*arguments: Any, **inputs: Any) -> Any:
-        rows = inputs["inputs_embeds"] if inputs.get("inputs_embeds") is not None else inputs["input_ids"]
-        tried.append(len(rows))
-        if len(rows) > 2:
+        tried.append(len(inputs["inputs_embeds"]))
+        if tried[-1] > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return forward(*arguments, **inputs)
 
-    monkeypatch.setattr(engine.language_model.model, "forward", with_memory_for_two_rows)
+    monkeypatch.setattr(language_model, "forward", with_memory_for_two_rows)
     assert _texts(_run(engine, requests)) == expected
     assert [rows for rows in tried if rows > 2] == [5]
 
@@ -181,11 +243,11 @@ def test_a_request_too_large_for_memory_fails_alone(
     longest = max(len(engine.processor.encode_example(request.example)) for request in requests)
     prefilled, rows = engine._prefill, []
 
-    def too_long(prompt: torch.Tensor, *arguments: Any) -> Any:
-        if prompt.shape[1] == longest:
+    def too_long(prompts: Sequence[Prompt], images: Any) -> Any:
+        if len(prompts[0].ids) == longest:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        rows.append(len(prompt))
-        return prefilled(prompt, *arguments)
+        rows.append(len(prompts))
+        return prefilled(prompts, images)
 
     monkeypatch.setattr(engine, "_prefill", too_long)
     responses = _run(engine, requests)

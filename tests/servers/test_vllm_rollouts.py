@@ -172,9 +172,9 @@ def test_shared_weights_are_opened_on_the_device_of_the_engine(worker: Any, monk
 
 def test_scores_of_tokens_are_marked_without_waiting_for_the_device(worker: Any) -> None:
     processor = worker.MairaLogitsProcessor.__new__(worker.MairaLogitsProcessor)
-    processor._grammar, processor._responses, processor._pins = SimpleNamespace(ends=[2]), {}, False
+    processor._grammar, processor._responses = SimpleNamespace(ends=[2]), {}
     with FakeTensorMode(allow_non_fake_inputs=True), Recorder(GPU) as recorder:
         broken, logits = torch.empty(3, dtype=torch.bool, device=GPU), torch.empty(3, 4, device=GPU)
-        processor._constraints = lambda *_: (broken, [0])
+        processor._constraints = lambda *_: (broken, broken)
         processor.apply(logits)
-    assert (recorder.read, recorder.copies) == (0, [True])
+    assert (recorder.read, recorder.copies) == (0, [])

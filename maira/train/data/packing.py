@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from maira.model.prompts import NEW_TOKENS, Task
+from maira.runtime.processes import copy_to_device
 from maira.train.config.run_config import ALL_TASKS, TASKS, GrpoConfig, JudgeTask
 from radfact.errors import InputError
 
@@ -58,12 +59,7 @@ class PolicyTargets:
 
     def to(self, device: torch.device) -> PolicyTargets:
         """Return the targets on a device."""
-        return PolicyTargets(*(to_device(value, device) for value in vars(self).values()))
-
-
-def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU; to a GPU from pinned memory: from other memory this would wait for the device."""
-    return (value.pin_memory() if device.type == "cuda" else value).to(device, non_blocking=True)
+        return PolicyTargets(*(copy_to_device(value, device) for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ class PackedBatch:
     def to(self, device: torch.device) -> PackedBatch:
         """Return the batch with its tensors on a device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: to_device(value, device) for name, value in tensors.items()}
+        moved: dict[str, Any] = {name: copy_to_device(value, device) for name, value in tensors.items()}
         return replace(self, **moved, policy=None if self.policy is None else self.policy.to(device))
 
 
