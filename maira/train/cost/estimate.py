@@ -317,7 +317,8 @@ def _estimate_sampling(
     for draw in workload.steps(config.samples_per_draw):
         ordered, ranks = draw[np.argsort(-workload.prompt[draw], kind="stable")], []
         for own in (ordered[rank::gpus] for rank in range(min(gpus, len(ordered)))):
-            reading, decoding = generation.prompt_seconds([], int(workload.images[own].sum())), 0.0
+            # Equal prompts of a batch are read once, and batches rarely divide them.
+            reading, decoding = generation.prompt_seconds(workload.prompt[own], int(workload.images[own].sum())), 0.0
             order = np.repeat(own, grpo.num_generations)
             while len(order):
                 longest = int(workload.prompt[order[0]])
@@ -334,7 +335,6 @@ def _estimate_sampling(
                 moved = generation.weights + quantized * (NF4 - size + (4 if count > 4 else 0))
                 batch = generation._replace(weights=moved, cached=3 * generation.cached)
                 steps.append(int(workload.answer[rows].max()))
-                reading += batch.prompt_seconds([longest] * count, 0)
                 decoding += batch.decoding_seconds(count, longest + np.arange(steps[-1]))
             ranks.append((reading, decoding))
         times += max(ranks, key=sum)
