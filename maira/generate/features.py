@@ -19,13 +19,13 @@ from maira.data.image_check import ImageCheck, check_pixels
 from maira.data.images import Gray, load_gray
 from radfact.errors import InputError
 
-ENCODER_BATCH = 16
-"""Images that pass the encoder, or the adapter, together."""
+_ENCODER_BATCH = 16
+"""Images that pass the encoder together."""
 _READ_AHEAD = 2
 """Batches whose images are read while one is generated; a prepared image takes 1.1 MB."""
 _CACHE_BYTES = 4 << 30
-"""Host memory for encoded images. One of RAD-DINO takes 2.1 MB in half precision; after the adapter it would take
-11 MB, and projecting again costs less than moving those."""
+"""Memory for encoded images, on the host but for those of a batch. One of RAD-DINO takes 2.1 MB in half precision;
+after the adapter it would take 11 MB, and projecting again costs less than moving those."""
 
 
 class ImageFeatures(AbstractContextManager["ImageFeatures"]):
@@ -51,10 +51,7 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
         self._readers.shutdown(cancel_futures=True)
 
     def encode(self, start: int, stop: int) -> dict[Path, Tensor | InputError]:
-        """Return patch tokens (patches, width), or an error, by image of requests `start` to `stop`.
-
-        Those that an earlier call has returned may be on the CPU.
-        """
+        """Return patch tokens (patches, width), on any device, or an error, by image of requests `start` to `stop`."""
         self._cache = {path: tokens for path, tokens in self._cache.items() if self._last_use[path] >= start}
         ahead = islice(self._images, start, stop + _READ_AHEAD * (stop - start))
         for path in dict.fromkeys(path for paths in ahead for path in paths):
@@ -69,11 +66,11 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
                     pixels[path] = self._reading[path].result()
                 except InputError as error:
                     results[path] = error
-        for first in range(0, len(pixels), ENCODER_BATCH):
-            batch = list(pixels)[first : first + ENCODER_BATCH]
+        for first in range(0, len(pixels), _ENCODER_BATCH):
+            batch = list(pixels)[first : first + _ENCODER_BATCH]
             tokens = self._encode(torch.cat([pixels[path] for path in batch]))
             results |= zip(batch, tokens.unbind(), strict=True)
-        for path, result in results.items():
+        for path, result in (self._cache | results).items():
             self._reading.pop(path, None)
             # Those that wait for later requests leave the device.
             waits = self._last_use[path] >= stop

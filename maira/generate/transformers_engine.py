@@ -343,8 +343,8 @@ class _PromptWriter(DynamicLayer):  # type: ignore[misc]
 
 def largest_batch_size(free: int, length: int, config: Any, itemsize: int) -> int:
     """Return how many sequences of `length` tokens, prompt and response, fit in `free` bytes; at least one."""
-    row, chunk = batch_bytes(length, config, itemsize)
-    return max(1, int((free * _MEMORY_SHARE - chunk) / row))
+    row, group = batch_bytes(length, config, itemsize)
+    return max(1, int((free * _MEMORY_SHARE - group) / row))
 
 
 def batch_bytes(length: int, config: Any, itemsize: int) -> tuple[int, int]:

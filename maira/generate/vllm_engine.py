@@ -97,8 +97,9 @@ class VLLMEngine:
         """Wake up the engine, load weights of `rollout_engine.share_weights`, and clear the prefix cache."""
         if self._has_sleep_mode:
             self._load(self._engine.wake_up(["weights"]))
-        for number, (_, content) in enumerate(parts):
+        for number, (memory, content) in enumerate(parts):
             self._load(self._engine.collective_rpc("load_shared_weights", args=(content, number)))
+            del memory  # before that of the next part is taken
         self._load(self._engine.collective_rpc("end_shared_weights"))
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]

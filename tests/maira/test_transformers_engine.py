@@ -114,7 +114,7 @@ def test_non_finite_logits_fail_their_request_alone(
 @pytest.mark.parametrize(
     ("options", "prefilled"), [({}, 16_384), ({"batch_size": 3}, 50), ({"batch_size": 2, "cache": "static"}, 16_384)]
 )
-def test_responses_do_not_depend_on_batch_cache_and_chunks(
+def test_responses_do_not_depend_on_batch_cache_and_groups_of_prompts(
     start: Start, requests: Requests, expected: Texts, monkeypatch: pytest.MonkeyPatch, options: Any, prefilled: int
 ) -> None:
     monkeypatch.setattr(transformers_engine, "_PREFILL_TOKENS", prefilled)

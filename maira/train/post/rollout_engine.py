@@ -82,8 +82,10 @@ def share_weights(weights: Sequence[tuple[str, Tensor]], dtype: torch.dtype) -> 
     settings = torch._C._accelerator_getAllocatorSettings()
     # Containers may forbid other processes to open segments that can grow.
     torch._C._accelerator_setAllocatorSettings(f"{settings},expandable_segments:False".removeprefix(","))
-    memory = torch.cat([weight.detach().to(dtype).flatten() for _, weight in weights])
-    torch._C._accelerator_setAllocatorSettings(settings)
+    try:
+        memory = torch.cat([weight.detach().to(dtype).flatten() for _, weight in weights])
+    finally:
+        torch._C._accelerator_setAllocatorSettings(settings)
     shapes = [(name, tuple(weight.shape)) for name, weight in weights]
     return memory, bytes(ForkingPickler.dumps((reduce_tensor(memory), shapes)))  # type: ignore[no-untyped-call]
 
