@@ -147,12 +147,12 @@ MOST_LINES = {
     "radfact": 31158, "radfact/*": 1942, "radfact/cli": 2932, "radfact/findings": 1783,
     "radfact/io": 1933, "radfact/judges": 2287, "radfact/llm": 2303, "radfact/meta": 3862, "radfact/metrics": 5356,
     "radfact/pages": 2244, "radfact/reader": 3800, "radfact/results": 1761, "radfact/statistics": 955,
-    "radfact pages": 2669, "maira": 19651, "maira/*": 210, "maira/cli": 2117, "maira/evaluate": 522,
-    "maira/generate": 2197, "maira/grounding": 489, "maira/judge": 1193, "maira/model": 2080, "maira/publish": 342,
-    "maira/review": 3920, "maira/runtime": 351, "maira/train": 6318, "maira and data pages": 3901,
+    "radfact pages": 2669, "maira": 19588, "maira/*": 210, "maira/cli": 2100, "maira/evaluate": 522,
+    "maira/generate": 2195, "maira/grounding": 469, "maira/judge": 1180, "maira/model": 2072, "maira/publish": 342,
+    "maira/review": 3832, "maira/runtime": 351, "maira/train": 6315, "maira and data pages": 3901,
     "data": 6256, "data/*": 1911, "data/annotation": 619, "data/dicom": 772, "data/phantoms": 842, "data/sources": 2112,
-    "encoders": 396, "tests": 36204, "tests/radfact": 12976, "tests/maira": 13712, "tests/data": 2936,
-    "tests/benchmarks": 2529,
+    "encoders": 396, "tests": 36152, "tests/radfact": 12974, "tests/maira": 13647, "tests/data": 2936,
+    "tests/benchmarks": 2510,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages. The sums of a package and of the tests may only fall."""
