@@ -28,13 +28,10 @@ def _path(name: str) -> Path:
     return FOLDER / f"{name}.ipynb"
 
 
-def _texts(cell: Any) -> list[list[str]]:
-    """Return the words of the text outputs of a cell, because line breaks in tables depend on the display."""
-    return [
-        (output["text"] if output["output_type"] == "stream" else output["data"].get("text/plain", "")).split()
-        for output in cell.get("outputs", [])
-        if output["output_type"] != "display_data"
-    ]
+def _texts(cell: Any) -> list[str]:
+    """Return the words of the text outputs: line breaks depend on the display, the parts of a stream on time."""
+    outputs = [output for output in cell.get("outputs", []) if output["output_type"] != "display_data"]
+    return "".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs).split()
 
 
 def _count_images(cell: Any) -> int:
