@@ -151,7 +151,7 @@ MOST_LINES = {
     "maira/generate": 2195, "maira/grounding": 469, "maira/judge": 1180, "maira/model": 2072, "maira/publish": 342,
     "maira/review": 3832, "maira/runtime": 351, "maira/train": 6315, "maira and data pages": 3901,
     "data": 6256, "data/*": 1911, "data/annotation": 619, "data/dicom": 772, "data/phantoms": 842, "data/sources": 2112,
-    "encoders": 396, "tests": 36152, "tests/radfact": 12974, "tests/maira": 13647, "tests/data": 2936,
+    "encoders": 396, "tests": 36149, "tests/radfact": 12974, "tests/maira": 13647, "tests/data": 2936,
     "tests/benchmarks": 2510,
 }
 # fmt: on
