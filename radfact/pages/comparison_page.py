@@ -14,10 +14,10 @@ from radfact.findings.details import FindingChange, FindingContrast, contrast_fi
 from radfact.io.jsonl import write_json
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
-from radfact.pages.runs import OpenedRun, main_scores
+from radfact.pages.runs import OpenedRun
 from radfact.pages.studies import StudyList
 from radfact.results.compare import SIGNIFICANT, Comparison, Contrast, compare
-from radfact.results.display import score_label
+from radfact.results.display import main_scores, score_label
 from radfact.results.reader import read_outcomes
 from radfact.results.schema import RADFACT
 from radfact.statistics.bootstrap import Summary
@@ -368,7 +368,7 @@ class RunPair(StudyList):
         """
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)
-        main = main_scores(self.runs[1].scores)
+        main = {name for names in main_scores(self.runs[1].scores).values() for name in names}
         return {
             "headings": list(table.headings),
             "rows": table.cells,

@@ -14,12 +14,11 @@ from urllib.parse import quote, urlencode
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import read_json
 from radfact.io.outputs import RECORD, RESULTS_FOLDER
-from radfact.metrics.protocol import main_scores_of
-from radfact.metrics.registry import entries
 from radfact.pages.images import LONGEST_SIDE, as_jpeg, image_size
 from radfact.pages.page import PageContent
+from radfact.results.display import main_scores
 from radfact.results.reader import read_run, read_scores
-from radfact.results.schema import RADFACT, ScoreRecord, ScoresFile, describe_models
+from radfact.results.schema import ScoreRecord, describe_models
 
 _SKIPPED = frozenset({"cache", "metrics", "report_images"})
 """Folders of a run."""
@@ -122,27 +121,13 @@ def _summarize(name: str, folder: Path) -> RunSummary:
         judge="; ".join(own) or "–",
         date=date,
         samples=count if isinstance(count, int) else None,
-        scores=main_scores(scores),
+        scores={name: scores.scores[name] for names in main_scores(scores).values() for name in names},
     )
 
 
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
-
-
-def main_scores(scores: ScoresFile) -> dict[str, ScoreRecord]:
-    """Return the main scores of each metric, RadFact's first; the first score of a metric that is not known here."""
-    known = entries()
-    names: list[str] = []
-    for metric, record in sorted(scores.metrics.items(), key=lambda item: item[0] != RADFACT):
-        own = [
-            name
-            for name in (main_scores_of(known[metric].declared) if metric in known else ())
-            if name in record.scores
-        ]
-        names += own or list(record.scores[:1])
-    return {name: scores.scores[name] for name in names if name in scores.scores}
 
 
 FULL_SIDE = 2048

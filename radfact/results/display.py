@@ -6,7 +6,9 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
-from radfact.results.schema import describe_models, scores_with_value
+from radfact.metrics.protocol import main_scores_of
+from radfact.metrics.registry import entries
+from radfact.results.schema import RADFACT, ScoresFile, describe_models, scores_with_value
 from radfact.statistics.bootstrap import Direction, Summary
 
 if TYPE_CHECKING:
@@ -17,6 +19,23 @@ ARROWS: dict[Direction, str] = {"higher": "↑", "lower": "↓", "neutral": ""}
 _MAX_SHOWN = 6
 """Scores in the line of text."""
 _HEADINGS = ("score", "value", "95% interval", "n")
+_WITH_BOXES = ("grounding_f1", "spatial_f1")
+"""Main scores of RadFact for reports with boxes; the others have no value of them."""
+
+
+def main_scores(scores: ScoresFile) -> dict[str, list[str]]:
+    """Return the main scores that have a value by metric, RadFact's first.
+
+    They are those that the metric declares, or the first selected one if none of them was computed.
+    """
+    known = entries()
+    main: dict[str, list[str]] = {}
+    for metric, record in sorted(scores.metrics.items(), key=lambda item: item[0] != RADFACT):
+        declared = main_scores_of(known[metric].declared) if metric in known else []
+        names = [*declared, *(_WITH_BOXES if metric == RADFACT else ())]
+        own = [name for name in record.scores if name in scores.scores and scores.scores[name].point is not None]
+        main[metric] = [name for name in names if name in own] or own[:1]
+    return main
 
 
 def describe_result(result: EvaluationResult) -> str:

@@ -55,7 +55,7 @@ def test_the_list_has_model_judge_samples_and_main_scores(runs: Path, tmp_path: 
     write_json(tmp_path / "run" / "run.json", {**record, "input": {"files": ["drafts.jsonl"], "models": ["maira-2"]}})
     [run] = find_runs([tmp_path / "run"]).values()
     assert (run.model, run.judge, run.samples) == ("maira-2", "offline", 4)
-    assert list(run.scores) == ["logical_f1", "findings", "findings_f1"]
+    assert list(run.scores) == ["logical_f1", "grounding_f1", "spatial_f1", "findings", "findings_f1"]
     assert run.date is not None
 
 
