@@ -14,7 +14,14 @@ author = "the authors of maira-radfact"
 copyright = author
 release = version = installed_version("maira-radfact")
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference", "site_pages"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "command_reference",
+    "site_pages",
+]
 # Outputs are those stored in the notebooks; a test executes them.
 nb_execution_mode = "off"
 autodoc_member_order = "bysource"
@@ -34,6 +41,12 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
 # They would make one dash of the two before an option.
 smartquotes = False
+
+# Outputs of commands and of notebooks are not copied, nor prompts.
+copybutton_selector = ".highlight pre:not(.highlight-output pre, .cell_output pre)"
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = "maira-radfact"

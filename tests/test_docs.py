@@ -44,14 +44,14 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 SECTIONS: dict[str, str] = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", CONTRIBUTING, re.M | re.S))
 GUIDES = (
     *(f"tutorials/{name}.md" for name in ("score", "draft", "train", "judge")),
-    "what-radfact-measures.md",
+    *("recipes.md", "what-radfact-measures.md"),
     *("index.md", "score.md", "prepare.md", "generate.md", "review.md", "clusters.md"),
 )
 """Pages whose blocks marked sh or python run unchanged, in order."""
 PUBLISHED = ("configs/endpoints", "configs/report_to_phrases.yaml")
 """Files of the published package."""
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.M | re.S)
-SAVED = re.compile(r"^Save this as `([\w.-]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
+SAVED = re.compile(r"Save this as `([\w.-]+)`:\n\n```\w+\n(.*?)^```$", re.M | re.S)
 """A file that the reader of a page writes."""
 
 

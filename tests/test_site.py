@@ -142,6 +142,20 @@ def test_search_works_from_disk(words: str, link: str, page: Page, build: Path) 
 
 @pytest.mark.slow
 @pytest.mark.browser
+def test_a_button_copies_commands_without_their_prompts_and_no_outputs(page: Page, build: Path) -> None:
+    page.goto((build / "tutorials/score.html").as_uri())
+    assert page.locator(".highlight-output button").count() == 0
+    for block, prompt in zip(page.locator(".highlight-sh").all(), ("$ ", ">>> "), strict=False):
+        commands = block.locator("pre").inner_text().strip()
+        block.locator("pre").evaluate("(pre, prompt) => pre.prepend(prompt)", prompt)
+        block.get_by_role("button", name="Copy").click()
+        page.get_by_placeholder("Search").fill("")
+        page.get_by_placeholder("Search").press("Control+V")
+        assert page.get_by_placeholder("Search").input_value() == commands.splitlines()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.browser
 def test_no_page_has_serious_accessibility_violations(page: Page, address: str, build: Path) -> None:
     serious: dict[tuple[str, object], list[tuple[str, str, str]]] = {}
     names = [str(path.relative_to(build)) for path in sorted(build.rglob("*.html"))]
