@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import ManifestArgument, OutFolder, read_studies
-from maira.cli.show import exit_with_failures, print_line, print_scores, print_table
+from maira.cli.show import exit_with_failures, print_line, print_scores
 from radfact.cli.command import with_options
+from radfact.cli.tables import show_rows
 from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
@@ -103,7 +104,7 @@ def sentences(
     write_manifest(out, result.studies)
     # As in MAIRA-2, table B.3.
     counts = [(count.replace("_", " "), f"{value:,}") for count, value in result.counts.items()]
-    print_table(console, "Findings as lists of sentences", ("name", "value"), counts)
+    show_rows(console, ("name", "value"), counts, title="Findings as lists of sentences")
     if scores:
         print_scores(console, "RadFact", scores)
         judge_name = record["judge"].get("name")
@@ -219,7 +220,7 @@ def import_annotations(
             (" and ".join(pair["annotators"]), *(format_cell(pair[name]) for name in _AGREEMENT.values()))
             for pair in agreements
         ]
-        print_table(console, "Agreement of annotators", ["annotators", *_AGREEMENT], lines)
+        show_rows(console, ["annotators", *_AGREEMENT], lines, title="Agreement of annotators")
     else:
         agreement_file.unlink(missing_ok=True)
     replace_failures(out.with_name("failures.jsonl"), out.name, result.failures)

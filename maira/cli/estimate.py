@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from maira.cli.evaluate import split_configs
-from maira.cli.show import exit_with_failures, print_line, print_table
+from maira.cli.show import exit_with_failures, print_line
+from radfact.cli.tables import show_rows
 from radfact.errors import InputError
 from radfact.progress import format_count
 
@@ -49,7 +50,7 @@ def estimate(
         _print_details(console, results[str(paths[0])])
     elif results:
         rows = [(path, *itemgetter(*_COMPARED)(describe_times(result))) for path, result in results.items()]
-        print_table(console, f"{gpus} x {gpu}, at an MFU of {mfu:.0%}", ("config", *_COMPARED), rows)
+        show_rows(console, ("config", *_COMPARED), rows, title=f"{gpus} x {gpu}, at an MFU of {mfu:.0%}")
     exit_with_failures(Console(stderr=True), failures)
 
 
@@ -61,16 +62,16 @@ def _print_details(console: Console, result: dict[str, Any]) -> None:
     counts = {part.replace("_", " "): list(both.values()) for part, both in result["parameters"].items()}
     counts["total"] = [sum(column) for column in zip(*counts.values(), strict=True)]
     rows = [(part, *map(format_count, numbers)) for part, numbers in counts.items()]
-    print_table(console, None, ("parameters", "all", "trained"), rows)
+    show_rows(console, ("parameters", "all", "trained"), rows)
     memory = {"peak memory of a GPU": result["memory"]}
     if generation := result["generation"]:
         memory[f"peak memory while sampling {generation['batch_size']} responses"] = generation["memory"]
     for title, sizes in memory.items():
         rows = [(TABLES["labels"].get(part, part), _format_bytes(size)) for part, size in sizes.items() if size]
-        print_table(console, None, (title, ""), rows)
+        show_rows(console, (title, ""), rows)
     space = f"{result['gpu_memory'] / _GIB:g} GiB of the GPU, with {result['reserved'] / _GIB:g} GiB reserved for CUDA"
     print_line(console, f"{'fits' if result['fits'] else 'does not fit'} in the {space}")
-    print_table(console, None, (f"at an MFU of {result['mfu']:.0%}", ""), [*describe_times(result).items()])
+    show_rows(console, (f"at an MFU of {result['mfu']:.0%}", ""), [*describe_times(result).items()])
     print_line(console, "computed, not measured. Assumptions:")
     for topic, assumption in result["assumptions"].items():
         print_line(console, f"  {topic}: {assumption}")

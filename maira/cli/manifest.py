@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from maira.cli.options import ManifestArgument, PreparedFolder
 from maira.cli.show import exit_with_failures, print_line, show_progress
 from radfact.cli.command import with_options
+from radfact.cli.tables import show_rows
 from radfact.io.outputs import Output
 
 _By = StrEnum("_By", ["SOURCE", "SPLIT", "TASK"])
@@ -47,12 +46,8 @@ def stats(
         rows.append((["total", *[""] * (len(columns) - 1)], _cells(total, whole)))
     # Two tables, of samples and of their reports, to fit a narrow terminal.
     for part in (slice(5), slice(5, None)):
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for heading in (*columns, *[*rows[0][1]][part]):
-            table.add_column(heading, justify="left" if heading in columns else "right", no_wrap=True)
-        for key, cells in rows:
-            table.add_row(*key, *[*cells.values()][part])
-        console.print(table)
+        lines = [(*key, *[*cells.values()][part]) for key, cells in rows]
+        show_rows(console, (*columns, *[*rows[0][1]][part]), lines, keys=len(columns))
     print_line(console, _MEANING)
     if total["studies_of_unknown_patients"]:
         print_line(console, "* studies whose patient is unknown")

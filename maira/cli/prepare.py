@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, NonNegativeInt
 from rich.console import Console
 
 from maira.cli.options import PreparedFolder
-from maira.cli.show import exit_with_failures, print_line, print_table, show_progress
+from maira.cli.show import exit_with_failures, print_line, show_progress
 from maira.data.archive import Archive
 from maira.data.images import MAX_SIZE
 from maira.data.manifest import Failure
@@ -35,6 +35,7 @@ from maira.data.sources.padchest_gr import read_padchest_gr
 from maira.data.sources.rexgradient import read_rexgradient
 from maira.data.sources.table import DATE, FIELDS, NO_FINDINGS, SECTIONS, Table, find_studies, is_reported, read_table
 from radfact.cli.command import with_options
+from radfact.cli.tables import show_rows
 from radfact.errors import ErrorCode, InputError
 from radfact.io.columns import check_columns
 from radfact.io.csv_tables import write_csv
@@ -242,7 +243,7 @@ def _propose(folder: Path, out: Path, preview: bool) -> None:
         message = f"exists; prepare it with --root {file} --images {folder}, or remove it for a new proposal"
         raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=file)
     if preview:
-        print_table(console, f"{len(rows)} rows", COLUMNS, [list(row.values()) for row in rows[:3]])
+        show_rows(console, COLUMNS, (row.values() for row in rows[:3]), title=f"{len(rows)} rows")
     else:
         write_csv(file, COLUMNS, [list(row.values()) for row in rows])
         print_line(console, f"no table in {folder}; proposed one with {len(rows)} rows: {file}")

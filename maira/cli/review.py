@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 
 from maira.cli.options import OutFolder
-from maira.cli.show import print_line, print_table
+from maira.cli.show import print_line
 from maira.review.times import IDLE_AFTER, MIN_IDLE_AFTER
 from radfact.cli.command import with_options
 from radfact.cli.program import PlainGroup
+from radfact.cli.tables import show_rows, show_table
 from radfact.errors import ErrorCode, InputError
 
 PORT = 8471
@@ -223,7 +224,6 @@ def summary(
     from maira.review.summary import krippendorff_alphas, summarize
     from radfact.io.jsonl import write_json
     from radfact.io.outputs import replace_files
-    from radfact.pages.meta_page import format_cell
 
     with closing(Store(db)) as store:
         result = summarize(store, store.counted_readers())
@@ -252,10 +252,9 @@ def summary(
         ]
         for name, item in result["readers"].items()
     ]
-    print_table(console, "Corrections", heads, rows)
+    show_rows(console, heads, rows, title="Corrections")
     outcomes = tables["arms"].select(("outcome", "arm", "estimate", "low", "high", "readings", "missing"))
-    rows = [[first, *map(format_cell, cells)] for first, *cells in outcomes.rows]
-    print_table(console, f"Outcomes by arm, {100 * (1 - level):g}% intervals", outcomes.headings, rows)
+    show_table(console, outcomes, keys=2, title=f"Outcomes by arm, {100 * (1 - level):g}% intervals")
     print_line(console, f"written: {out / 'summary.json'}, with tables (CSV) and figure 4")
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from maira.runtime.processes import is_main, process_count
-from radfact.cli.tables import text_table
+from radfact.cli.tables import show_rows
 from radfact.errors import ExitCode, escape_for_terminal
 from radfact.progress import ProgressDisplay
 
@@ -77,18 +77,10 @@ def print_box_scores(title: str, summary: str, run: BoxResult) -> None:
 
 def print_scores(console: Console, title: str, scores: Mapping[str, Summary]) -> None:
     """Print a table of scores with their intervals."""
-    lines = []
-    for name, score in scores.items():
-        interval = "-" if score.low is None else f"{score.low:.3f} to {score.high:.3f}"
-        lines.append((name, "-" if score.point is None else f"{score.point:.3f}", interval, str(score.n)))
-    print_table(console, title, ("score", "point", "95% interval", "n"), lines)
+    from radfact.results.display import format_interval, format_number
 
-
-def print_table(console: Console, title: str | None, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print a table of text."""
-    table = text_table(heads, lines)
-    table.title, table.title_justify = title, "left"
-    console.print(table)
+    rows = ([name, format_number(item.point), format_interval(item), str(item.n)] for name, item in scores.items())
+    show_rows(console, ("score", "point", "95% interval", "n"), rows, title=title)
 
 
 def warn_of_bfloat16(console: Console, precision: str) -> None:

@@ -40,6 +40,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "ollama": (),
 }
 """Variables of providers, if not just PROVIDER_API_KEY; of the names in one string, any is enough."""
+_NAME_WIDTH = 22
 _STYLES = {"ok": "green", "missing": "yellow", "wrong": "red", "note": None}
 
 
@@ -153,9 +154,11 @@ def show(sections: Mapping[str, list[CheckResult]], as_json: bool) -> None:
         for title, results in sections.items():
             say(console, f"\n{title}")
             for result in results:
-                label, fix = result.status.replace("note", ""), f" -> {result.fix}" if result.fix else ""
-                text = f"  {label:8}{result.name:22} {result.message}{fix}"
-                say(console, text.rstrip(), style=_STYLES[result.status], wrap=False)
+                style, label = _STYLES[result.status], result.status.replace("note", "")
+                text = f"  {label:8}{result.name:{_NAME_WIDTH}} {result.message}".rstrip()
+                say(console, text, style=style, wrap=console.is_terminal, indent=_NAME_WIDTH + 11)
+                if result.fix:
+                    say(console, f"{'':10}-> {result.fix}", style=style, wrap=False)
     if not passed:
         raise typer.Exit(ExitCode.FAILURE)
 

@@ -13,8 +13,8 @@ import typer
 from radfact import api
 from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files, check_images, describe_difference, fill_page_options, read_reports
-from radfact.cli.options import CacheFolder, DryRunOption, InputOptions, Out, PairsArgument, PriceOption
-from radfact.cli.tables import describe_input, new_console, quiet_libraries, say, show_results, text_table
+from radfact.cli.options import CacheFolder, DryRunOption, InputOptions, Out, PairsArgument, PriceOption, VerboseOption
+from radfact.cli.tables import describe_input, new_console, quiet_libraries, say, show_results, show_rows
 from radfact.errors import ExitCode
 from radfact.judges.options import JudgeOptions
 from radfact.llm.plan import RequestPlan
@@ -54,6 +54,7 @@ def _evaluate(
     pairs: PairsArgument = None,
     price: PriceOption = None,
     dry_run: DryRunOption = False,
+    verbose: VerboseOption = False,
     out: Out = Path("results"),
     cache: CacheFolder = None,
 ) -> None:
@@ -111,7 +112,7 @@ def _evaluate(
                 run={"options": options},
                 page=fill_page_options(page, read),
             )
-    show_results(console, result, rate)
+    show_results(console, result, rate, verbose=verbose)
     say(console, f"Read the studies in {out / 'report.html'}", wrap=False)
     named = {selection.entry.name for selection in result.selections if selection.is_named}
     if result.counts["excluded"] > 0 or not named.isdisjoint(result.unavailable):
@@ -137,7 +138,7 @@ def show_plan(
 ) -> None:
     """Print queries, tokens and, with a price, cost of a run by role."""
     for name, why in unavailable.items():
-        say(console, f"without {name}: {why}", style="yellow", wrap=False)
+        say(console, f"without {name}: {why}", style="yellow", wrap=console.is_terminal)
     if not any(plan.queries for plan in plans.values()):
         say(console, "No queries to a model. Nothing was computed.")
         return
@@ -154,7 +155,7 @@ def show_plan(
         rows.append([role, plan.model, *cells, *([_cost(plan, price)] if price else [])])
     if price and len(rows) > 1:
         rows.append(["all", "", "", "", "", "", _cost(reduce(add, plans.values()), price)])
-    console.print(text_table([*headings, *([f"cost {price.currency}".strip()] if price else [])], rows))
+    show_rows(console, [*headings, *([f"cost {price.currency}".strip()] if price else [])], rows, keys=2)
     say(console, _NOTES if price else f"{_NOTES} --price IN,OUT,CURRENCY adds the cost.")
 
 

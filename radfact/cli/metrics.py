@@ -34,7 +34,8 @@ def metrics(
     resources = MetricResources(judge=judge.or_environment(), weights=options.weights)
     for entry in entries().values():
         fault = resources.find_fault(entry)
-        say(console, f"{entry.name}: {fault or 'ready'}", style="yellow" if fault else "green", wrap=False)
+        style = "yellow" if fault else "green"
+        say(console, f"{entry.name}: {fault or 'ready'}", style=style, wrap=console.is_terminal, indent=2)
         # The reason why a metric cannot be loaded is printed already.
         with suppress(InputError):
             _show(console, entry)

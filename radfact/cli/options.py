@@ -48,6 +48,12 @@ DryRunOption = Annotated[
         rich_help_panel=JUDGE,
     ),
 ]
+VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", help="Print all scores instead of the main ones, counts and usage.", rich_help_panel=OUTPUT
+    ),
+]
 
 
 class ColumnOptions(Options):

@@ -6,9 +6,12 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from radfact.results.evaluation import EvaluationResult
 
 _LISTED = 10
+_LONG = 40
+"""Characters of a cell that is a text instead of a name or a number."""
+_GAP = 2
+"""Spaces between columns."""
 
 
 def new_console(*, stderr: bool = False) -> Console:
@@ -30,26 +37,69 @@ def new_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, emoji=False, highlight=False)
 
 
-def say(console: Console, text: str, style: str | None = None, *, wrap: bool = True) -> None:
-    """Print plain text, without markup; without line breaks, names and paths can be searched and copied."""
-    console.print(escape_for_terminal(text), style=style, markup=False, soft_wrap=not wrap)
+def say(console: Console, text: str, style: str | None = None, *, wrap: bool = True, indent: int = 0) -> None:
+    """Print plain text, without markup, broken at spaces; without line breaks, it can be searched and copied."""
+    text = escape_for_terminal(text)
+    if wrap:
+        lines = [_break_at_spaces(line, console.width, indent) for line in text.split("\n")]
+        text = "\n".join(lines)
+    console.print(text, style=style, markup=False, soft_wrap=True)
 
 
-def text_table(headings: Iterable[str], rows: Iterable[Iterable[str]] = ()) -> Table:
-    """Return a table of plain texts; all columns but the first are aligned to the right."""
-    table = Table()
-    for index, heading in enumerate(headings):
-        table.add_column(escape(heading), justify="right" if index else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
+def _break_at_spaces(line: str, width: int, indent: int = 0) -> str:
+    """Break a line, and indent its continuation as its start or by a number of spaces."""
+    space = " " * (indent or len(line) - len(line.lstrip()))
+    return fill(line, max(width, 1), subsequent_indent=space, break_long_words=False, break_on_hyphens=False)
 
 
-def show_table(console: Console, table: PageTable) -> None:
-    """Print a table of a page."""
+def show_rows(
+    console: Console, headings: Sequence[str], rows: Iterable[Iterable[str]], *, keys: int = 1, title: str | None = None
+) -> None:
+    """Print a table of texts in which no name or number is broken.
+
+    A table that is wider than the console becomes several, each with the first `keys` columns, which name the rows.
+    """
+    cells = [list(row) for row in rows]
+    columns = [[row[index] for row in cells] for index in range(len(headings))]
+    # Texts are broken at spaces.
+    has_text = [index >= keys and any(len(cell) > _LONG for cell in column) for index, column in enumerate(columns)]
+    unbroken = [
+        [_LONG, *(cell_len(word) for cell in column for word in cell.split())] if is_text else map(cell_len, column)
+        for column, is_text in zip(columns, has_text, strict=True)
+    ]
+    inner = [max(lengths, default=0) for lengths in unbroken]
+    if _total_width(map(max, inner, map(cell_len, headings))) > console.width:
+        headings = list(map(_break_at_spaces, headings, inner))
+    widths = [max(width, *map(cell_len, heading.split("\n"))) for width, heading in zip(inner, headings, strict=True)]
+    blocks = [list(range(keys))]
+    for index in range(keys, len(headings)):
+        if len(blocks[-1]) > keys and _total_width(widths[at] for at in (*blocks[-1], index)) > console.width:
+            blocks.append(list(range(keys)))
+        blocks[-1].append(index)
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), title=title)
+        table.title_justify = "left"
+        # A name that is too long for the console is continued in the next line by the terminal.
+        table.width = total if (total := _total_width(widths[index] for index in block)) > console.width else None
+        for index in block:
+            justify: JustifyMethod = "left" if index < keys or has_text[index] else "right"
+            table.add_column(escape(headings[index]), justify=justify, no_wrap=not has_text[index])
+        for row in cells:
+            table.add_row(*(escape(row[index]) for index in block))
+        console.print(table, crop=False)
+
+
+def _total_width(widths: Iterable[int]) -> int:
+    return sum(width + _GAP for width in widths) - _GAP
+
+
+def show_table(console: Console, table: PageTable, *, keys: int = 1, title: str | None = None) -> None:
+    """Print a table of a page, of which the first `keys` columns name the rows."""
     from radfact.pages.meta_page import format_cell
 
-    console.print(text_table(table.headings, (map(format_cell, row) for row in table.rows)))
+    show_rows(console, table.headings, (map(format_cell, row) for row in table.rows), keys=keys, title=title)
 
 
 def describe_input(pairs: Pairs) -> str:
@@ -65,16 +115,14 @@ def describe_input(pairs: Pairs) -> str:
     return "".join(parts)
 
 
-def show_results(console: Console, result: EvaluationResult, price: Price | None) -> None:
-    """Print the scores by metric, the usage of models with its cost, and what was excluded."""
-    console.print(_score_table(result))
-    for note in _score_notes(result):
-        say(console, note)
+def show_results(console: Console, result: EvaluationResult, price: Price | None, *, verbose: bool = False) -> None:
+    """Print the main scores, and what was excluded or is missing; if verbose, all scores, counts and usage."""
+    _show_scores(console, result, verbose)
     for role, usage in result.usage.items():
-        if usage.get("calls") or usage.get("cached"):
+        if (verbose or price) and (usage.get("calls") or usage.get("cached")):
             say(console, f"{role}: {_calls(usage, price)}")
     if "radfact" in result.runs:
-        _show_radfact(console, result)
+        _show_radfact(console, result, verbose)
     skip_reasons = list(dict.fromkeys(language.skip_reason for language in Language))
     for name, run in result.runs.items():
         failures = [(result.pairs[index].sample_id, reason) for index, reason in run.result.failures.items()]
@@ -85,42 +133,47 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
         _show_excluded(console, f"{name}: ", [item for item in failures if not item[1].endswith(tuple(skip_reasons))])
     _show_excluded(console, "", list(result.without_candidate.items()))
     for name, why in result.unavailable.items():
-        say(console, f"without {name}: {why}", style="yellow", wrap=False)
+        say(console, f"without {name}: {why}", style="yellow", wrap=console.is_terminal)
 
 
-def _score_table(result: EvaluationResult) -> Table:
-    from radfact.results.display import format_interval, format_number, score_label
+def _show_scores(console: Console, result: EvaluationResult, verbose: bool) -> None:
+    from radfact.results.display import format_interval, format_number, main_scores, score_label
     from radfact.results.schema import scores_with_value
+    from radfact.results.writer import scores_file
 
-    deviations = result.repeat_sd
-    repeat = ["repeat sd"] if deviations else []
-    table = text_table(["score", "point", "bootstrap\nmedian", "95% interval", *repeat, "n", "failed"])
-    # Names of scores are wrapped instead, because truncated names may look the same.
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    with_value, units = scores_with_value(result.summaries), result.units
-    for run in result.runs.values():
-        for name, score in run.summaries.items():
-            if name in with_value:
-                deviation = [format_number(deviations.get(name))] if deviations else []
-                points = [format_number(score.point), format_number(score.median), format_interval(score)]
-                cells = [*points, *deviation, str(score.n)]
-                label = escape(score_label(name, score.direction, units.get(name)))
-                table.add_row(label, *cells, str(len(run.result.failures)))
-        table.add_section()
-    return table
-
-
-def _score_notes(result: EvaluationResult) -> Iterator[str]:
-    from radfact.results.schema import scores_with_value
-
+    deviations, units, main = result.repeat_sd, result.units, main_scores(scores_file(result))
+    with_value = scores_with_value(result.summaries)
+    headings = ["score", "point", "median" if verbose else "", "95% interval", "repeat sd" if deviations else "", "n"]
+    headings.append("failed" if verbose and any(run.result.failures for run in result.runs.values()) else "")
+    rows: list[list[str]] = []
+    for metric, names in main.items():
+        failed = str(len(result.runs[metric].result.failures))
+        if verbose and rows:
+            rows.append([""] * len(headings))
+        for name in (name for name in result.runs[metric].summaries if name in with_value) if verbose else names:
+            score = with_value[name]
+            numbers = [score.point, score.median, deviations.get(name)]
+            point, median, deviation = map(format_number, numbers)
+            label = score_label(name, score.direction, units.get(name))
+            rows.append([label, point, median, format_interval(score), deviation, str(score.n), failed])
+    shown = [index for index, heading in enumerate(headings) if heading]
+    show_rows(console, [headings[index] for index in shown], ([row[index] for index in shown] for row in rows))
     drawn = f"; {result.resampling.describe()}" if result.draws.get("bootstrap") else ""
-    yield f"↑ higher is better, ↓ lower is better{drawn}."
-    if without := [name for name in result.summaries if name not in scores_with_value(result.summaries)]:
-        yield f"Scores without a value in any sample: {', '.join(without)}."
+    say(console, f"↑ higher is better, ↓ lower is better{drawn}.")
+    if without := [
+        name
+        for metric, run in result.runs.items()
+        if verbose or not main[metric]
+        for name in run.summaries
+        if name not in with_value
+    ]:
+        say(console, f"Scores without a value in any sample: {', '.join(without)}.")
     if result.repeat_sd:
-        yield "repeat sd: standard deviation of the dataset-level score over the repeats."
-    yield from result.repeat_notes
+        say(console, "repeat sd: standard deviation of the dataset-level score over the repeats.")
+    for note in result.repeat_notes:
+        say(console, note)
+    if not verbose:
+        say(console, f"Main scores; --verbose prints all {len(with_value)}, counts and usage. All are in scores.json.")
 
 
 def _show_excluded(console: Console, prefix: str, failures: Sequence[tuple[str, str]]) -> None:
@@ -130,23 +183,23 @@ def _show_excluded(console: Console, prefix: str, failures: Sequence[tuple[str, 
         say(console, f"{prefix}and {len(failures) - _LISTED} more, listed in samples.jsonl", style="red")
 
 
-def _show_radfact(console: Console, result: EvaluationResult) -> None:
+def _show_radfact(console: Console, result: EvaluationResult, verbose: bool) -> None:
     from radfact.judges.offline import unread_note
 
     judge, splitter, counts = result.judge or {}, result.splitter or {}, result.counts
     split = f", narratives split by {splitter.get('name')}" if splitter else ""
     say(console, f"radfact: judge {judge.get('name')}, {result.options['compat']} mode{split}")
     candidate, reference = counts["candidate_sentences"], counts["reference_sentences"]
-    say(
-        console,
-        f"{counts['scored']} of {counts['samples']} samples scored{_without_sentences(counts)}; "
-        f"{candidate} candidate and {reference} reference sentences; {counts['judgments']} judgments, "
-        f"{counts['failed_judgments']} without a valid response",
-    )
+    text = f"{counts['scored']} of {counts['samples']} samples scored{_without_sentences(counts)}"
+    if verbose:
+        text += f"; {candidate} candidate and {reference} reference sentences"
+    if verbose or counts["failed_judgments"]:
+        text += f"; {counts['judgments']} judgments, {counts['failed_judgments']} without a valid response"
+    say(console, text)
     if removed := counts["candidate_sentences_removed"] + counts["reference_sentences_removed"]:
         say(console, f"{removed} parts of narratives were removed and are not scored; see removed.jsonl")
     notes = [model["note"] for model in (judge, splitter) if model.get("note")]
-    shots = [model for model in (judge, splitter) if model.get("few_shots_from")]
+    shots = [model for model in (judge, splitter) if verbose and model.get("few_shots_from")]
     notes += [f"Few-shot examples of {model.get('name')}: {model['few_shots_from']}" for model in shots]
     if unread := counts.get("unread_sentences"):
         notes.append(unread_note(unread, candidate + reference))
@@ -183,16 +236,17 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
 
     say(console, f"Judge {check.judge} on {check.n} labeled judgments")
     names = ("accuracy", "precision", "recall", "f1", "evidence_f1")
-    console.print(text_table(names, [[format_number(getattr(check, name)) for name in names]]))
-    console.print(_confusion_table("label", {label: {label: row} for label, row in check.confusion.items()}))
+    show_rows(console, names, [[format_number(getattr(check, name)) for name in names]], keys=0)
+    _show_confusions(console, "label", {label: {label: row} for label, row in check.confusion.items()})
     if check.relations:
         relations = ("entailment", "neutral", "contradiction", "not_entailment", FAILED)
         headings = ["no relation" if name == "not_entailment" else name for name in relations]
         rows = [[label, *(str(row.get(name, 0)) for name in relations)] for label, row in check.relations.items()]
-        console.print(text_table(["label", *headings], rows))
+        console.print()
+        show_rows(console, ["label", *headings], rows)
     if check.by_topic:
-        console.print(_confusion_table("topic", check.by_topic))
-    console.print(_confusion_table("set", check.by_set))
+        _show_confusions(console, "topic", check.by_topic)
+    _show_confusions(console, "set", check.by_set)
     usage = {name: getattr(check, name) for name in ("calls", "tokens_in", "tokens_out", "failures")}
     pace = f" ({check.n / check.seconds:.3g} per second)" if check.seconds else ""
     say(console, f"{check.seconds:.3g} seconds{pace}; {_calls(usage, price)}")
@@ -205,8 +259,8 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     say(console, "Precision, recall and F1 are those of the entailed class. A failed response counts as wrong.")
 
 
-def _confusion_table(heading: str, confusions: Mapping[str, Confusion]) -> Table:
-    """Return a table with the number of queries, the verdicts and the accuracy by label, topic or set."""
+def _show_confusions(console: Console, heading: str, confusions: Mapping[str, Confusion]) -> None:
+    """Print a table with the number of queries, the verdicts and the accuracy by label, topic or set."""
     from radfact.judges.check import FAILED, confusion_accuracy
     from radfact.results.display import format_number
 
@@ -215,7 +269,8 @@ def _confusion_table(heading: str, confusions: Mapping[str, Confusion]) -> Table
     for name, confusion in confusions.items():
         counts = [sum(row.get(outcome, 0) for row in confusion.values()) for outcome in outcomes]
         rows.append([name, str(sum(counts)), *map(str, counts), format_number(confusion_accuracy(confusion))])
-    return text_table([heading, "n", *outcomes, "accuracy"], rows)
+    console.print()
+    show_rows(console, [heading, "n", *outcomes, "accuracy"], rows)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def view(
 ) -> None:
     """Browse results folders in a local web page, and compare two of them side by side.
 
-    The server reads and never writes. By default, only this machine can reach it. A browser needs the token in the
+    The server only reads the folders. By default, only this machine can reach it. A browser needs the token in the
     printed URL once. The same folders and port have the same URLs of runs, comparisons, studies and sentences.
     """
     token = secrets.token_urlsafe() if token_file is None else read_token(token_file)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from radfact.cache_folders import user_cache
+from radfact.errors import InputError, RunError
 from radfact.findings.details import FindingChange, FindingContrast, contrast_findings
-from radfact.io.jsonl import write_json
+from radfact.io.jsonl import dumps, read_json, write_json
+from radfact.machine import project_version
 from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
 from radfact.pages.runs import OpenedRun
@@ -260,7 +265,10 @@ class RunPair(StudyList):
 
     @property
     def short_names(self) -> tuple[str, str]:
-        """Names of both runs without the folders that they share."""
+        """Files of both runs if they differ, or else the names of the runs without the folders that they share."""
+        first, second = (run.file for run in self.runs)
+        if first and second and first != second:
+            return first, second
         parts = [run.name.split("/") for run in self.runs]
         shared = 0
         while parts[0][shared] == parts[1][shared] and shared + 1 < min(map(len, parts)):
@@ -273,7 +281,7 @@ class RunPair(StudyList):
         text = f"{shared} studies are in both runs"
         for run in self.runs:
             if count := len(run.studies.indices) - shared:
-                text += f"; {count} {'is' if count == 1 else 'are'} only in {run.name}"
+                text += f"; {count} {'is' if count == 1 else 'are'} only in {run.label}"
         if differing := len(self.kinds.get("other_reference", ())):
             text += f". In {differing} of them the reference differs or was split into other sentences"
         return f"{text}."
@@ -364,8 +372,21 @@ class RunPair(StudyList):
     def compared_scores(self) -> dict[str, Any]:
         """Scores of both runs on the shared studies with intervals and tests, as texts; computed as `radfact compare`.
 
-        `main` has the indices of the main scores among the rows.
+        `main` has the indices of the main scores among the rows. The result is kept in the user's cache until the files
+        of a run change.
         """
+        versions = [(str(run.folder.resolve()), run.version) for run in self.runs]
+        key = hashlib.sha256(dumps([project_version(), versions, self.short_names]).encode()).hexdigest()
+        file = user_cache() / "radfact" / "comparisons" / f"{key}.json"
+        with suppress(InputError, RunError):
+            return dict(read_json(file))
+        compared = self._compare()
+        # The cache may be read-only or full.
+        with suppress(InputError, RunError, OSError):
+            write_json(file, compared)
+        return compared
+
+    def _compare(self) -> dict[str, Any]:
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)
         main = {name for names in main_scores(self.runs[1].scores).values() for name in names}

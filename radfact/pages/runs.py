@@ -18,7 +18,7 @@ from radfact.pages.images import LONGEST_SIDE, as_jpeg, image_size
 from radfact.pages.page import PageContent
 from radfact.results.display import main_scores
 from radfact.results.reader import read_run, read_scores
-from radfact.results.schema import ScoreRecord, describe_models
+from radfact.results.schema import METRICS_FOLDER, ScoreRecord, describe_models, scores_with_value
 
 _SKIPPED = frozenset({"cache", "metrics", "report_images"})
 """Folders of a run."""
@@ -32,16 +32,35 @@ class RunSummary:
     name: str
     folder: Path
     reason: str | None = None
+    file: str = ""
+    """Name of the file of the candidates; empty if they were not read from one."""
     model: str = ""
     judge: str = ""
     date: datetime | None = None
     samples: int | None = None
     scores: Mapping[str, ScoreRecord] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Scores that have a value by metric, the main ones first."""
+    main: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        """File and name."""
+        return run_label(self.name, self.file)
 
     @property
     def url(self) -> str:
         """Address of the run."""
         return run_url(self.name)
+
+
+def run_label(name: str, file: str) -> str:
+    """Return the file of the candidates with the name of the run, or the name alone."""
+    return f"{file} ({name})" if file else name
+
+
+def _candidate_file(files: Sequence[str]) -> str:
+    return Path(files[0]).name if files else ""
 
 
 def run_url(name: str) -> str:
@@ -109,19 +128,25 @@ def _summarize(name: str, folder: Path) -> RunSummary:
         return RunSummary(name, folder, reason=str(error))
     except OSError as error:
         return RunSummary(name, folder, reason=f"cannot be read: {error.strerror}")
-    count = scores.counts.get("samples")
-    files = [Path(file).name for file in run.input.files]
+    count, main = scores.counts.get("samples"), main_scores(scores)
+    with_value = scores_with_value(scores.scores)
     judges = set(describe_models(scores).values())
     # Such as the judge "offline", named again by a metric whose narratives were split as well.
     own = sorted(judge for judge in judges if not any(other.startswith(f"{judge}, ") for other in judges))
     return RunSummary(
         name,
         folder,
-        model=_named(run.input.models) or (f"unknown ({_named(files)})" if files else "–"),
+        file=_candidate_file(run.input.files),
+        model=_named(run.input.models),
         judge="; ".join(own) or "–",
         date=date,
         samples=count if isinstance(count, int) else None,
-        scores={name: scores.scores[name] for names in main_scores(scores).values() for name in names},
+        scores=with_value,
+        groups={
+            metric: list(dict.fromkeys(name for name in (*names, *scores.metrics[metric].scores) if name in with_value))
+            for metric, names in main.items()
+        },
+        main=[name for names in main.values() for name in names],
     )
 
 
@@ -141,8 +166,10 @@ class OpenedRun(PageContent):
 
     def __init__(self, name: str, folder: Path) -> None:
         """Read a run."""
-        self.name = name
+        self.name, self.version = name, version_of(folder)
         super().__init__(folder)
+        self.file = _candidate_file(self.run.get("input", {}).get("files", ()))
+        self.label = run_label(name, self.file)
         self._drafts = {draft["sample_id"]: draft for draft in self.drafts}
         self.has_regions = self.studies.has_regions or any(
             sentence.get("boxes") or sentence.get("masks") for draft in self.drafts for sentence in draft["candidate"]
@@ -187,7 +214,8 @@ class OpenedRun(PageContent):
 
 def version_of(folder: Path) -> tuple[tuple[int, int], ...]:
     """Return a value that changes when the files of a run change."""
-    states = [path.stat() for name in _FILES if (path := folder / name).exists()]
+    paths = [*(folder / name for name in _FILES), *sorted((folder / METRICS_FOLDER).glob("*"))]
+    states = [path.stat() for path in paths if path.exists()]
     return tuple((state.st_mtime_ns, state.st_size) for state in states)
 
 

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import dumps
@@ -28,6 +28,8 @@ from radfact.results.schema import RADFACT
 
 _OPEN = 8
 """Number of runs, and of pairs of runs, that stay in memory."""
+_COLUMNS = 6
+"""Scores in the list of runs, if none are selected."""
 _TIMEOUT = 60
 _HTML, _JSON, _JPEG = "text/html; charset=utf-8", "application/json", "image/jpeg"
 # The pages state what they load; frames can only be refused in a header.
@@ -49,6 +51,8 @@ class Explorer:
         self.folders = list(folders)
         self.runs: Mapping[str, RunSummary] = find_runs(self.folders)
         self._lock = threading.Lock()
+        # Of equal requests, the second waits for what the first computes.
+        self._comparing = threading.Lock()
         # A run whose files have changed has another version, and is read again.
         self._open = lru_cache(_OPEN)(lambda name, folder, _: OpenedRun(name, folder))
         self._compare = lru_cache(_OPEN)(RunPair)
@@ -56,7 +60,7 @@ class Explorer:
     def respond(self, path: str, query: Mapping[str, str]) -> tuple[str, bytes]:
         """Return type and content of a response."""
         if path == "/":
-            return _HTML, encode(self._list_page())
+            return _HTML, encode(self._list_page(query.get("scores", "").split(",")))
         if path.startswith("/run/"):
             return _HTML, encode(self.run_page(unquote(path.removeprefix("/run/"))))
         if path == "/compare":
@@ -66,18 +70,24 @@ class Explorer:
         if path == "/api/search":
             return _JSON, json.dumps(self._source(query).search(query.get("words", ""))).encode()
         if path == "/api/scores":
-            return _JSON, encode(dumps(self._pair(query).compared_scores))
+            pair = self._pair(query)
+            with self._comparing:
+                return _JSON, encode(dumps(pair.compared_scores))
         if path == "/image":
             # The file is looked up, and no part of the request is used as a path.
             run, study, kind = (query.get(name, "") for name in ("run", "study", "kind"))
             return _JPEG, _existing(self._run(run).jpeg(study, kind, full=query.get("full") == "1"), "image")
         raise _NotFoundError("no such page")
 
-    def _list_page(self) -> str:
-        """Return the list of runs, as the folders are now."""
+    def _list_page(self, selected: Sequence[str] = ()) -> str:
+        """Return the list of runs, as the folders are now, with the selected scores or the first main ones."""
         self.runs = find_runs(self.folders)
         readable = [run for run in self.runs.values() if run.reason is None]
         scores = {name: score for run in readable for name, score in run.scores.items()}
+        groups: dict[str, list[str]] = {}
+        for metric, names in (item for run in readable for item in run.groups.items()):
+            groups[metric] = list(dict.fromkeys((*groups.get(metric, ()), *names)))
+        shown = [name for names in groups.values() for name in names if name in selected]
         folders = ", ".join(map(str, self.folders))
         count, broken = len(self.runs), len(self.runs) - len(readable)
         counts = f"{count} {'run' if count == 1 else 'runs'}" + (f", {broken} cannot be read" if broken else "")
@@ -87,8 +97,9 @@ class Explorer:
             folders=folders,
             runs=list(self.runs.values()),
             can_compare=len(readable) > 1,
-            scores=list(scores),
-            labels=[score_label(words(name), score.direction, score.unit) for name, score in scores.items()],
+            scores=shown or list(dict.fromkeys(name for run in readable for name in run.main))[:_COLUMNS],
+            groups=groups,
+            labels={name: score_label(words(name), score.direction, score.unit) for name, score in scores.items()},
         )
 
     def run_page(self, name: str) -> str:
@@ -96,10 +107,11 @@ class Explorer:
         run = self._run(name)
         folder = name.rpartition("/")[0]
         others = [other for other, summary in self.runs.items() if summary.reason is None and other != name]
+        others.sort(key=lambda other: other.rpartition("/")[0] != folder)
         drafts = [{"sample_id": draft["sample_id"], "scored": False} for draft in run.drafts]
         data = _served_data({"run": name}, unscored=drafts, located=run.has_regions)
-        navigation = {"links": [], "others": sorted(others, key=lambda other: other.rpartition("/")[0] != folder)}
-        return run.render(data, title=name, navigation=navigation, policy=SERVED)
+        navigation = {"links": [], "run": name, "others": [(other, self.runs[other].label) for other in others]}
+        return run.render(data, title=run.label, navigation=navigation, policy=SERVED)
 
     def _pair_page(self, pair: RunPair) -> str:
         """Return the page of two runs side by side, whose script fetches the studies and the scores."""
@@ -117,9 +129,9 @@ class Explorer:
             findings={concept: name for table in tables for concept, name in table.names.items()},
             **score_data(named, second.scoring if first.scoring == second.scoring else None),
         )
-        links = [(run.name, run_url(run.name)) for run in pair.runs]
+        links = [(run.label, run_url(run.name)) for run in pair.runs]
         links.append(("Swap", f"/compare?{urlencode({'baseline': second.name, 'system': first.name})}"))
-        title = f"{second.name} compared with {first.name}"
+        title = f"{second.label} compared with {first.label}"
         return render_studies(
             data, title=title, counts=pair.describe_counts(), navigation={"links": links, "others": []}, policy=SERVED
         )
@@ -202,7 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
                 # Every browser asks for one.
                 self._send(HTTPStatus.NO_CONTENT, _HTML, b"")
             else:
-                self._respond(path, dict(parse_qsl(query)))
+                # A form repeats the name of what is selected several times.
+                self._respond(path, {name: ",".join(values) for name, values in parse_qs(query).items()})
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 

@@ -9,9 +9,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import yaml
 from PIL import Image
 
@@ -115,6 +117,8 @@ def serve_explorer(*folders: Path, token: str | None = TOKEN) -> Iterator[str]:
     address = page_url("127.0.0.1", listener.getsockname()[1], None).rstrip("/")
     server = make_server(Explorer(folders), listener, Access("127.0.0.1", token, "radfact_view", "Lax"))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield address
+    with TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", cache)
+        yield address
     server.shutdown()
     server.server_close()

@@ -67,8 +67,13 @@ def test_score_writes_a_results_folder_and_prints_a_table(run: Run, pairs: str, 
     flags = ["--out", "done", "--compat", "exact", "--seed", "7", "--bootstrap", "3"]
     code, out, err = run("score", pairs, *JUDGE, *flags)
     assert (code, err) == (0, "")
+    main = [line.split()[0] for line in out.splitlines() if " ↑ " in line]
+    assert main == ["logical_f1", "grounding_f1", "spatial_f1"]
+    assert "Main scores; --verbose prints all" in out
+    out = run("score", pairs, *JUDGE, *flags, "--verbose")[1]
     row = next(line for line in out.splitlines() if "logical_precision" in line)
-    assert row.split()[4:9:2] == ["0.500", "0.500", "0.500"]
+    assert row.split()[2:] == ["0.500", "0.500", "0.500", "to", "0.500", "1"]
+    assert "1 reference sentences; 3 judgments, 0 without a valid response" in out
     assert "records read: 1, skipped: 0, pairs: 1" in out
     assert "report.html" in out
     assert {path.name for path in (tmp_path / "done").iterdir()} >= {

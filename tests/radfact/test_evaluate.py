@@ -22,7 +22,7 @@ from green_responses import GreenResponse
 from rich.console import Console
 
 from radfact.api import RadFact, evaluate
-from radfact.cli.tables import show_results
+from radfact.cli.tables import show_results, show_rows
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.judges import load_judge
@@ -541,11 +541,16 @@ def test_an_interrupted_run_continues_from_the_cache(tmp_path: Path) -> None:
     assert all("green" in row["details"]["repeat_sd"] for row in details)
 
 
-def test_names_of_scores_are_complete_in_a_narrow_terminal() -> None:
+def test_no_name_of_a_table_is_broken_in_a_narrow_terminal() -> None:
     """With the column of deviations, the names of GREEN's scores are wider than theirs in 80 columns."""
     with client_of(lambda _: green_response(2, 1)) as client:
         result = evaluate(REPEATED, ["green"], model=client, repeat=2, bootstrap=20)
     output = StringIO()
-    show_results(Console(file=output, width=80), result, None)
-    assert "repeat sd" in output.getvalue()
-    assert "…" not in output.getvalue()
+    console = Console(file=output, width=80)
+    show_results(console, result, None, verbose=True)
+    systems = [f"a_system_with_a_long_name_{index}" for index in range(3)]
+    show_rows(console, ["score", *systems], [["x" * 50, *["0.123 [0.100, 0.200]"] * 3], ["y" * 90, "1", "2", "3"]])
+    lines = output.getvalue().splitlines()
+    assert {line.split()[0] for line in lines if line.strip()} >= {*result.scores, "x" * 50, "y" * 90}
+    assert {word for line in lines for word in line.split()} >= {*systems, "median"}
+    assert max(len(line.rstrip()) for line in lines if not set(line) & {"x", "y", "─"}) <= 80

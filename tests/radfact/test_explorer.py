@@ -15,6 +15,7 @@ from waiting import PATIENCE
 
 from radfact import Pair, Sentence, evaluate
 from radfact.io.jsonl import read_json, write_json
+from radfact.pages import comparison_page
 from radfact.pages.comparison_page import RunPair
 from radfact.pages.runs import OpenedRun, find_runs
 
@@ -54,9 +55,31 @@ def test_the_list_has_model_judge_samples_and_main_scores(runs: Path, tmp_path: 
     record = read_json(tmp_path / "run" / "run.json")
     write_json(tmp_path / "run" / "run.json", {**record, "input": {"files": ["drafts.jsonl"], "models": ["maira-2"]}})
     [run] = find_runs([tmp_path / "run"]).values()
-    assert (run.model, run.judge, run.samples) == ("maira-2", "offline", 4)
-    assert list(run.scores) == ["logical_f1", "grounding_f1", "spatial_f1", "findings", "findings_f1"]
+    assert (run.file, run.model, run.judge, run.samples) == ("drafts.jsonl", "maira-2", "offline", 4)
+    assert run.main == ["logical_f1", "grounding_f1", "spatial_f1", "findings", "findings_f1"]
+    assert run.groups["findings"][:3] == ["findings", "findings_f1", "findings_precision"]
     assert run.date is not None
+
+
+def test_scores_of_two_runs_are_computed_again_only_if_a_run_changes(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copytree(runs, tmp_path / "runs")
+
+    def compared() -> dict[str, Any]:
+        return RunPair(*(OpenedRun(name, tmp_path / "runs" / name) for name in ("first", "second"))).compared_scores
+
+    first = json.dumps(compared())
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison_page, "compare", None)
+        assert json.dumps(compared()) == first
+    pairs = [Pair(key, report, REFERENCES[key]) for key, report in SECOND.items()]
+    evaluate(pairs, "radfact", judge="offline", bootstrap=0, out=tmp_path / "runs" / "first")
+    assert json.dumps(compared()) != first
+    rmtree(tmp_path / "cache")
+    (tmp_path / "cache").touch()
+    assert compared()["rows"]
 
 
 def test_shared_studies_are_of_the_kinds_by_which_they_changed(pair: RunPair) -> None:

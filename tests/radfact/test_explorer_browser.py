@@ -56,9 +56,24 @@ def test_two_runs_of_the_list_are_compared(page: Page, served: str) -> None:
     assert page.get_by_text("3 studies are in both runs; 1 is only in runs/first.").is_visible()
     page.locator("#pair-scores table").first.wait_for()
     scores = page.locator("#pair-scores tbody").first.locator("th").all_inner_texts()
-    assert scores == ["Logical F1 ↑", "Findings ↑", "Findings F1 ↑"]
+    assert scores == ["Logical F1 ↑", "Grounding F1 ↑", "Spatial F1 ↑", "Findings ↑", "Findings F1 ↑"]
     # The empty draft first, and then the other loss.
     assert cards(page) == ["empty", "effusion", "clear"]
+
+
+def test_the_scores_of_the_list_are_chosen(page: Page, served: str) -> None:
+    headings = page.locator(".runs thead th")
+    assert headings.all_inner_texts()[6:] == [
+        *("Logical F1 ↑", "Grounding F1 ↑", "Spatial F1 ↑", "Findings ↑", "Findings F1 ↑", "ROUGE-L ↑")
+    ]
+    page.get_by_text("Scores: 6 of").click()
+    for name in ("Grounding F1 ↑", "Spatial F1 ↑", "Findings ↑", "Findings F1 ↑", "ROUGE-L ↑"):
+        page.get_by_label(name, exact=True).uncheck()
+    page.get_by_label("Logical recall ↑", exact=True).check()
+    page.get_by_role("button", name="Show").click()
+    assert page.url == f"{served}/?scores=logical_f1&scores=logical_recall"
+    page.goto(f"{served}/?scores=logical_recall,logical_f1,other")
+    assert headings.all_inner_texts()[6:] == ["Logical F1 ↑", "Logical recall ↑"]
 
 
 def test_a_compared_study_has_both_drafts_and_their_overlaps(page: Page, served: str) -> None:
@@ -142,6 +157,8 @@ def test_the_explorer_has_no_serious_accessibility_violations(page: Page, served
     # The other theme changes only colors.
     page.emulate_media(color_scheme="dark")
     assert serious_violations(page, rules=["color-contrast"]) == []
-    for width in (1366, 800, 420):
+    for width in (420, 800, 1366):
         page.set_viewport_size({"width": width, "height": 768})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Nor is the table of a wide window scrolled.
+    assert page.evaluate("[...document.querySelectorAll('.panel')].every(item => item.scrollWidth <= item.clientWidth)")

@@ -176,7 +176,7 @@ def detect(
     record = {"injected": str(injected), "models": columns.models, "circular": bool(circular)}
     with replace_files(out) as new:
         missing = detection.write_detection(result, rows, new, record, [*notes, *(note or ())])
-    show_table(console, detection.detection_table(result))
+    show_table(console, detection.detection_table(result), keys=2)
     say_notes(console, [*notes, *missing])
     say(console, f"Read the curves in {out / 'detection.html'}", wrap=False)
     scoring.finish(console)

@@ -88,7 +88,7 @@ def rexamine(
     console = new_console()
     show_table(console, table_2(result.tests))
     if result.rankings:
-        show_table(console, short_table_c(result.rankings))
+        show_table(console, short_table_c(result.rankings), keys=2)
     for line in result.notes:
         say(console, line)
     say(console, f"Read the result in {out / 'rexamine.html'}", wrap=False)
