@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 UsageCounts = Mapping[str, int]
 """Counts as in `radfact.judges.Judge.usage`."""
+COSTS = ("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached")
+"""Names of the counts of a usage."""
 
 WINDOW = 20.0
 """Window of the rate in seconds: cached responses at the start must not promise an early end."""

@@ -22,6 +22,7 @@ from radfact.cli.main import create_app
 from radfact.cli.tables import new_console, say
 from radfact.errors import ExitCode
 from radfact.io.jsonl import dumps
+from radfact.llm.call_errors import PROVIDERS
 from radfact.llm.langchain import PARTNERS
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import MissingRequirementError, entries
@@ -31,14 +32,7 @@ from radfact.options import only
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 COMMAND_EXTRAS: Mapping[str, str] = {"meta agreement": "meta", "meta rexamine": "meta", "meta ensemble fit": "meta"}
 """Extra whose packages a command imports, by the beginning of its words; the first that fits counts."""
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "azure_openai": ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_ENDPOINT", "OPENAI_API_VERSION"),
-    "bedrock": ("AWS_ACCESS_KEY_ID|AWS_PROFILE|AWS_BEARER_TOKEN_BEDROCK", "AWS_DEFAULT_REGION|AWS_REGION|AWS_PROFILE"),
-    "google_genai": ("GOOGLE_API_KEY|GEMINI_API_KEY",),
-    "google_vertexai": ("GOOGLE_APPLICATION_CREDENTIALS",),
-    "mistralai": ("MISTRAL_API_KEY",),
-    "ollama": (),
-}
+KEYS: Mapping[str, Sequence[str]] = PROVIDERS["keys"]
 """Variables of providers, if not just PROVIDER_API_KEY; of the names in one string, any is enough."""
 _NAME_WIDTH = 22
 _STYLES = {"ok": "green", "missing": "yellow", "wrong": "red", "note": None}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 from radfact.errors import Failure
 from radfact.findings.records import Extraction, Finding, report_sentences
@@ -13,35 +11,23 @@ from radfact.languages import Language
 from radfact.reader.clause import FactReader
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology import Ontology
-from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.ontology_file import OntologyReader
 from radfact.reader.removal import remove_heading
 from radfact.reader.segmentation import segment_sentences
 from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS, tokenize
 from radfact.records import PatientContext, Report
 
-VERSION = "3"
 _STATEMENTS = frozenset({"normal", "clear", "change"})
 NOTHING_READ = "the offline reader finds no statement about the image"
 
 
-class OfflineFindingExtractor:
+class OfflineFindingExtractor(OntologyReader):
     """An extractor without a model: the facts of the offline judge, in the order of the report.
 
     Statements about earlier examinations alone are no findings.
     """
 
-    name = "offline"
-
-    def __init__(self, ontology: Path | str | None = None) -> None:
-        """Load the ontology.
-
-        Args:
-            ontology: a YAML file; by default the packaged ontology.
-
-        Raises:
-            InputError: the ontology file is wrong, with its field.
-        """
-        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+    version = "3"
 
     def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext] = ()) -> list[Extraction]:
         """Return the findings of each report, in order; the patient context is not used. See `FindingExtractor`."""
@@ -61,19 +47,6 @@ class OfflineFindingExtractor:
             source = {"sentence": index, "text": sentence.text, "boxes": sentence.boxes, "masks": sentence.masks}
             findings += (finding.model_copy(update=source) for finding in claims)
         return tuple(findings) if is_read else Failure(NOTHING_READ)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the name, version and ontology."""
-        return {
-            "name": self.name,
-            "version": VERSION,
-            "ontology_version": self.ontology.version,
-            "ontology_sha256": self.ontology.sha256,
-        }
-
-    def usage(self) -> dict[str, int]:
-        """Return zero costs."""
-        return dict.fromkeys(("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached"), 0)
 
 
 @lru_cache(maxsize=1 << 15)

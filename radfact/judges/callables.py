@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from radfact.errors import ErrorCode, Failure, InputError, brief, option_error
-from radfact.judges.protocol import COSTS, EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
+from radfact.judges.protocol import EntailmentQuery, Judge, Splitter, Status, Verdict, normalize_verdict
 from radfact.llm.protocol import accepts
+from radfact.progress import COSTS
 from radfact.records import normalize_text
 
 VerdictLike = Verdict | bool | tuple[bool | Status, Sequence[int]]

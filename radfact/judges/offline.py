@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.protocol import COSTS, EntailmentQuery, Splitter, Verdict
+from radfact.judges.protocol import EntailmentQuery, Splitter, Verdict
 from radfact.languages import Language
 from radfact.reader.entailment_rules import EntailmentChecker, PremiseFacts, Support
 from radfact.reader.facts import ParsedSentence, common_facts, parse_sentence
 from radfact.reader.ontology import Ontology
-from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.ontology_file import OntologyReader
 from radfact.reader.tokens import CONCLUDED, MAX_CHARACTERS
 
-VERSION = "7"
 UNKNOWN_OVERLAP = 0.8
 """Share of the content words of a sentence without a known finding that one premise must contain."""
 MAX_UNREAD_WORDS = 1
@@ -37,7 +36,7 @@ _NOTE = (
 )
 
 
-class OfflineJudge:
+class OfflineJudge(OntologyReader):
     """A judge without a model: sentences are parsed into facts, and documented rules compare the facts.
 
     A hypothesis is entailed if each of its facts is: the same or a more specific finding is present (or the same or a
@@ -52,11 +51,11 @@ class OfflineJudge:
     premises.
     """
 
-    name = "offline"
+    version = "7"
 
     def __init__(self, ontology: Path | str | None = None) -> None:
         """Load the ontology of a YAML file; by default the packaged one."""
-        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+        super().__init__(ontology)
         self._ontology_file = ontology
         self._checker = EntailmentChecker(self.ontology)
         self._planned = self._done = 0
@@ -114,18 +113,11 @@ class OfflineJudge:
 
     def describe(self) -> dict[str, Any]:
         """Return the name, version and ontology, and how the scores compare."""
-        return {
-            "name": self.name,
-            "version": VERSION,
-            "ontology_version": self.ontology.version,
-            "ontology_sha256": self.ontology.sha256,
-            "measured": MEASURED,
-            "note": _NOTE,
-        }
+        return {**super().describe(), "measured": MEASURED, "note": _NOTE}
 
     def usage(self) -> dict[str, int]:
         """Return the progress; all costs are zero."""
-        return {**dict.fromkeys(COSTS, 0), "planned": self._planned, "done": self._done}
+        return {**super().usage(), "planned": self._planned, "done": self._done}
 
 
 def count_unread(reasons: Iterable[str | None]) -> int:

@@ -8,32 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.judges.protocol import COSTS, ExplainingSplitter, RemovedText, SplitSentence, flatten_split
+from radfact.judges.protocol import ExplainingSplitter, RemovedText, SplitSentence, flatten_split
 from radfact.languages import Language
 from radfact.reader import removal
 from radfact.reader.clause import FactReader
 from radfact.reader.grammar import divide_sentence
 from radfact.reader.ontology import Ontology
-from radfact.reader.ontology_file import default_ontology, load_ontology
+from radfact.reader.ontology_file import OntologyReader, default_ontology
 from radfact.reader.segmentation import segment_sentences
 from radfact.reader.tokens import MAX_CHARACTERS
-
-VERSION = "7"
 
 _NOTE = "Split by rules, not by the language model of the paper: scores are not comparable with published ones."
 
 
-class OfflineSplitter(ExplainingSplitter):
+class OfflineSplitter(OntologyReader, ExplainingSplitter):
     """A splitter without a model: a grammar splits, and an ontology checks that no finding is lost."""
 
-    name = "offline"
+    version = "7"
 
     def __init__(self, ontology: Path | str | None = None, *, keep_interpretations: bool = False) -> None:
         """Load the ontology of a YAML file, by default the packaged one.
 
         `keep_interpretations` keeps "consistent with pneumonia" after the finding that it interprets.
         """
-        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+        super().__init__(ontology)
         self.keep_interpretations = keep_interpretations
 
     def explain(self, narratives: Sequence[str]) -> list[list[SplitSentence] | Failure]:
@@ -47,18 +45,7 @@ class OfflineSplitter(ExplainingSplitter):
 
     def describe(self) -> dict[str, Any]:
         """Return the name, version and ontology, and how the scores compare."""
-        return {
-            "name": self.name,
-            "version": VERSION,
-            "ontology_version": self.ontology.version,
-            "ontology_sha256": self.ontology.sha256,
-            "keep_interpretations": self.keep_interpretations,
-            "note": _NOTE,
-        }
-
-    def usage(self) -> dict[str, int]:
-        """Return zero costs."""
-        return dict.fromkeys(COSTS, 0)
+        return {**super().describe(), "keep_interpretations": self.keep_interpretations, "note": _NOTE}
 
 
 def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:

@@ -10,8 +10,6 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from radfact.errors import ErrorCode, Failure, RunError, describe
 
-COSTS = ("calls", "tokens_in", "tokens_out", "repairs", "failures", "cached")
-"""Counts of `Judge.usage`."""
 Status = Literal["entailment", "not_entailment"]
 Relation = Literal["entailment", "neutral", "contradiction"]
 _STATUSES, _RELATIONS = get_args(Status), (None, *get_args(Relation))

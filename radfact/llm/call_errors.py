@@ -25,7 +25,7 @@ MAX_WAIT = 300.0
 
 _BUSY = frozenset({408, 409, 425, 429, 503, 529})
 PROVIDERS: Mapping[str, Any] = json.loads(Path(__file__).with_name("providers.json").read_text("utf-8"))
-"""Packages of providers, and patterns of their messages; `fatal` ones have the meaning of a status in any reply."""
+"""Packages, keys and messages of providers; `fatal` patterns have the meaning of a status in any reply."""
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:

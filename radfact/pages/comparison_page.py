@@ -251,15 +251,12 @@ class RunPair(StudyList):
             for name in columns[0]
             if name in columns[1]
         }
-        failures = {
-            index: "; ".join(
-                f"{run.name}: {run.studies.failures[row]}"
-                for run, row in zip(self.runs, rows, strict=True)
-                if row in run.studies.failures
-            )
-            for index, rows in enumerate(self._rows)
-        }
-        super().__init__(ids, scores, {index: reason for index, reason in failures.items() if reason})
+        failures: dict[int, str] = {}
+        for index, rows in enumerate(self._rows):
+            known = [(run.name, run.studies.failures.get(row)) for run, row in zip(self.runs, rows, strict=True)]
+            if reasons := [f"{name}: {reason}" for name, reason in known if reason is not None]:
+                failures[index] = "; ".join(reasons)
+        super().__init__(ids, scores, failures)
         self._add_kinds()
         self._add_findings()
 

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_text
 from radfact.io.yaml_files import read_yaml
+from radfact.progress import COSTS
 from radfact.reader.ontology import Detail, Finding, Node, Ontology, OntologyFile, phrase_lemmas
 from radfact.records import validate_model
 
@@ -105,6 +107,32 @@ def load_ontology(path: Path | str) -> Ontology:
 
 default_ontology = cache(partial(load_ontology, DEFAULT_PATH))
 """Returns the packaged ontology, which is read once."""
+
+
+class OntologyReader:
+    """A reader of reports without a model: rules over an ontology.
+
+    Args:
+        ontology: a YAML file; by default the packaged ontology.
+
+    Raises:
+        InputError: the ontology file is wrong, with its field.
+    """
+
+    name = "offline"
+    version: str
+
+    def __init__(self, ontology: Path | str | None = None) -> None:
+        self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
+
+    def describe(self) -> dict[str, Any]:
+        """Return everything that changes a result."""
+        versions = {"ontology_version": self.ontology.version, "ontology_sha256": self.ontology.sha256}
+        return {"name": self.name, "version": self.version, **versions}
+
+    def usage(self) -> dict[str, int]:
+        """Return zero costs."""
+        return dict.fromkeys(COSTS, 0)
 
 
 def _references(

@@ -109,19 +109,17 @@ def _correct(
     paraphrase_by: str | None,
     seed: int,
 ) -> tuple[list[CorrectedReport], dict[str, str]]:
+    models = [("corrections", "--judge", judge.required_judge, FineRadScore.parameters)]
+    if paraphrase_by is not None:
+        models.append(("paraphrases", "--paraphrase-by", paraphrase_by, {}))
     with ExitStack() as stack:
-        client = stack.enter_context(
-            client_of(judge.required_judge, judge, cache, option="--judge", parameters=FineRadScore.parameters)
-        )
-        usage_by_role = {"corrections": client.usage_counter.as_dict}
-        paraphraser = None
-        if paraphrase_by is not None:
-            paraphraser = stack.enter_context(
-                client_of(paraphrase_by, judge, cache, option="--paraphrase-by", parameters={})
-            )
-            usage_by_role["paraphrases"] = paraphraser.usage_counter.as_dict
+        clients = {
+            role: stack.enter_context(client_of(name, judge, cache, option=option, parameters=parameters))
+            for role, option, name, parameters in models
+        }
+        usage_by_role = {role: client.usage_counter.as_dict for role, client in clients.items()}
         stack.enter_context(ProgressDisplay(new_console(stderr=True), usage_by_role, None))
-        metric = FineRadScore(client, examples=examples)
+        metric, paraphraser = FineRadScore(clients["corrections"], examples=examples), clients.get("paraphrases")
         return correct_reports(ratings, metric, setting=setting, paraphraser=paraphraser, seed=seed)
 
 
