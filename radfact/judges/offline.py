@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +29,20 @@ MEASURED: dict[str, dict[str, float]] = {
 }
 """Accuracy, and F1 of the entailed class, as measured by `radfact judge-check --judge offline`."""
 
+UNREAD = "sentences without a known finding"
+UNREAD_MEANING = "The offline judge knows none of the findings in them, and compares their words."
 _NO_FINDING = "The sentence names no known finding"
+_ERRORS = {
+    r"states no .*, which contradicts": "denied in {other}",
+    r"states ((?!left).)*\bright\b((?!left).)*, but not (on|in) the left": "wrong side",
+    r"states ((?!right).)*\bleft\b((?!right).)*, but not (on|in) the right": "wrong side",
+    r"states ((?!left|right|each|both).)*, but not on the": "no side in {other}",
+    r", but (not|limits this to) the degree": "other severity",
+    r", but (not|limits this to) the (size|change|detail)": r"other \2",
+    r", but not (on|in|throughout|everywhere)": "other location",
+    r"does not contain the words": "other words",
+}
+"""What is wrong with a sentence, by a pattern of the reason; `other` is the other report."""
 _NOTE = (
     "The scores of the offline judge are not comparable with RadFact-Llama3. Its accuracy: "
     + ", ".join(f"{scores['accuracy']:.1%} on {name}" for name, scores in MEASURED.items())
@@ -120,18 +134,26 @@ class OfflineJudge(OntologyReader):
         return {**super().usage(), "planned": self._planned, "done": self._done}
 
 
+def name_error(reason: str, other: str) -> str | None:
+    """Return in a few words what is wrong with a sentence by the reason of this judge; None if it is another reason."""
+    for pattern, error in _ERRORS.items():
+        if match := re.search(pattern, reason):
+            return match.expand(error).format(other=other)
+    return None
+
+
 def count_unread(reasons: Iterable[str | None]) -> int:
     """Return how many reasons of this judge are of a sentence without a known finding."""
     return sum(reason is not None and reason.startswith(_NO_FINDING) for reason in reasons)
 
 
 def unread_note(unread: int, sentences: int) -> str | None:
-    """Return a warning if many of the sentences name no known finding."""
+    """Return a warning if many of the sentences have no known finding."""
     if not sentences or unread / sentences < UNREAD_SHARE:
         return None
     return (
-        f"{unread} of {sentences} sentences name no known finding: the offline judge reads English reports of chest "
-        "X-rays, and its scores of other texts mean little."
+        f"{unread} of {sentences} {UNREAD}: the offline judge reads English reports of chest X-rays, and its scores of "
+        "other texts mean little."
     )
 
 

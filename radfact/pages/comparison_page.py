@@ -233,7 +233,7 @@ def _verdict(contrast: Contrast) -> Tag | str:
 SIDES = ("baseline", "candidate")
 """Names of the drafts of the first and of the second run."""
 
-_VERDICT = ("status", "relation", "spatial", "overlap", "evidence", "why")
+_VERDICT = ("status", "relation", "spatial", "overlap", "evidence", "why", "error")
 _OF_BOTH = ("images", "indication", "technique", "comparison", "prior_report")
 
 

@@ -1,4 +1,4 @@
-"""Findings of a study on the results page."""
+"""Findings of a study on the results page, and what is wrong with its sentences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from radfact.findings.details import FindingDetails
-from radfact.findings.records import FindingError, FindingMatch, JudgedFinding
-from radfact.metrics.radfact.scores import PARTS
+from radfact.findings.records import AttributeDifference, FindingError, FindingMatch, JudgedFinding
+from radfact.judges.offline import name_error
+from radfact.metrics.radfact.scores import OTHER, PARTS, Side
+
+_ABSENT: dict[Side, str] = {"candidate": "not in reference", "reference": "missing in candidate"}
+_ATTRIBUTES = {"zone": "location", "degree": "severity", "device_position": "position"}
 
 
 def list_findings(details: FindingDetails, study: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -19,13 +23,53 @@ def list_findings(details: FindingDetails, study: Mapping[str, Sequence[Mapping[
         for side in PARTS:
             linked[side].update(getattr(link, side))
             shown[side] = [_shown(getattr(details, side)[index], study[side]) for index in getattr(link, side)]
-        links.append({**shown, "concepts": list(_concepts(details, link)), "attributes": link.differing})
+        shown |= {"concepts": list(_concepts(details, link)), "attributes": link.differing}
+        links.append({**shown, "differences": _describe_differences(link)})
     others: dict[str, dict[str, None]] = {"both": {}, **{side: {} for side in PARTS}}
     for side in PARTS:
         for index, finding in enumerate(getattr(details, side)):
             if index not in linked[side]:
                 others["both" if finding.verdict == "correct" else side][finding.description] = None
     return {"links": links, "others": {group: list(texts) for group, texts in others.items() if texts}}
+
+
+def name_errors(study: Mapping[str, Any]) -> None:
+    """Add to the sentences of a study that are not supported what is wrong with them, in a few words.
+
+    The reason of the judge comes before differences of findings. Nothing is added where the judge does not tell
+    contradicted from neutral sentences.
+    """
+    links = [link for findings in study.get("findings", {}).values() for link in findings["links"]]
+    for side, other in OTHER.items():
+        for index, sentence in enumerate(study[side]):
+            relation = sentence.get("relation", "entailment")
+            if relation == "entailment":
+                continue
+            own = [link for link in links if any(finding.get("sentence") == index for finding in link[side])]
+            differences = [text for link in own for text in link["differences"]]
+            error = name_error(sentence.get("why", ""), other) or ", ".join(dict.fromkeys(differences))
+            if not error and relation == "neutral":
+                error = _ABSENT[side]
+            elif not error:
+                is_denied = sentence.get("polarity") == "negative"
+                error = f"{'abnormal in' if is_denied else 'contradicted by'} {other}"
+            sentence["error"] = error
+
+
+def _describe_differences(link: FindingMatch | FindingError) -> list[str]:
+    if isinstance(link, FindingError):
+        return [f"{name} only in {'candidate' if link.candidate else 'reference'}" for name in link.differing]
+    return [_describe_difference(item) for item in link.attributes if item.cost > 0]
+
+
+def _describe_difference(item: AttributeDifference) -> str:
+    name = _ATTRIBUTES.get(item.attribute, item.attribute)
+    if name == "region":
+        return "misplaced box"
+    for side in PARTS:
+        if not getattr(item, side):
+            return f"no {name} in {side}"
+    return "wrong side" if name == "side" else f"other {name}"
 
 
 def finding_keys(details: FindingDetails) -> Iterator[str]:

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError
+from radfact.findings.details import COUNTS
 from radfact.io.jsonl import open_atomic, read_json
 from radfact.io.outputs import record_files
+from radfact.judges.offline import UNREAD, UNREAD_MEANING
 from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_SCORES, SCORES
+from radfact.metrics.registry import entries
 from radfact.pages.images import MAX_EMBEDDED, load_images, remove_unused_images
 from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
 from radfact.pages.studies import Studies, StudyContext, read_drafts
 from radfact.records import validate_model
-from radfact.results.display import score_label
+from radfact.results.display import main_scores, score_label
 from radfact.results.options import ImagePlace, PageOptions
 from radfact.results.reader import read_run, read_scores
 from radfact.results.schema import (
@@ -36,6 +39,15 @@ MAX_STUDIES = 5000
 """Maximum number of studies on a page, which a browser opens in seconds; `radfact view` shows the studies of larger
 runs."""
 
+_MOST_CARDS = 5
+_MEANINGS = {
+    "logical_f1": "RadFact: how much of each report the other one supports, sentence by sentence",
+    "findings_f1": "How many findings of each report the other one confirms, weighted by significance",
+    "findings": "1 if the findings have no error; the lower, the more and the more significant errors",
+    "grounding_f1": "RadFact: of the supported sentences with boxes, how many have them in the right place",
+    "spatial_f1": "RadFact: of all sentences with boxes, how many are supported and have them in the right place",
+}
+"""Main scores that come first on the page, and what they mean."""
 _IMAGE_FOLDER = "report_images"
 _SCRIPTS = ("viewer.js", "radiograph.js", "cards.js", "findings.js", "study.js", "page.js", "frame.js")
 
@@ -177,13 +189,17 @@ class PageContent:
         results = {
             **_judge(self.scores, self.run),
             **_score_table(self.scores, self.run),
+            "cards": _cards(self.scores),
             "scores": self.scores,
             "without_value": ", ".join(self._without_value),
             "counts": _flat(_counts(self.scores) or {"studies": len(ids)}),
+            "unread": f"{UNREAD.capitalize()}: {UNREAD_MEANING}" if "unread_sentences" in self.scores.counts else "",
             "failures": [(ids[index], reason) for index, reason in self.studies.failures.items()],
             "details": _flat({name: value for name, value in self.run.items() if name != "page"}),
             "finding_tables": {
-                metric: [(name, table.names[name], counts) for name, counts in table.rows]
+                metric: [
+                    (name, table.names[name], dict(zip(COUNTS, counts, strict=True))) for name, counts in table.rows
+                ]
                 for metric, table in tables.items()
                 if table.rows
             },
@@ -234,6 +250,8 @@ def score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, 
     return {
         "metrics": scores.metrics.keys() != {RADFACT},
         # Also for the common name of precision, recall and F1, which are shown together.
+        # Scores that a study shows first.
+        "main": [name for name, _ in _main_scores(scores)],
         "names": {
             key: words(key) for name in scores.scores for key in (name, re.sub("_(precision|recall|f1)$", "", name))
         },
@@ -253,6 +271,24 @@ def _judge(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
         "splitter": (scores.splitter or {}).get("name"),
         "models": [(metric, model) for metric, model in describe_models(scores).items() if metric != RADFACT],
     }
+
+
+def _main_scores(scores: ScoresFile) -> list[tuple[str, str]]:
+    """Return the few scores that come first on the page, with their metrics: those of `_MEANINGS`, then the others."""
+    main = [(name, metric) for metric, names in main_scores(scores).items() for name in names]
+    return sorted(main, key=lambda item: [*_MEANINGS, item[0]].index(item[0]))[:_MOST_CARDS]
+
+
+def _cards(scores: ScoresFile) -> list[dict[str, Any]]:
+    known = entries()
+    return [
+        {
+            "label": score_label(words(name), scores.scores[name].direction, scores.scores[name].unit),
+            "score": scores.scores[name],
+            "meaning": _MEANINGS.get(name) or (known[metric].declared.measures if metric in known else ""),
+        }
+        for name, metric in _main_scores(scores)
+    ]
 
 
 def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,11 +318,14 @@ def _score_table(scores: ScoresFile, run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(scores: ScoresFile) -> dict[str, Any]:
-    if len(scores.metrics) < 2:
-        return scores.counts
-    names = {"scored": "scored by every metric", "excluded": "not scored by every metric"}
+    names = {"unread_sentences": UNREAD}
+    if len(scores.metrics) > 1:
+        names |= {"scored": "scored by every metric", "excluded": "not scored by every metric"}
     counts = {names.get(name, name): count for name, count in scores.counts.items()}
-    return counts | {f"not scored by {name}": record.failed for name, record in scores.metrics.items() if record.failed}
+    failed = {
+        name: record.failed for name, record in scores.metrics.items() if record.failed and len(scores.metrics) > 1
+    }
+    return counts | {f"not scored by {name}": count for name, count in failed.items()}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

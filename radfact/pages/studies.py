@@ -15,7 +15,7 @@ from radfact.io.jsonl import read_jsonl
 from radfact.metrics.radfact.options import Compat
 from radfact.metrics.radfact.regions import covered_share
 from radfact.metrics.radfact.scores import PARTS, Side
-from radfact.pages.findings import finding_keys, list_findings
+from radfact.pages.findings import finding_keys, list_findings, name_errors
 from radfact.pages.rows import FileRows
 from radfact.records import Sentence, is_missing, parse_sentences, validate_model
 from radfact.results.reader import iter_samples
@@ -33,7 +33,7 @@ from radfact.results.schema import (
     scores_with_value,
 )
 
-_SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why", "relation"}
+_SHOWN = {"text", "boxes", "masks", "prior_boxes", "status", "spatial", "why", "relation", "polarity"}
 _IMAGES = ("frontal", "lateral", "prior_frontal")
 _CONTEXT = ("indication", "technique", "comparison", "prior_report")
 
@@ -199,6 +199,7 @@ class Studies(StudyList):
                     shown = {name: value for name, value in shown.items() if name not in FindingDetails.model_fields}
                 if shown:
                     study.setdefault("details", {})[metric] = shown
+        name_errors(study)
         return study
 
     def _sentences_by_side(self, sample_id: str) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def test_a_compared_study_has_both_drafts_and_their_overlaps(page: Page, served:
     reference = study.locator(".report.reference .sentence").first.locator(".verdict")
     assert [" ".join(line.split()) for line in reference.all_inner_texts()] == [
         "≠ verdicts differ",
-        "first ✓ entailed ✓ boxes: 100% inside entailed evidence B1",
-        "second ✓ entailed ✗ boxes: 39% inside not entailed evidence C1",
+        "first ✓ supported ✓ box in place: 100% inside evidence B1",
+        "second ✓ supported ✗ misplaced box: 39% inside evidence C1",
     ]
     assert study.locator(".picture .box-viewer-label").all_inner_texts() == ["B1", "C1", "R1"]
     study.get_by_role("button", name="C2 Cardiomegaly.").hover()
@@ -123,10 +123,10 @@ def test_a_sentence_of_a_comparison_has_an_address(page: Page, served: str) -> N
 def test_a_run_is_shown_as_on_its_page(page: Page, served: str) -> None:
     page.get_by_role("link", name="runs/second").click()
     assert page.url == f"{served}/run/runs/second"
-    assert page.locator(".score-table").is_visible()
+    assert page.locator(".cards").is_visible()
     study = card(page, "effusion")
     study.wait_for()
-    assert study.locator(".report.candidate .spatial").first.inner_text().startswith("✗ boxes: 49% inside")
+    assert study.locator(".report.candidate .spatial").first.inner_text().startswith("✗ misplaced box: 49% inside")
     page.get_by_role("button", name="Compare").click()
     assert page.url == f"{served}/compare?system=runs%2Fsecond&baseline=runs%2Ffirst"
 

@@ -184,10 +184,10 @@ def test_reports_in_another_language_get_a_warning(run_radfact: Callable[..., tu
         return " ".join(out.split()), read_json(Path("out/scores.json"))
 
     output, scores = run(GERMAN)
-    assert "8 of 8 sentences name no known finding" in output
+    assert "8 of 8 sentences without a known finding" in output
     assert scores["counts"]["unread_sentences"] == 8
     output, _ = run("The heart is large. No pleural effusion. Kein Erguss.")
-    assert "name no known finding" not in output
+    assert "without a known finding" not in output
     output, scores = run("heart normal lungs clear no effusion")
     assert "1 of 1 narratives have no sentence marks" in output
     assert scores["counts"]["narratives_without_marks"] == 1

@@ -19,6 +19,7 @@ from PIL import Image
 from results_folder import HOSTILE, figure, page_data, sentence, write_folder, write_image, write_manifest
 from typer.testing import CliRunner
 
+from radfact import Pair, evaluate
 from radfact.cli.main import app
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
@@ -69,11 +70,46 @@ def test_each_score_is_a_row_with_its_interval(folder: Path) -> None:
     for text in (
         "Judge: tester. Figures of this judge stand alone.",
         "Phantoms, not patients.",
-        "Failures: 1 of the studies",
+        "Failures: 1 of 3 studies",
         "failed: no valid answer",
         "Mean over the studies that have a value; RadFact's F1: the harmonic mean of the dataset-level precision",
     ):
         assert text in page.text
+
+
+@pytest.mark.parametrize(("metrics", "names"), CASES["main"])
+def test_a_page_begins_with_a_few_main_scores(folder: Path, metrics: dict[str, list[str]], names: list[str]) -> None:
+    scores = {name: figure(0.5) for own in metrics.values() for name in own}
+    records = {metric: {"scores": own} for metric, own in metrics.items()}
+    write_json(folder / "scores.json", {"version": VERSION, "scores": scores, "counts": {}, "metrics": records})
+    page = Page(write_page(folder))
+    assert re.findall(r"<h3>(.*?)</h3>", page.html.partition("<script")[0]) == names
+    assert "0.500 95% interval 0.400 – 0.600, n = 2" in page.text
+
+
+@pytest.mark.parametrize(("reports", "errors"), CASES["errors"])
+def test_a_sentence_names_its_error(tmp_path: Path, reports: list[str], errors: list[str]) -> None:
+    evaluate([Pair("a", *reports)], ["radfact"], judge="offline", bootstrap=0, out=tmp_path)
+    study = Page(tmp_path / "report.html").study("a")
+    assert [study[side][0].get("error") for side in ("candidate", "reference")] == errors
+
+
+def test_a_row_of_the_findings_adds_up(tmp_path: Path) -> None:
+    texts = {
+        "side": "Left nodule.",
+        "size": "Small right nodule.",
+        "right": "Right nodule.",
+        "none": "",
+        "denied": "No nodule.",
+    }
+    pairs = [
+        Pair(key, text, "Large right nodule." if key == "size" else "Right nodule.") for key, text in texts.items()
+    ]
+    evaluate(pairs, ["findings"], bootstrap=0, out=tmp_path)
+    row = re.search(r"Nodule</button></th>(.*?)</tr>", Page(tmp_path / "report.html").html, re.DOTALL)
+    assert row is not None
+    cells = re.findall(r"<td>(.*?)</td>", row[1])
+    assert cells == ["5", "1", "2 (1 wrong side)", "1", "1", "0", "0"]
 
 
 def test_scores_without_a_value_are_named_and_have_no_row(folder: Path) -> None:
@@ -140,7 +176,7 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(folder: Path) -> No
     # The hashes that it allows are right: else the browser runs no script and shows no style.
     assert re.match("default-src 'none'; .*script-src 'sha256-[^ ]+';.* style-src 'sha256-[^ ]+';", unescape(policy))
     markup = re.sub(r"<(script|style).*?</\1>", "", page.html, flags=re.DOTALL)
-    assert re.findall(r' (?:src|href)="([^"]*)"', markup) == ["#studies"]
+    assert re.findall(r' (?:src|href)="([^"]*)"', markup) == ["#scores-title", "#studies-title"]
 
 
 @settings(max_examples=20)  # many texts a page, since writing it takes longer

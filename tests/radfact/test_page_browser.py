@@ -144,7 +144,7 @@ def test_the_address_names_the_study_and_the_selected_sentence(page: Page, repor
 
 
 def test_the_share_that_the_score_compares_is_shown(open_page: OpenPage, tmp_path: Path) -> None:
-    shown = {0.62: "✓ boxes: 62% inside", 0.5: "✗ boxes: 50% inside", 0.498: "✗ boxes: 49.6% inside"}
+    shown = {0.62: "✓ box in place: 62%", 0.5: "✗ misplaced box: 50%", 0.498: "✗ misplaced box: 49.6%"}
     pairs = []
     for overlap in shown:
         own, other = (Box(x_min=0, y_min=0, x_max=x_max, y_max=1) for x_max in (1, overlap))
@@ -153,8 +153,8 @@ def test_the_share_that_the_score_compares_is_shown(open_page: OpenPage, tmp_pat
     page = open_page((tmp_path / "report.html").as_uri())
     for overlap, begin in shown.items():
         study = card(page, str(overlap))
-        assert study.locator(".report.candidate .spatial").inner_text().startswith(begin)
-        assert study.locator(".report.reference .spatial").inner_text().startswith("✓ boxes: 100% inside")
+        assert study.locator(".report.candidate .spatial").inner_text() == f"{begin} inside"
+        assert study.locator(".report.reference .spatial").inner_text() == "✓ box in place: 100% inside"
 
 
 @pytest.mark.parametrize("width", [1400, 420])
@@ -219,17 +219,37 @@ def test_studies_are_ordered_selected_and_filtered(page: Page) -> None:
     assert not page.locator("#spread").is_visible()
 
 
-def test_texts_are_shown_as_they_are_and_details_on_demand(page: Page) -> None:
+def test_texts_are_shown_as_they_are_and_reasons_of_errors_are_open(page: Page) -> None:
     assert card(page, "bad").get_by_text(HOSTILE, exact=True).is_visible()
     assert page.title() == "RadFact results: results"
     assert card(page, "failed").get_by_text("Aorta [U+202E]unfolded.", exact=True).is_visible()
-    why = card(page).get_by_text("nothing said of the trachea")
-    assert not why.is_visible()
-    card(page).get_by_text("Why", exact=True).click()
-    assert why.is_visible()
+    assert card(page).get_by_text("nothing said of the trachea").is_visible()
+    # The judge does not tell contradicted from neutral sentences.
+    assert card(page).locator(".status").all_inner_texts()[2] == "✗ not supported"
     # A draft without a reference has no verdict.
     assert page.locator("#unscored").get_by_text("Apical cap.").is_visible()
     assert page.locator("#unscored .verdict").count() == 0
+
+
+def test_the_first_study_is_near_the_top_and_only_tables_scroll_sideways(open_page: OpenPage, tmp_path: Path) -> None:
+    pairs = [Pair(f"s{number}", "Left effusion. Nodule.", "Right effusion. No mass.") for number in range(20)]
+    metrics = ["radfact", "findings", "bleu", "rouge_l", "lateral_mentions"]
+    evaluate(pairs, metrics, judge="offline", bootstrap=9, out=tmp_path)
+    page = open_page((tmp_path / "report.html").as_uri())
+    page.set_viewport_size({"width": 1366, "height": 768})
+    assert page.locator("#study-list article").first.evaluate("node => node.getBoundingClientRect().top") <= 1150
+    contents = page.get_by_role("navigation", name="Contents").get_by_role("link")
+    assert contents.all_inner_texts() == ["Scores", "Findings", "Studies"]
+    contents.last.click()
+    assert contents.first.evaluate("node => node.getBoundingClientRect().top") > 0
+    page.evaluate("document.querySelectorAll('details').forEach((node) => { node.open = true; })")
+    page.set_viewport_size({"width": 390, "height": 844})
+    scrolled = page.locator("main *").evaluate_all(
+        "nodes => nodes.filter((n) => n.scrollWidth > n.clientWidth && getComputedStyle(n).overflowX === 'auto')"
+        ".flatMap((n) => [...n.children].map((child) => child.tagName))"
+    )
+    assert scrolled == ["TABLE"] * 3
+    assert serious_violations(page) == []
 
 
 def test_a_scrollable_table_shows_its_hidden_side(open_page: OpenPage, tmp_path: Path) -> None:
@@ -300,6 +320,7 @@ def test_a_mask_is_drawn_where_its_pixels_are_and_has_a_hole(many_page: Page) ->
 
 
 def test_a_selected_bar_of_a_histogram_lists_its_studies(many_page: Page) -> None:
+    many_page.get_by_text("Distribution across studies").click()
     names = [bar.get_attribute("aria-label") or "" for bar in many_page.locator(".bin").all()]
     assert [name.split(": ")[1] for name in names] == ["1 study"] * 20
     many_page.get_by_role("button", name="0.2 to 0.25: 1 study", exact=True).click()
@@ -351,7 +372,8 @@ def test_scores_of_two_metrics_are_in_a_table_and_a_plot(open_page: OpenPage, tm
     assert HOSTILE in shown.inner_text()
     # Neither metric is RadFact, so there are no verdicts.
     assert shown.locator(".verdict").count() == 0
-    page.get_by_text("Table of all scores").click()
+    page.get_by_text("Scores of the studies as a table").click()
+    page.get_by_text("Two scores against each other").click()
     names = page.locator(".frame tbody th")
     for expected in (["c", "d", "b", "a"], ["a", "b", "d", "c"]):
         page.locator(".frame thead button", has_text="ROUGE-L").click()

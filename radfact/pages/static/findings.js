@@ -16,7 +16,6 @@ const Findings = (() => {
   const OTHERS = { both: "In both reports", candidate: "Only in the candidate", reference: "Only in the reference" };
 
   const isError = (kind) => !["correct", "worse", "improved"].includes(kind);
-  const spaced = (name) => name.replaceAll("_", " ");
   /** Compared findings of a study by system and metric; `side` is that of the candidate. */
   const comparisonsOf = (study) => [["baseline", study.baseline_findings], ["candidate", study.findings]].flatMap(([side, findings]) =>
     Object.entries(findings ?? {}).map(([metric, { links, others }]) => ({ side, metric, links, others })));
@@ -96,7 +95,7 @@ const Findings = (() => {
 
   function row(study, link, own, place, choice) {
     const [kind, label] = VERDICTS[link.verdict];
-    const attributes = link.attributes.length ? `: ${link.attributes.map(spaced).join(", ")}` : "";
+    const differences = link.differences.length ? `: ${link.differences.join(", ")}` : "";
     const chosen = choice && link.concepts.some((concept) => kindsOf(link).some((name) => fits([concept, link.tier, name], choice)));
     const cells = SIDES.map((side) => {
       const report = side === "candidate" ? own : side;
@@ -104,7 +103,7 @@ const Findings = (() => {
     });
     return element("tr", chosen ? { class: "chosen" } : {}, cells[0],
       element("td", {},
-        element("div", { class: "tags" }, element("span", { class: `tag ${kind}`, text: label + attributes }),
+        element("div", { class: "tags" }, element("span", { class: `tag ${kind}`, text: label + differences }),
           element("span", { class: `tag tier ${link.tier}`, text: link.tier }),
           chosen ? element("span", { class: "visually-hidden", text: "chosen" }) : null),
         element("p", { class: "reason", text: link.reason })),

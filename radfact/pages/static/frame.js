@@ -45,7 +45,8 @@
       drawMore();
     }
     drawMore();
-    return element("div", { class: "panel" }, element("table", { class: "frame" }, element("thead", {}, head), body), more);
+    const scroll = element("div", { class: "scroll" }, element("table", { class: "frame" }, element("thead", {}, head), body));
+    return element("div", {}, scroll, more);
   }
 
   /** Map values to an axis. */
@@ -109,14 +110,12 @@
       return select;
     });
     redraw();
-    return element("div", { class: "panel" },
-      element("div", { class: "plot-choice" }, element("label", { text: "Across " }, selects[0]),
-        element("label", { text: "Up " }, selects[1]), note), container);
+    return element("div", {}, element("div", { class: "plot-choice" }, element("label", { text: "Across " }, selects[0]),
+      element("label", { text: "Up " }, selects[1]), note), container);
   }
 
-  byId("frame").hidden = false;
-  byId("frame-body").append(
-    element("details", {}, element("summary", { text: "Table of all scores, to be sorted" }), table()),
-    element("details", { open: "" }, element("summary", { text: "Two scores against each other" }), plot()),
-  );
+  for (const [id, content] of [["frame", table()], ["plot", plot()]]) {
+    byId(id).hidden = false;
+    byId(id).append(content);
+  }
 })();

@@ -97,7 +97,7 @@
       const values = data.studies.map((study) => study.scores[name]).filter((value) => value !== null);
       if (values.length >= FEWEST_DRAWN) container.append(histogram(name, values, pick));
     }
-    byId("spread").hidden = !container.firstChild;
+    if (container) byId("spread").hidden = !container.firstChild;
     return () => chosen && pick(chosen, null);
   }
 

@@ -16,31 +16,25 @@ const Results = await (async () => {
 /** The card of a study, as in MAIRA-2, figure E.1: inputs of the model, both reports, their boxes side by side. */
 const Study = (() => {
   const { IMAGES, LETTER, button, titleCase, addressOf, openLarge, describedImage, connect } = Cards;
-  // Longer text would push the reports out of view.
-  const MOST_GROUPS = 8;
   // Colors of viewer.css.
   const TINTS = 8;
   const SHORT = { precision: "P", recall: "R", f1: "F1" };
   const OTHER = { baseline: "reference", candidate: "reference", reference: "candidate" };
   const SECTIONS = ["indication", "technique", "comparison", "prior_report"];
   const STATUS = {
-    entailment: ["yes", "✓ entailed"],
-    not_entailment: ["no", "✗ not entailed"],
+    entailment: ["yes", "✓ supported"],
+    not_entailment: ["no", "✗ not supported"],
   };
-  // The third item is for screen readers.
-  const RELATION = {
-    contradiction: ["no", "✗ contradicted"],
-    neutral: ["open", "○ neutral", ", not entailed"],
-  };
+  const ERRORS = { contradiction: "no", neutral: "open" };
   const SPATIAL = {
-    entailed: ["yes", "✓ boxes", " entailed"],
-    not_entailed: ["no", "✗ boxes", " not entailed"],
-    no_boxes: ["none", "no boxes", ""],
-    no_area: ["none", "boxes without area", ""],
+    entailed: ["yes", "✓ box in place"],
+    not_entailed: ["no", "✗ misplaced box"],
+    no_boxes: ["none", "no box"],
+    no_area: ["none", "box without area"],
   };
-  // The score counts boxes without evidence as not entailed.
-  const NO_EVIDENCE = ["no", "✗ boxes: no evidence", ""];
-  const NO_EVIDENCE_BOXES = ["no", "✗ boxes: none in the evidence", ""];
+  // The score counts boxes without evidence as misplaced.
+  const NO_EVIDENCE = ["no", "✗ box not supported"];
+  const NO_EVIDENCE_BOXES = ["no", "✗ no box in the evidence"];
 
   const data = Results;
   const isLocated = (sentence) => Boolean(sentence.boxes?.length || sentence.masks?.length);
@@ -86,17 +80,17 @@ const Study = (() => {
     for (const [name, value] of Object.entries(scores)) {
       const [, start, part, end = ""] = /^(.+)_(precision|recall|f1)(_(?:positive|negative|implied))?$/.exec(name) ?? [];
       const group = part ? start + end : name;
-      groups.set(group, [...(groups.get(group) ?? []), [part, value]]);
+      groups.set(group, [...(groups.get(group) ?? []), [part, value, name]]);
     }
     const known = [...groups].filter(([, parts]) => parts.some(([, value]) => [value].flat().some((number) => number !== null)));
-    const rows = known.map(([group, parts]) => element("div", {}, element("dt", { text: scoreName(group) }),
-      element("dd", {}, ...parts.map(([part, value]) => element("span", {},
-        part ? element("abbr", { text: SHORT[part], title: scoreName(`${group}_${part}`) }) : null, ...shownValue(value))))));
-    const list = element("dl", { class: "scores" }, ...rows.slice(0, MOST_GROUPS));
-    if (rows.length <= MOST_GROUPS) return list;
-    return element("div", {}, list, element("details", { class: "more-scores" },
-      element("summary", { text: `${rows.length - MOST_GROUPS} more scores` }),
-      element("dl", { class: "scores" }, ...rows.slice(MOST_GROUPS))));
+    const list = (isMain) => element("dl", { class: "scores" }, ...known
+      .filter(([, parts]) => parts.some(([, , name]) => data.main.includes(name)) === isMain)
+      .map(([group, parts]) => element("div", {}, element("dt", { text: scoreName(group) }),
+        element("dd", {}, ...parts.map(([part, value]) => element("span", {},
+          part ? element("abbr", { text: SHORT[part], title: scoreName(`${group}_${part}`) }) : null, ...shownValue(value)))))));
+    const [main, others] = [list(true), list(false)];
+    return others.firstChild ? element("div", {}, main, element("details", { class: "more-scores" },
+      element("summary", { text: `${others.childElementCount} more scores` }), others)) : main;
   }
 
   /** Details that metrics report about a study: texts, lists and records. */
@@ -215,21 +209,26 @@ const Study = (() => {
     return { figure: element("div", { class: "pictures" }, row, enlarge), viewers: drawn.map(({ viewer }) => viewer) };
   }
 
-  function tag([kind, words, hidden], name) {
-    return element("span", { class: `tag ${kind} ${name}`, text: words }, hidden ? element("span", { class: "visually-hidden", text: hidden }) : null);
+  function tag([kind, text], name) {
+    return element("span", { class: `tag ${kind} ${name}`, text });
+  }
+
+  /** What is wrong with a sentence; without a relation, the judge tells only that it is not supported. */
+  function verdictTag({ status, relation, error }) {
+    return tag(error ? [ERRORS[relation] ?? "no", `✗ ${error}`] : STATUS[status] ?? ["none", "not judged"], "status");
   }
 
   /** The spatial verdict, with the share of the boxes inside those of the evidence, which the score compares. */
   function spatialTag({ overlap, spatial, status, evidence }, premises) {
     const isOpen = spatial === "not_entailed" && (status === "not_entailment" || !evidence.some((at) => isLocated(premises[at])));
     if (isOpen) return tag(status === "not_entailment" ? NO_EVIDENCE : NO_EVIDENCE_BOXES, "spatial");
-    const [kind, words, hidden] = SPATIAL[spatial] ?? ["none", spatial, ""];
-    if (overlap === undefined) return tag([kind, words, hidden], "spatial");
+    const [kind, words] = SPATIAL[spatial] ?? ["none", spatial];
+    if (overlap === undefined) return tag([kind, words], "spatial");
     const { threshold, strict } = data.overlap ?? {};
     const percent = 100 * overlap;
     // A rounded share must not look like the threshold that it misses.
     const shown = Math.round(percent) === Math.round(100 * threshold) && overlap !== threshold ? percent.toFixed(1) : Math.round(percent);
-    const item = tag([kind, `${words}: ${shown}% inside`, hidden], "spatial");
+    const item = tag([kind, `${words}: ${shown}% inside`], "spatial");
     item.title = `${percent.toFixed(2)}% of the area of these boxes lies inside the boxes of the evidence.`
       + (data.overlap ? ` The score needs ${strict ? "more than" : "at least"} ${100 * threshold}%.` : "");
     return item;
@@ -252,16 +251,19 @@ const Study = (() => {
     for (const [other, verdict] of verdicts) {
       const line = element("p", { class: "verdict" },
         verdicts.length > 1 ? element("span", { class: "system", text: sideName(other) }) : null,
-        tag(RELATION[verdict.relation] ?? STATUS[verdict.status] ?? ["none", "not judged"], "status"));
+        verdictTag(verdict));
       if (verdict.spatial && located) line.append(spatialTag(verdict, study[other] ?? []));
       if (verdict.evidence.length) {
         const names = verdict.evidence.map((at) => LETTER[other] + (at + 1)).join(", ");
         line.append(element("span", { class: "evidence", text: `evidence ${names}` }));
       }
       lines.append(line);
-      if (verdict.why) {
+      if (!verdict.why) continue;
+      if (verdict.status === "entailment") {
         const summary = verdicts.length > 1 ? `Why (${sideName(other)})` : "Why";
         item.append(element("details", { class: "why" }, element("summary", { text: summary }), element("p", { text: verdict.why })));
+      } else {
+        line.append(element("span", { class: "why", text: verdict.why }));
       }
     }
     return item;
