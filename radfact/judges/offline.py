@@ -30,7 +30,7 @@ MEASURED: dict[str, dict[str, float]] = {
 """Accuracy, and F1 of the entailed class, as measured by `radfact judge-check --judge offline`."""
 
 UNREAD = "sentences without a known finding"
-UNREAD_MEANING = "The offline judge knows none of the findings in them, and compares their words."
+UNREAD_MEANING = "They state no finding of the offline judge's ontology; the judge compares their words."
 _NO_FINDING = "The sentence names no known finding"
 _ERRORS = {
     r"states no .*, which contradicts": "denied in {other}",
