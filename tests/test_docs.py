@@ -99,6 +99,22 @@ def _run(lines: Iterable[str]) -> dict[str, str]:
     return printed
 
 
+def _run_page(page: str, done: dict[str, str]) -> None:
+    """Run the blocks of a page that are not done, in order, and compare what they print with the blocks of outputs."""
+    for name, text in SAVED.findall(TEXTS[page]):
+        Path(name).write_text(text, "utf-8")
+    lines: list[str] = []
+    for language, block in FENCE.findall(TEXTS[page]):
+        if language == "python":
+            exec(compile(block, page, "exec"), {})
+        elif language == "sh":
+            lines = command_lines(block)
+            done |= _run(line for line in lines if line not in done)
+        elif language == "output":
+            printed = "".join(done[line] for line in lines)
+            assert [line for line in block.splitlines() if line not in printed] == [], printed
+
+
 @pytest.mark.slow
 def test_commands_of_the_readme_run_after_make_demo(clone: Path) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
@@ -106,7 +122,7 @@ def test_commands_of_the_readme_run_after_make_demo(clone: Path) -> None:
     demo = makefile.partition("\ndemo: install\n")[2].partition("\n\n")[0].replace("$(BIN)/", "")
     made = command_lines(re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], demo))
     _run(line for line in made if "radiograph" not in line)
-    _run(line for block in _blocks("README.md", "sh") for line in command_lines(block))
+    _run_page("README.md", {})
     for name in ("scores/report.html", "six/drafts.jsonl", "training/checkpoint", "detection"):
         assert (clone / "demo" / name).exists()
 
@@ -115,18 +131,7 @@ def test_commands_of_the_readme_run_after_make_demo(clone: Path) -> None:
 def test_commands_of_the_guides_run(clone: Path) -> None:
     done: dict[str, str] = {}
     for page in GUIDES:
-        for name, text in SAVED.findall(TEXTS[page]):
-            (clone / name).write_text(text, "utf-8")
-        lines: list[str] = []
-        for language, block in FENCE.findall(TEXTS[page]):
-            if language == "python":
-                exec(compile(block, page, "exec"), {})
-            elif language == "sh":
-                lines = command_lines(block)
-                done |= _run(line for line in lines if line not in done)
-            elif language == "output":
-                printed = "".join(done[line] for line in lines)
-                assert [line for line in block.splitlines() if line not in printed] == [], printed
+        _run_page(page, done)
     for made in ("results/drafts/report.html", "grounded.scores.json", "runs/try/checkpoint", "phantoms/sheet.html"):
         assert (clone / made).exists()
 
@@ -180,13 +185,17 @@ def test_metric_tables_match_metric_attributes(path: Path) -> None:
     assert update(text) == text
 
 
-def test_readme_links_are_valid() -> None:
-    links = re.findall(r"\]\(([^):#]+)(?:#([^)]*))?\)", TEXTS["README.md"])
-    assert [link for link, _ in links if not (ROOT / link).is_file()] == []
-    for link, part in links:
-        if part:
-            headings = re.findall(r"^#+ (.*)$", (ROOT / link).read_text("utf-8"), re.M)
-            assert part in {heading.lower().replace(" ", "-") for heading in headings}
+def test_readme_links_are_valid_and_absolute() -> None:
+    """The index of packages shows the README, too, and resolves no relative link."""
+    targets = dict(re.findall(r"^\[(\S+)\]: (\S+)$", TEXTS["README.md"], re.M))
+    assert {*re.findall(r"\]\[(.*?)\]", TEXTS["README.md"])} <= targets.keys()
+    links = [*targets.values(), *re.findall(r"\]\((.*?)\)", TEXTS["README.md"])]
+    assert [link for link in links if not link.startswith("https://")] == []
+    for link in targets.values():
+        path, _, part = re.sub(".*/maira-radfact/maira-radfact/(blob/)?main/", "", link).partition("#")
+        assert (ROOT / path).is_file()
+        headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text("utf-8"), re.M) if part else []
+        assert part in {"", *(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)}
 
 
 @pytest.mark.parametrize("page", TEXTS)

@@ -61,6 +61,9 @@ def test_the_wheel_has_all_files_of_the_packages(distributions: tuple[Path, Path
     tracked |= {f"maira/{name}" for name in _run(["git", "ls-files", "data", "encoders"], ROOT).split()}
     with zipfile.ZipFile(wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        # Its links are tested to be absolute.
+        assert archive.read(metadata).decode().endswith((ROOT / "README.md").read_text())
     assert files == tracked
     with tarfile.open(source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
