@@ -57,19 +57,19 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
 
 def test_the_wheel_has_all_files_of_the_packages(distributions: tuple[Path, Path]) -> None:
     wheel, source = distributions
+    name = f"maira_radfact-{_version()}"
     tracked = {name for name in _run(["git", "ls-files", *PACKAGES], ROOT).split() if not (ROOT / name).is_symlink()}
     tracked |= {f"maira/{name}" for name in _run(["git", "ls-files", "data", "encoders"], ROOT).split()}
     with zipfile.ZipFile(wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         # Its links are tested to be absolute.
-        assert archive.read(metadata).decode().endswith((ROOT / "README.md").read_text())
+        assert archive.read(f"{name}.dist-info/METADATA").endswith((ROOT / "README.md").read_bytes())
     assert files == tracked
     with tarfile.open(source) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     made = {name for name in names if name.startswith("maira_radfact.egg-info/")} | {"PKG-INFO", "setup.cfg"}
     assert names - made == {*tracked, *SOURCES}
-    assert wheel.name == f"maira_radfact-{_version()}-py3-none-any.whl"
+    assert wheel.name == f"{name}-py3-none-any.whl"
 
 
 def test_the_wheel_drafts_with_the_files_of_the_release(distributions: tuple[Path, Path], tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ _INHERITED: list[tuple[ChatBackend, GroupCommit | None]] = []
 _MAX_PROBLEM_CHARACTERS = 300  # A parser may quote the response.
 _ONLY_REASONING = (
     "it has reasoning text but no answer; raise the limit of tokens (max_tokens), or turn off the reasoning "
-    "(docs/score.md, Model parameters)"
+    "(docs/queries.md, Model parameters)"
 )
 _MERGE_HINT = (
     "merge its message into that of the user with --judge-arg merge_system=true (of a splitter: --splitter-arg)"
