@@ -136,10 +136,8 @@ class OfflineJudge(OntologyReader):
 
 def name_error(reason: str, other: str) -> str | None:
     """Return in a few words what is wrong with a sentence by the reason of this judge; None if it is another reason."""
-    for pattern, error in _ERRORS.items():
-        if match := re.search(pattern, reason):
-            return match.expand(error).format(other=other)
-    return None
+    matches = ((re.search(pattern, reason), error) for pattern, error in _ERRORS.items())
+    return next((match.expand(error).format(other=other) for match, error in matches if match), None)
 
 
 def count_unread(reasons: Iterable[str | None]) -> int:

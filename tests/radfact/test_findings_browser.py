@@ -67,8 +67,6 @@ def test_studies_are_filtered_by_finding_significance_and_verdict(page: Page) ->
 
 def test_a_finding_of_the_table_lists_its_studies(page: Page) -> None:
     page.get_by_text("How many studies have each finding right").click()
-    counts = page.locator(".finding-counts tbody tr").filter(has_text="Pneumothorax").locator("td").all_inner_texts()
-    assert counts == ["1", "0", "0", "1", "0", "0", "0"]
     page.get_by_role("combobox", name="Verdict").select_option(label="Correct (2)")
     page.get_by_role("button", name="Pneumothorax").first.press("Enter")
     assert cards(page) == ["omitted"]
