@@ -249,9 +249,9 @@ def score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, 
     """Return what the page's scripts need to know of the scores."""
     return {
         "metrics": scores.metrics.keys() != {RADFACT},
-        # Also for the common name of precision, recall and F1, which are shown together.
-        # Scores that a study shows first.
+        # A study shows these first.
         "main": [name for name, _ in _main_scores(scores)],
+        # Also for the common name of precision, recall and F1, which are shown together.
         "names": {
             key: words(key) for name in scores.scores for key in (name, re.sub("_(precision|recall|f1)$", "", name))
         },
