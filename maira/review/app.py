@@ -34,7 +34,7 @@ from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
 from maira.review.export import corrected_drafts, corrections_csv
 from maira.review.images import Pyramid, describe_study, load_pyramid, thumbnail
-from maira.review.protocol import REFERENCE_STEP, SEVERITIES, STEPS
+from maira.review.protocol import ERROR_TYPES, REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import COORDINATOR, HEALTH_PATH, Guard, add_security_headers
 from maira.review.store import ConflictError, SavingBlockedError, Store
 from maira.review.studies import ReviewSet
@@ -131,6 +131,7 @@ class Server:
                 "is_blinded": bool(settings and settings.labels),
                 "severities": SEVERITIES,
                 "error_types": self.store.error_types(),
+                "error_type_names": ERROR_TYPES,
                 "steps": STEPS,
                 "verdicts": self.set.verdicts is not None,
             }

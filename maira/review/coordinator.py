@@ -29,6 +29,7 @@ from maira.review.export import (
     describe_reading,
 )
 from maira.review.images import describe_study
+from maira.review.protocol import ERROR_TYPES
 from maira.review.security import link_tokens
 from maira.review.studies import read_campaign_set
 from radfact.errors import InputError
@@ -67,10 +68,8 @@ class Coordinator:
         return JSONResponse(
             {
                 "paused": None in campaign.paused,
-                "instructions": campaign.config.instructions,
                 "labels": campaign.config.labels,
                 "readers": [self._reader(key, reviews[key]) for key in keys],
-                "merged": {campaign.name(key): campaign.name(into) for key, into in campaign.merged.items()},
                 "studies": [
                     {
                         "number": number,
@@ -208,7 +207,7 @@ def _item_json(item: AdjudicationItem) -> dict[str, Any]:
                 "severity": correction_severity(sentence),
                 "text": sentence.text,
                 "boxes": sentence.boxes,
-                "error_type": sentence.assessment.error_type,
+                "error_type": ERROR_TYPES.get(sentence.assessment.error_type or "", sentence.assessment.error_type),
                 "comment": sentence.assessment.comment,
             }
             for reader, sentence in item.readings.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maira.review.changes import UNTYPED
+from maira.review.protocol import ERROR_TYPES
 from maira.review.summary import KINDS, SEVERITY_NAMES, WORST_NAMES
 from radfact.optional import load_pyplot
 from radfact.pages.plots import save
@@ -25,9 +26,8 @@ def draw_figure(summary: Mapping[str, Any], path: Path) -> None:
     plot = load_pyplot()
     # A dollar sign in a name is not math.
     with plot.rc_context({"text.parse_math": False}):
-        size = (15, 4.4 * len(rows))
-        options = {"figsize": size, "layout": "constrained", "squeeze": False, "width_ratios": (1, 1.25, 1)}
-        figure, grid = plot.subplots(len(rows), 3, **options)
+        figure = plot.figure(figsize=(15, 4.4 * len(rows)), layout="constrained")
+        grid = figure.subplots(len(rows), 3, squeeze=False, width_ratios=(1, 1.25, 1))
         for (reports, types, severities), (name, statistics) in zip(grid, rows, strict=True):
             _draw_reports(reports, statistics, f"A  {name}: " if len(rows) > 1 else "A  ")
             _draw_kinds(types, _most_frequent(statistics["error_types"]), "B  Error types")
@@ -41,8 +41,7 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
     labels = [*map(str, range(_MAX_BARS)), f"{_MAX_BARS}+"]
     counts: Counter[tuple[str, str]] = Counter()
     for count, worst in summary["reports_by_corrections"].items():
-        for name, reports in worst.items():
-            counts[labels[min(int(count), _MAX_BARS)], name] += reports
+        counts.update({(labels[min(int(count), _MAX_BARS)], name): reports for name, reports in worst.items()})
     series = {name: [counts[label, name] for label in labels] for name in _WORST_COLORS}
     _stack(panel, labels, {name: values for name, values in series.items() if any(values)}, _WORST_COLORS)
     panel.set_xlabel("corrections in a report, and its worst implications")
@@ -53,15 +52,16 @@ def _draw_reports(panel: Any, summary: Mapping[str, Any], mark: str) -> None:
 
 
 def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], title: str) -> None:
-    names = list(counts)[::-1]
-    series = {kind: [counts[name].get(kind, 0) for name in names] for kind in KINDS}
-    _stack(panel, names, series, _KIND_COLORS, is_horizontal=True)
-    totals = [sum(counts[name].values()) for name in names]
-    for index, total in enumerate(totals):
-        panel.text(total, index, f" {total}", va="center", fontsize=9)
-    panel.set_xlim(0, max([*totals, 1]) * 1.12)
     panel.set_title(title, loc="left", fontsize=11)
-    panel.set_xlabel("corrections")
+    totals = [sum(kinds.values()) for kinds in counts.values()][::-1]
+    if not any(totals):
+        panel.text(0.5, 0.5, "no corrections", ha="center", va="center", transform=panel.transAxes)
+        panel.axis("off")
+        return
+    series = {kind: [kinds.get(kind, 0) for kinds in counts.values()][::-1] for kind in KINDS}
+    _stack(panel, [ERROR_TYPES.get(name, name) for name in counts][::-1], series, _KIND_COLORS, is_horizontal=True)
+    panel.bar_label(panel.containers[-1], totals, padding=3, fontsize=9)
+    panel.set(xlim=(0, max(totals) * 1.12), xlabel="corrections")
 
 
 def _stack(

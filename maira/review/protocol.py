@@ -20,5 +20,5 @@ STEPS: list[dict[str, Any]] = _PROTOCOL["steps"]
 REFERENCE_STEP = 3
 """The first step in which the reader sees the reference report."""
 
-ERROR_TYPES: list[str] = _PROTOCOL["error_types"]
-"""Error types of tables F.1 to F.3; readers may add others."""
+ERROR_TYPES: dict[str, str] = _PROTOCOL["error_types"]
+"""Error types of tables F.1 to F.3 with their names in plain words; readers may add others."""

@@ -35,7 +35,7 @@ _HEADERS = [
 # Not a redirect: the browser would attribute it to the page with the link, and withhold the cookie.
 _ENTRANCE = (
     b'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">'
-    b'<title>Review</title><link rel="icon" href="/static/icon.svg"><a href="/">Continue to the review</a></html>'
+    b'<title>Review</title><link rel="icon" href="/static/icon.svg"><h1><a href="/">Open the review</a></h1></html>'
 )
 
 COORDINATOR = "coordinator\n"

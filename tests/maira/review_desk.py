@@ -91,9 +91,9 @@ def serving(app: ASGIApp) -> Iterator[str]:
 
 
 @contextmanager
-def watching(browser: Browser, link: str) -> Iterator[Page]:
+def watching(browser: Browser, link: str, **options: Any) -> Iterator[Page]:
     """Open a link in a separate browser context; errors of the page fail the test that caused them."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
     context.set_default_timeout(PATIENCE * 1000)
     page = context.new_page()
     complaints: list[str] = []
@@ -110,9 +110,9 @@ def watching(browser: Browser, link: str) -> Iterator[Page]:
 
 
 @contextmanager
-def visiting(browser: Browser, running: Running) -> Iterator[Page]:
+def visiting(browser: Browser, running: Running, **options: Any) -> Iterator[Page]:
     """Open the first study as the reader."""
-    with watching(browser, running.link) as page:
+    with watching(browser, running.link, **options) as page:
         page.goto(f"{running.url}#1")
         page.locator("#reader-name").fill(running.reader)
         page.get_by_role("button", name="Start").click()

@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -> None:
     """One edit with a moved box, one deletion and one addition, assessed; only texts are typed."""
-    go_on = page.locator("#advance")
+    go_on, next_opens = page.locator("#advance"), page.get_by_label("Then open the next")
     for number in (1, 2):
         at_study(page, number)
         page.set_viewport_size(SCREENS[number % 2])
@@ -77,15 +77,14 @@ def test_a_review_by_mouse_is_exported_as_stored(page: Page, running: Running) -
         page.get_by_label("Comment on the study").fill("Rotated.")
         fits_screen(page)
         go_on.click()
-        choices = ((0, "1 Minor", "MISCLASSIFICATION"), (1, "1 Minor", "OTHER"), (3, "0 No", "OMISSION"))
+        choices = ((0, "1 Minor", "Wrong finding"), (1, "1 Minor", "Other"), (3, "0 No", "Missing finding"))
         for place, severity, kind in choices:
             row(page, place).get_by_text(severity).click()
-            row(page, place).get_by_label("Error type", exact=True).select_option(kind)
+            row(page, place).get_by_label("Error type", exact=True).select_option(label=kind)
+        next_opens.set_checked(number == 1)
         fits_screen(page)
         go_on.click()
         saved(page)
-        if number == 1:
-            go_on.click()
     assert page.locator("#progress-text").inner_text() == "2 of 2 studies finished"
     text = page.request.get(f"{running.url}export/corrections.csv?reader={running.reader}").body().decode("utf-8-sig")
     rows = list(csv.DictReader(StringIO(text)))
@@ -348,6 +347,46 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     assert (running.sentence(0).assessment.comment, running.sentence(0).assessment.severity) == ("Old radiograph.", 2)
 
 
+TYPED = "jked 012 atc[]fnpul/bhvgmx+=-wizsr?"
+
+
+def test_typed_letters_run_no_shortcut(browser: Browser, page: Page, running: Running) -> None:
+    """With nothing to edit, while an answer redraws the page, and after the field was removed under the cursor."""
+    page.keyboard.type(f"e{TYPED}")
+    assert page.locator(".sentence.selected, form:visible").count() == 0
+    hold(page)
+    row(page, 1).locator(".sentence-text").click()
+    press(page, "d")
+    # A second click does not deselect, and a held key is not typed.
+    for _ in range(2):
+        row(page, 0).locator(".sentence-text").click()
+    for _ in range(3):
+        page.keyboard.down("e")
+    page.keyboard.up("e")
+    press(page, "ControlOrMeta+a")
+    page.keyboard.type(TYPED)
+    let_go(page)
+    unsaved(page)
+    page.keyboard.type(TYPED)
+    # Enter and Escape of an input method end neither the text nor the form.
+    for key in ("Enter", "Escape"):
+        page.get_by_label("Text of sentence 1").dispatch_event("keydown", {"key": key, "isComposing": True})
+    press(page, "Enter")
+    saved(page)
+    edited, deleted, last = running.state().sentences
+    assert (edited.text, deleted.deleted, last.is_correction) == (TYPED * 2, True, False)
+    page.evaluate("() => delete document.documentElement.dataset.letGo")
+    hold(page)
+    press(page, "j", "d", "j", "e", *"Large")
+    elsewhere(browser, running, "j", "j", "j", "d")
+    before = running.state()
+    let_go(page)
+    page.locator("#unsaved", has_text=f"(restore the sentence to continue): {SENTENCES[2]}Large").wait_for()
+    page.keyboard.type(TYPED)
+    assert running.state() == before
+    assert page.locator("#saved").inner_text() == "Not saved yet"
+
+
 @pytest.mark.parametrize(("is_sent", "remotely"), [(False, "Nodule."), (True, None)])
 def test_an_edit_of_a_finding_that_the_server_lacks_becomes_an_addition(
     browser: Browser, page: Page, running: Running, is_sent: bool, remotely: str | None
@@ -458,11 +497,7 @@ def test_page_and_server_normalize_texts_alike(page: Page) -> None:
     letters = [chr(number) for number in range(0x10000) if not 0xD800 <= number < 0xE000]
     texts = [f"{letter}a{letter}b{letter}" for letter in letters]
     texts += ["a\rb", "a\r\nb", "a\r\r\nb", "\u202ea\u202c \ufeff"]
-    read = """async (texts) => {
-        const { typable } = await import("/static/text.js");
-        return texts.map((text) => typable(text).trim());
-    }"""
-    assert page.evaluate(read, texts) == [readable(text).strip() for text in texts]
+    assert page.evaluate(DATA["typable texts"], texts) == [readable(text).strip() for text in texts]
     assert [readable(text).strip() for text in texts[-4:]] == ["a\nb", "a\nb", "a\n\nb", "a"]
 
 
@@ -513,10 +548,7 @@ def test_events_without_a_connection_are_sent_later(page: Page, running: Running
     recorded(running, "finish")
     page.wait_for_function(f"() => !{unsent}")
     # An event of an earlier page, which has ended; it happened a minute ago.
-    before = page.evaluate(
-        DATA["earlier event"],
-        running.reader,
-    )
+    before = page.evaluate(DATA["earlier event"], running.reader)
     page.reload()
     at_study(page, 1)
     events = recorded(running, "open", 3)
@@ -534,7 +566,7 @@ def campaign(tmp_path: Path) -> Iterator[tuple[Store, dict[str, str]]]:
     store, app, tokens = open_campaign(path)
     with closing(store), serving(app) as url:
         change(store, "delete", 1, "Ada", sentence="d0")
-        change(store, "assess", 1, "Ada", sentence="d0", severity=2)
+        change(store, "assess", 1, "Ada", sentence="d0", severity=2, error_type="OVERSPECIFIC")
         for reader, right in (("Ada", 0.35), ("Bo", 0.4)):
             change(store, "boxes", 1, reader, sentence="d1", boxes=[[0.1, 0.2, right, 0.6]])
             finish(store, 1, reader)
@@ -551,7 +583,7 @@ def test_the_coordinator_decides_a_disagreement_by_keyboard_and_changes_readers(
         press(page, "Enter")
         page.locator("#radiograph[aria-busy=false]").wait_for()
         readings = page.locator(".readings").first.locator("dt, dd").all_inner_texts()
-        assert readings == ["Ada", "Deleted, significant implications.", "Bo", "No correction."]
+        assert readings == ["Ada", "Deleted, significant implications.", "Too specific", "Bo", "No correction."]
         # The draft's box, and those of each reader who changed it.
         labels = page.locator("#radiograph .box-viewer-label").all_text_contents()
         assert sorted(labels) == ["1", "2 Ada", "2 Bo"]

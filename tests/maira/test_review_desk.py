@@ -229,7 +229,7 @@ def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
     at_study(page, 1)
     row(page, 0).locator(".sentence-text").click()
     assert boxes.count() == 1
-    press(page, "Escape")
+    page.get_by_role("heading", name="Draft", exact=True).click()
     assert boxes.count() == 0
 
 
@@ -272,11 +272,7 @@ def test_a_box_added_and_removed_by_mouse_leaves_no_correction(browser: Browser,
 
 def test_moving_a_box_by_keys_is_one_announced_change(page: Page, running: Running) -> None:
     # The keys are one change once they have rested for a moment; how long that is seen depends on the machine.
-    page.evaluate("""() => {
-      window.said = [];
-      new MutationObserver(() => window.said.push(document.getElementById("saved").textContent))
-        .observe(document.getElementById("saved"), { childList: true, characterData: true, subtree: true });
-    }""")
+    page.evaluate(DATA["record what is said"])
     press(page, "j", "m", "Tab", "ArrowRight", "ArrowDown", "Shift+ArrowRight", "Alt+ArrowUp")
     assert page.locator("#announcer").inner_text().strip() == "left 11, top 21, right 32, bottom 61 percent"
     saved(page)
@@ -351,6 +347,22 @@ def test_a_narrow_window_wraps_the_bar_and_a_long_id_is_shortened(page: Page) ->
         assert menu is not None
         assert menu["x"] >= 0
         press(page, "Escape")
+
+
+def test_a_phone_shows_all_of_each_step_with_large_targets(browser: Browser, running: Running) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    with visiting(browser, running, **phone) as page:
+        page.locator("#context dd").first.evaluate("(node, text) => { node.textContent = text; }", "Cough. " * 40)
+        for _ in range(4):
+            row(page, 0).locator(".sentence-text").tap()
+            assert page.evaluate("document.documentElement.scrollWidth") == 390
+            assert page.evaluate(DATA["unusable controls"]) == []
+            page.locator("#advance").tap()
+        check_accessibility(page)
+        page.locator("#toggle-studies").tap()
+        page.locator("#study-2").tap()
+        at_study(page, 2)
+        assert not page.locator("#studies").is_visible()
 
 
 def test_a_custom_error_type_can_be_added(page: Page, running: Running) -> None:
@@ -453,6 +465,7 @@ def check_accessibility(page: Page) -> None:
     for theme, rules in (("Light", ["color-contrast"]), ("Dark", None)):
         page.evaluate(f"document.documentElement.dataset.theme = '{theme.lower()}'")
         assert serious_violations(page, rules=rules) == []
+    assert page.get_by_role("heading", level=1).count() == 1
 
 
 def test_axe_finds_nothing_serious(page: Page) -> None:

@@ -121,16 +121,17 @@ def test_a_review_without_finished_studies_is_an_error(tmp_path: Path) -> None:
 def test_the_command_writes_numbers_and_a_figure_with_escaped_names(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with closing(new_store(tmp_path, {"one": REPORT}, ["$\\frac{1}$ <script>", "Ben"])) as store:
+        change(store, "delete", sentence="d0", reader=store.readers()[0])
+        change(store, "assess", sentence="d0", reader=store.readers()[0], error_type="$x_1$ & $")
         for reader in store.readers():
-            change(store, "delete", reader=reader, sentence="d0")
-            change(store, "assess", reader=reader, sentence="d0", error_type="$x_1$ & $")
             finish(store, reader=reader)
         out = tmp_path / "out"
         run_summary(store.path, out)
         numbers = json.loads((out / "summary.json").read_text("utf-8"))
         assert numbers.items() >= summarize(store, store.readers()).items()
     assert (out / "figure4.png").read_bytes().startswith(b"\x89PNG")
-    assert "<script>" not in (out / "figure4.svg").read_text("utf-8")
+    figure = (out / "figure4.svg").read_text("utf-8")
+    assert ("<script>" in figure, figure.count("no corrections")) == (False, 2)
 
 
 def test_the_tables_have_outcomes_by_arm_without_training_cases(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ class CampaignPage {
     const label = this.#campaign.labels[arm];
     byId("item-title").textContent = visibleText([`Study ${number}`, id, label && `report ${label}`].filter(Boolean).join(" · "));
     byId("items").replaceChildren(...items.map((item, at) => this.#item(item, at, decision)),
+      items.length ? "" : element("li", { text: "No reader has finished this study." }),
       ...Object.entries(comments).map(([name, text]) => element("li", {}, element("p", { text: `Comment of ${name}: ${text}` }))),
       reference.length ? element("li", {}, element("details", {}, element("summary", { text: "Reference report" }),
         ...reference.map((text) => element("p", { text })))) : "");

@@ -1,15 +1,18 @@
 /** Keyboard shortcuts, and the help that lists them. */
 
-import { byId, element } from "./dom.js";
+import { byId, consume, element } from "./dom.js";
 import { setSetting, setting } from "./storage.js";
 
 /** Symbols for named keys in the help. */
 const WRITTEN = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→", Delete: "Del" };
 
 /** Elements that take keys as text. */
-const TEXT_FIELDS = "textarea, select, input:not([type=checkbox], [type=radio])";
+const TEXT_FIELDS = "textarea, select, input:not([type=checkbox], [type=radio]), [contenteditable]";
 
-/** Bind keys. */
+// A key within this time after one that opened no field belongs to the same text.
+const PAUSE_MS = 1000;
+
+/** Bind keys. A binding `opens` a text field, or `repeats` while its key is held. */
 export function bindKeys(bindings, isOpen) {
   const single = byId("single-keys");
   single.checked = setting("single-keys") ?? true;
@@ -18,12 +21,30 @@ export function bindKeys(bindings, isOpen) {
     element("dt", {}, ...keys.flatMap((key, at) => [at ? " " : "", element("kbd", { text: written(key) })])),
     element("dd", { text: help }))));
   const bound = new Map(bindings.filter(({ run }) => run).flatMap((binding) => binding.keys.map((key) => [key, binding])));
+  // Until when keys are text: in a text field until the reader leaves it, also after it was removed under the cursor.
+  let textUntil = 0;
+  let held = null;
+  for (const name of ["focusin", "pointerdown"]) {
+    document.addEventListener(name, ({ target }) => {
+      textUntil = target.closest(TEXT_FIELDS) ? Infinity : 0;
+    }, { capture: true });
+  }
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.isComposing || event.altKey) return;
-    if (document.querySelector("dialog[open]")) return;
+    if (!event.repeat) held = null;
+    // Keys of an input method are for it alone, and a held key is not typed into the field that it opened.
+    if (event.isComposing || event.keyCode === 229) event.stopPropagation();
+    else if (event.key === held) consume(event);
+    else if (["Enter", "Escape", "Tab"].includes(event.key)) textUntil = 0;
+    else if (event.target.closest(TEXT_FIELDS)) textUntil = Infinity;
+  }, { capture: true });
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Escape" && document.querySelector(":popover-open")) return;
+    if (event.target.closest(TEXT_FIELDS)) return;
     const control = event.ctrlKey || event.metaKey;
-    if (event.target.matches(TEXT_FIELDS) || (!control && !single.checked)) return;
+    const isText = event.timeStamp < textUntil;
+    if (isText) textUntil = Math.max(textUntil, event.timeStamp + PAUSE_MS);
+    if (isText || (!control && !single.checked)) return;
     // A capital letter is probably the start of a word typed without focus in a field.
     if (!control && event.shiftKey && /^\p{L}$/u.test(event.key)) return;
     const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
@@ -31,6 +52,8 @@ export function bindKeys(bindings, isOpen) {
     if (!binding || !(binding.always || isOpen())) return;
     event.preventDefault();
     binding.run(event);
+    if (!binding.repeats) held = event.key;
+    if (binding.opens && !document.activeElement.matches(TEXT_FIELDS)) textUntil = event.timeStamp + PAUSE_MS;
   });
 }
 

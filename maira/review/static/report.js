@@ -54,11 +54,11 @@ function drawSteps(view, { step, done, visited, ...state }, reference) {
     element("dt", { text: `${id} · ${name}` }),
     element("dd", {}, element("ul", {}, ...definition.split("\n").map((text) => element("li", { text })))),
   ]));
-  byId("definitions").hidden = step !== steps.length || done;
-  const open = without(state, "severity").length;
   const isLast = step === steps.length;
+  for (const id of ["definitions", "go-on-toggle"]) byId(id).hidden = !isLast || done;
+  const open = without(state, "severity").length;
   byId("remaining").textContent = done ? "This study is finished." : isLast && open
-    ? `${counted(open, "correction has", "corrections have")} no severity yet` : "";
+    ? `${counted(open, "correction")} without severity` : "";
   const [words, key] = done ? ["Next unfinished study", "U"] : isLast ? ["Finish study", "F"]
     : [`Next: ${step + 1} ${steps[step].name}`, "]"];
   byId("advance").textContent = words;
@@ -95,10 +95,10 @@ function row(view, sentence, at) {
   return element("li", { class: classes.filter(Boolean).join(" "), "data-key": id },
     isEdited ? form(view, id, `Text of sentence ${at + 1}`, text) : null,
     element("div", { class: "sentence-line", hidden: isEdited },
-      element("button", { type: "button", class: "sentence-text", "aria-pressed": String(selected),
+      element("button", { type: "button", class: "sentence-text", "aria-current": selected && "true",
         // Screen readers would read deleted and added words as one text.
         "aria-label": `${[`Sentence ${at + 1}`, ...state].join(", ")}: ${text}`,
-        on: { click: () => view.toggle(id), dblclick: () => view.startEdit(id) } },
+        on: { click: () => view.select(id), dblclick: () => view.startEdit(id) } },
       element("span", { class: "number", text: at + 1 }),
       element("span", { class: "words" }, ...pieces.flatMap((piece, place) => (
         [place ? " " : null, element(PIECES[piece.kind], { text: piece.text })])))),
@@ -139,7 +139,7 @@ function form(view, place, label, saved) {
     props: { value: view.typed(place) ?? typable(saved) }, on: {
       input: ({ target }) => view.keep(place, target.value),
       keydown: (event) => {
-        const isEnd = event.key === "Enter" && !event.shiftKey && !event.isComposing;
+        const isEnd = event.key === "Enter" && !event.shiftKey;
         if (event.key !== "Escape" && !isEnd) return;
         consume(event);
         view.endForm(place, isEnd);
@@ -179,13 +179,14 @@ function typing(view, place, saved, save, escape, left = () => {}) {
 /** The choices below a corrected sentence: severity, error type and comment. */
 function assessment(view, sentence, selected) {
   const { id, assessment: { severity, error_type: chosen, comment } } = sentence;
+  const { error_type_names: names } = view.set;
   const disabled = view.shown.done;
   const own = `own:${id}`;
   const isOwn = view.naming === id || Boolean(view.typed(own));
   const field = (label, attributes) => element("input", { type: "text", "aria-label": label, disabled, ...attributes });
   const isTyping = [own, `why:${id}`].some((place) => view.typed(place) !== null);
   const isShown = isCorrection(sentence) && (selected || view.shown.step === view.set.steps.length || isTyping);
-  const names = chosen === null || view.errorTypes.includes(chosen) ? view.errorTypes : [...view.errorTypes, chosen];
+  const types = chosen === null || view.errorTypes.includes(chosen) ? view.errorTypes : [...view.errorTypes, chosen];
   return element("div", { class: "assessment", hidden: !isShown, on: { keydown: (event) => {
     if (event.key !== "Escape") return;
     consume(event);
@@ -199,11 +200,11 @@ function assessment(view, sentence, selected) {
           on: { change: () => view.assess(id, { severity: value }) } }),
         element("span", {}, element("kbd", { text: value }), ` ${name.replace(/ implications$/, "")}`))))),
   element("div", { class: "type-and-why" },
-    element("select", { class: "type", "aria-label": "Error type", title: chosen ?? "", disabled,
+    element("select", { class: "type", "aria-label": "Error type", title: names[chosen] ?? chosen ?? "", disabled,
       props: { value: isOwn ? OWN : chosen ?? "" },
       on: { change: ({ target: { value } }) => (
         value === OWN ? view.nameType(id) : view.assess(id, { error_type: value || null })) } },
-    ...[["", "Error type …"], ...names.map((name) => [name, name]), [OWN, "Another type …"]]
+    ...[["", "Error type …"], ...types.map((type) => [type, names[type] ?? type]), [OWN, "Another type …"]]
       .map(([value, text]) => element("option", { value, text }))),
     field("Custom error type", { class: "own-type", maxlength: "100", hidden: !isOwn, placeholder: "custom type, then Enter",
       ...typing(view, own, "", (name) => view.saveType(id, name), () => view.saveType(id, ""), () => view.leaveType(id)) }),
@@ -217,8 +218,8 @@ function referenceRow(view, { text, boxes }, at) {
   const selected = view.selected === id;
   const classes = ["sentence reference", selected && "selected", view.counterparts.includes(id) && "counterpart"];
   return element("li", { class: classes.filter(Boolean).join(" "), "data-key": id },
-    element("button", { type: "button", class: "sentence-text", "aria-pressed": String(selected),
-      on: { click: () => view.toggle(id) } },
+    element("button", { type: "button", class: "sentence-text", "aria-current": selected && "true",
+      on: { click: () => view.select(id) } },
     element("span", { class: "number", text: `R${at + 1}` }), element("span", { class: "words", text })),
     marks(boxes?.length ? [counted(boxes.length, "box", "boxes")] : []));
 }

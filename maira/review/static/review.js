@@ -21,8 +21,6 @@ const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sente
   undo: "an undo", redo: "a redo" };
 const ASSESSED = { severity: "a severity", error_type: "a type of error", comment: "the comment on a correction" };
 
-const TITLE = document.title;
-
 // Time between attempts to open a study.
 const RETRY_MS = 2000;
 
@@ -73,7 +71,11 @@ class Review {
   constructor(set, reader, storage, leftover) {
     Object.assign(this, { set, reader, storage, errorTypes: set.error_types });
     this.queue = new ChangeQueue(reader, storage, leftover, this);
-    this.list = new StudyList((number) => this.visit(number));
+    this.list = new StudyList((number) => {
+      this.visit(number);
+      // In a narrow window, the list covers the study.
+      if (getComputedStyle(byId("studies")).position === "absolute") this.showList(false);
+    });
     this.times = new Times(reader, set.drafts, storage);
     this.inputs = new Inputs({
       // The boxes are in view: one of them was clicked.
@@ -189,7 +191,7 @@ class Review {
     byId("study").hidden = false;
     byId("blank").hidden = true;
     const { number, label, sample_id: id, is_training: isTraining, state } = study;
-    document.title = `${number} · ${TITLE}`;
+    document.title = `${number} · Review of draft reports`;
     byId("study-place").textContent = `${number} of ${this.set.studies}${isTraining ? " · training" : ""}${label ? ` · report ${label}` : ""} ·`;
     byId("study-id").textContent = visibleText(id);
     byId("study-name").title = visibleText(id);
@@ -235,13 +237,15 @@ class Review {
     window.addEventListener("beforeunload", (event) => {
       if (this.queue.trouble) event.preventDefault();
     });
-    document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible") this.#catchUp();
-    });
     window.addEventListener("focus", () => this.#catchUp());
+    byId("go-on").checked = setting("go-on") ?? false;
+    byId("go-on").addEventListener("change", ({ target }) => setSetting("go-on", target.checked));
     for (const id of ["box-mode", "verdicts"]) byId(id).addEventListener("change", () => this.render());
     byId("reference").addEventListener("toggle", () => this.render());
     byId("links").addEventListener("change", () => this.#link());
+    byId("report").addEventListener("click", ({ target }) => {
+      if (!target.closest(".sentence, button, a, label, summary, textarea")) this.deselect();
+    });
     byId("sentences").addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (!step || !event.target.classList.contains("sentence-text")) return;
@@ -315,22 +319,22 @@ class Review {
     });
     bindKeys([
       { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
-      { keys: ["j"], help: "next sentence", run: () => this.selectBy(1) },
-      { keys: ["k"], help: "previous sentence", run: () => this.selectBy(-1) },
-      { keys: ["e"], help: "edit the sentence", run: () => this.startEdit() },
+      { keys: ["j"], repeats: true, help: "next sentence", run: () => this.selectBy(1) },
+      { keys: ["k"], repeats: true, help: "previous sentence", run: () => this.selectBy(-1) },
+      { keys: ["e"], opens: true, help: "edit the sentence", run: () => this.startEdit() },
       { keys: ["d", "Delete"], help: "delete the sentence, or restore it", run: () => this.toggleDeleted() },
-      { keys: ["a"], help: "add a finding", run: () => this.startAdd() },
+      { keys: ["a"], opens: true, help: "add a finding", run: () => this.startAdd() },
       { keys: ["0", "1", "2"], help: "severity of the correction: no, minor, significant",
         run: ({ key }) => this.assess(undefined, { severity: Number(key) }) },
       { keys: ["t"], help: "type of error", run: () => this.focusErrorType() },
-      { keys: ["c"], help: "comment on the study", run: () => byId("comment").focus() },
-      { keys: ["Ctrl+z"], help: "undo", run: () => this.turn(1) },
-      { keys: ["Ctrl+Shift+z", "Ctrl+y"], help: "redo", run: () => this.turn(-1) },
+      { keys: ["c"], opens: true, help: "comment on the study", run: () => byId("comment").focus() },
+      { keys: ["Ctrl+z"], repeats: true, help: "undo", run: () => this.turn(1) },
+      { keys: ["Ctrl+Shift+z", "Ctrl+y"], repeats: true, help: "redo", run: () => this.turn(-1) },
       { keys: ["]"], help: "next step", run: () => this.stepBy(1) },
       { keys: ["["], help: "previous step", run: () => this.stepBy(-1) },
       { keys: ["f"], help: "finish the study (step 4)", run: () => this.finish() },
-      { keys: ["n"], help: "next study", always: true, run: () => this.visit((this.number ?? 0) + 1) },
-      { keys: ["p"], help: "previous study", run: () => this.visit(this.number - 1) },
+      { keys: ["n"], repeats: true, help: "next study", always: true, run: () => this.visit((this.number ?? 0) + 1) },
+      { keys: ["p"], repeats: true, help: "previous study", run: () => this.visit(this.number - 1) },
       { keys: ["u"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
       { keys: ["l"], help: "list of studies", always: true, run: () => this.toggleList() },
       { keys: ["/"], help: "filter the list; Escape leaves the filter", always: true, run: () => {
@@ -341,18 +345,18 @@ class Review {
       { keys: ["ArrowLeft", "ArrowRight"], help: "with ↑ ↓ on a box: move it; with Shift resize it, with Alt finely" },
       { keys: ["Delete"], help: "on a box: remove it" },
       { keys: ["h"], help: "boxes: all, selected, none", run: () => this.cycleBoxes() },
-      { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => this.toggleVerdicts() },
-      { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => this.toggleLinks() },
+      { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => this.toggle("verdicts", "RadFact’s verdicts are shown") },
+      { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => this.toggle("links", "Sentences are linked to the reference report") },
       { keys: ["m"], help: "focus the image; arrow keys move it", run: () => inputs.active.root.focus() },
       { keys: ["x"], help: "next image (frontal, lateral, prior)", run: () => inputs.turn() },
-      { keys: ["+", "="], help: "zoom in", run: () => inputs.active.zoomIn() },
-      { keys: ["-"], help: "zoom out", run: () => inputs.active.zoomOut() },
+      { keys: ["+", "="], repeats: true, help: "zoom in", run: () => inputs.active.zoomIn() },
+      { keys: ["-"], repeats: true, help: "zoom out", run: () => inputs.active.zoomOut() },
       { keys: ["w"], help: "window and level, in values of the original", run: () => byId("window-width").focus() },
       { keys: ["i"], help: "invert", run: () => inputs.active.invert() },
       { keys: ["z"], help: "magnifier", run: () => inputs.active.magnify() },
       { keys: ["s"], help: "all images side by side, with linked zoom", run: () => byId("side-by-side").click() },
       { keys: ["r"], help: "reset the image", run: () => inputs.active.reset() },
-      { keys: ["Escape"], help: "deselect the sentence; on a box: back to the sentence", run: () => this.deselect() },
+      { keys: ["Escape"], help: "deselect the sentence, as a click next to it; on a box: back to the sentence", run: () => this.deselect() },
       { keys: ["?"], help: "this help", always: true, run: help },
     ], () => this.number !== null);
   }
@@ -527,6 +531,7 @@ class Review {
       if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
     }
     byId("verdicts").disabled = state.step < REFERENCE_STEP;
+    byId("links").disabled = !this.#canLink;
     byId("link-toggle").hidden = !this.#canLink;
     drawReport(this);
     this.inputs.draw(state.sentences, this.#isReferenceOpen ? this.study.reference : [], {
@@ -576,11 +581,6 @@ class Review {
     else if (checked && this.selected && byId("message").hidden) notify("No sentence on the same subject in the other report");
   }
 
-  toggleLinks() {
-    if (this.#canLink) byId("links").click();
-    else notify(`Sentences are linked to the reference report from step ${REFERENCE_STEP} on.`);
-  }
-
   #rowOf(id) {
     return byId("report").querySelector(`.sentence[data-key="${CSS.escape(id)}"]`);
   }
@@ -606,11 +606,6 @@ class Review {
     if (id !== null && byId("links").checked) this.#link();
     if (focus) this.focus(id);
     else if (reveal) this.#reveal(id);
-  }
-
-  /** Select a sentence, or deselect it. */
-  toggle(id) {
-    this.select(id === this.selected ? null : id);
   }
 
   selectBy(step) {
@@ -851,6 +846,7 @@ class Review {
       this.change("finish", {});
       this.times.finish();
       announce("Study finished");
+      if (byId("go-on").checked) this.goUnfinished();
     }
   }
 
@@ -872,9 +868,10 @@ class Review {
     this.render();
   }
 
-  toggleVerdicts() {
-    if (byId("verdicts").disabled) notify(`RadFact’s verdicts are shown from step ${REFERENCE_STEP} on.`);
-    else byId("verdicts").click();
+  /** Change a setting that is available with the reference report. */
+  toggle(id, words) {
+    if (byId(id).disabled) notify(`${words} from step ${REFERENCE_STEP} on.`);
+    else byId(id).click();
   }
 }
 
