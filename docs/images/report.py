@@ -14,7 +14,6 @@ with sync_playwright() as playwright:
     page = browser.new_page(viewport={"width": 1440, "height": 2600})
     page.goto(Path(sys.argv[1]).resolve().as_uri())
     card = page.locator("#study-list article").first
-    card.locator(".sentence:has(.tag.no) details").first.evaluate("node => { node.open = true }")
     for image in card.locator("img").all():
         image.evaluate("node => node.decode()")
     card.screenshot(path=Path(__file__).with_suffix(".png"))
