@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from radfact.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from radfact.api import RadFact, evaluate
+    from radfact.api import RadFact, compare, evaluate
     from radfact.errors import ExitCode, InputError, RunError
     from radfact.io.pairs import read_candidates_and_references, read_pairs
     from radfact.judges import (
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score
     from radfact.pages.page import write_page
     from radfact.records import Box, Mask, Pair, Pairs, PatientContext, Report, Sentence, TextPair
+    from radfact.results.compare import Comparison
     from radfact.results.evaluation import EvaluationResult
     from radfact.results.writer import write_results
     from radfact.statistics.bootstrap import Summary
 
 __all__ = [
     "Box",
+    "Comparison",
     "EntailmentQuery",
     "EvaluationResult",
     "ExitCode",
@@ -57,6 +59,7 @@ __all__ = [
     "Summary",
     "TextPair",
     "Verdict",
+    "compare",
     "evaluate",
     "load_judge",
     "load_splitter",

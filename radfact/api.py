@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from radfact.errors import ErrorCode, InputError, RunError, option_error
@@ -29,12 +30,13 @@ from radfact.metrics.resources import MetricResources
 from radfact.records import Pairs, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.options import PageOptions
-from radfact.results.writer import replace_results
+from radfact.results.writer import replace_results, write_results
 
 if TYPE_CHECKING:
     from radfact.judges import Judge, Splitter
     from radfact.judges.callables import JudgeFunction
     from radfact.llm.plan import RequestPlan
+    from radfact.results.compare import Comparison
 
 
 def evaluate(
@@ -85,6 +87,49 @@ def evaluate(
             record = {**run_record(pairs, seconds=time.monotonic() - started), **(run or {})}
             save_results(result, folder, record, page or PageOptions())
     return result
+
+
+def compare(
+    *systems: EvaluationResult | Path | str,
+    names: Sequence[str] = (),
+    scores: Sequence[str] = (),
+    bootstrap: int = 500,
+    rounds: int | None = None,
+    seed: int = 42,
+    cluster: str | None = None,
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Compare the first of some systems with the others on the samples that all have, with significance tests.
+
+    Args:
+        systems: results in memory, or results folders, the baseline first.
+        names: of the systems; by default those of the folders, or "system 1" and so on for results in memory.
+        scores: names of the main scores, over which Holm's method runs, or of metrics; by default one main score of
+            each metric.
+        bootstrap: replicates for the intervals; 0 for none.
+        rounds: of approximate randomization; by default 1000, or 200 for each test if that is more.
+        seed: of both.
+        cluster: what is resampled and swapped as a whole, as in `radfact compare`.
+        metrics: `module:object` of custom metrics whose pooled scores are compared.
+
+    Raises:
+        InputError: the systems have no sample or no score in common, or an option is not valid.
+    """
+    from radfact.results.compare import compare as compare_folders
+
+    if names and len(names) != len(systems):
+        message = f"expected a name for each of the {len(systems)} systems, found {len(names)}"
+        raise option_error(message, "names", ErrorCode.MISMATCH)
+    options = {"replicates": bootstrap, "rounds": rounds, "seed": seed, "cluster": cluster}
+    with TemporaryDirectory() as temporary:
+        folders = []
+        for number, system in enumerate(systems, start=1):
+            if isinstance(system, EvaluationResult):
+                folders.append(Path(temporary) / f"system {number}")
+                write_results(system, folders[-1], {"versions": versions()})
+            else:
+                folders.append(Path(system))
+        return compare_folders(folders, names=names, scores=scores, metrics=metrics, **options)
 
 
 def save_results(result: EvaluationResult, folder: Path, run: Mapping[str, Any], page: PageOptions) -> None:

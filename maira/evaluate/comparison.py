@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
+from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import open_atomic, read_json, read_jsonl, write_json
-from radfact.pages.comparison_page import difference_table, own_table, score_rows
+from radfact.pages.comparison_page import difference_table, with_interval
 from radfact.pages.meta_page import Table, format_cell
-from radfact.results.compare import Comparison, compare_systems
+from radfact.results.compare import SCORE_COLUMNS, Comparison, compare_systems
+from radfact.results.display import score_label
 from radfact.results.reader import iter_samples, read_scores
 from radfact.results.schema import SampleRow
 from radfact.results.systems import REFERENCE_SUFFIX, Column, System, pooled_functions, read_system
@@ -45,14 +47,23 @@ def compare(
 
 
 def tables_of(comparison: Comparison) -> dict[str, Table]:
-    """Return the tables by title: each experiment next to the baseline, and each by itself."""
+    """Return the tables by title: each experiment next to the baseline, or all next to each other without one."""
     tables = {}
     for index in range(1, len(comparison.systems)) if _has_differences(comparison) else ():
         table = difference_table(comparison, index)
         # Without the verdict, which is for the page of `radfact compare`.
         title = f"{comparison.systems[index]} compared with {comparison.systems[0]}"
         tables[title] = table.select(table.headings[:-1])
-    return tables | {"Each experiment by itself": own_table(comparison)}
+    return tables or {"Each experiment by itself": _own_table(comparison)}
+
+
+def _own_table(comparison: Comparison) -> Table:
+    rows = []
+    for name, contrasts in comparison.scores.items():
+        label = score_label(name, contrasts[0].summary.direction, comparison.units.get(name))
+        summaries = [contrast.summary for contrast in contrasts]
+        rows.append([label, *((value := with_interval(own)) and f"{value} (n {own.n})" for own in summaries)])
+    return Table(["Score", *comparison.systems], rows)
 
 
 def write_comparison(
@@ -68,7 +79,7 @@ def write_comparison(
     }
     record = {**settings, "experiments": by_name, "reference": reference_scores(experiments[0])}
     write_json(file.with_suffix(".json"), {**record, "notes": comparison.notes})
-    score_rows(comparison).write(file.with_suffix(".csv"))
+    write_csv(file.with_suffix(".csv"), SCORE_COLUMNS, comparison.score_rows())
     tables = [f"## {heading}\n\n{table.as_markdown()}" for heading, table in tables_of(comparison).items()]
     with open_atomic(file.with_suffix(".md")) as handle:
         handle.write("\n".join([f"# {title}\n", *tables, "\n\n".join(comparison.notes) + "\n"]))
@@ -107,18 +118,14 @@ def _notes(experiments: Sequence[Experiment], systems: Sequence[System], compari
         if count := sum(row.failure is not None for row in iter_samples(experiment.results, SampleRow)):
             yield f"{experiment.name}: {count} studies could not be scored."
     yield from comparison.notes
+    yield "Values with 95% intervals: over all n samples of an experiment. Values with different n are not comparable."
     replicates, rounds = comparison.options["replicates"], comparison.options["rounds"]
     if _has_differences(comparison):
-        interval = f"its 95% interval from {replicates} paired bootstrap replicates" if replicates else "no interval"
+        interval = f"a 95% interval from {replicates} paired bootstrap replicates" if replicates else "no interval"
         yield (
-            "Everything in a row of a comparison is computed over the same n samples, those that both experiments have "
-            f"scored: both scores, their difference with {interval}, and p of approximate randomization with {rounds} "
-            "rounds."
+            f"A difference has {interval} and p of approximate randomization with {rounds} rounds, over the n samples "
+            "that both experiments have scored."
         )
-    yield (
-        "Each experiment by itself, with 95% intervals: over its own n samples. Scores with different n are not "
-        "comparable."
-    )
     reference = reference_scores(experiments[0])
     if any(name.startswith(COMPLETION) for name in comparison.scores):
         yield f"{COMPLETION}*: over sentences with completed boxes, which are resampled one by one."

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, PositiveInt
 
 from radfact.io.columns import FIELDS, Missing, Section, check_columns
 from radfact.io.outputs import RESULTS_FOLDER, Output
+from radfact.metrics.options import split_names
 from radfact.options import Option, Options
 
 INPUT, JUDGE, SCORES, OUTPUT = "Input", "Judge", "Scores", "Output"
@@ -54,6 +55,23 @@ VerboseOption = Annotated[
         "--verbose", help="Print all scores instead of the main ones, counts and usage.", rich_help_panel=OUTPUT
     ),
 ]
+
+
+class ScoreSelection(Options):
+    """The scores of a table."""
+
+    panel = "Scores"
+
+    scores: Annotated[
+        tuple[str, ...],
+        BeforeValidator(split_names),
+        Option(
+            "Main scores, separated by commas; the name of a metric stands for its main scores. Default: those of each "
+            "metric; of a comparison, one of each.",
+            metavar="NAMES",
+            cli_type=str,
+        ),
+    ] = ()
 
 
 class ColumnOptions(Options):

@@ -34,13 +34,20 @@ def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str,
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table whose cells no spreadsheet executes as a formula; a cell without a value is empty."""
+    """Write a table as `format_csv` returns it."""
+    with open_atomic(path) as handle:
+        handle.write(format_csv(columns, rows))
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table whose cells no spreadsheet executes as a formula; a cell without a value is empty."""
     table = [[guard(cell) for cell in row] for row in (columns, *rows)]
     # Some spreadsheets also split at semicolons, and a carriage return alone would end a row.
     is_plain = not any(isinstance(cell, str) and re.search("[;\r]", cell) for row in table for cell in row)
     quoting: Literal[0, 2] = csv.QUOTE_MINIMAL if is_plain else csv.QUOTE_NONNUMERIC
-    with open_atomic(path) as handle:
-        csv.writer(handle, lineterminator="\n", quoting=quoting).writerows(table)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=quoting).writerows(table)
+    return text.getvalue()
 
 
 def guard(cell: Any) -> Any:

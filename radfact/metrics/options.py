@@ -12,7 +12,8 @@ from radfact.errors import ErrorCode, InputError
 from radfact.options import Option, Options
 
 
-def _split_names(value: Any) -> Any:
+def split_names(value: Any) -> Any:
+    """Return the names in a text that are separated by commas, as a tuple."""
     names = value.split(",") if isinstance(value, str) else value
     return tuple(name.strip() for name in names if name.strip())
 
@@ -55,7 +56,7 @@ class MetricOptions(Options):
 
     metrics: Annotated[
         tuple[str, ...],
-        BeforeValidator(_split_names),
+        BeforeValidator(split_names),
         Option("Metrics or scores to compute, separated by commas, or all.", metavar="NAMES", cli_type=str),
     ] = ("all",)
     metric_args: Annotated[
@@ -69,7 +70,7 @@ class MetricOptions(Options):
     ] = Field(default_factory=dict)
     compat: Annotated[
         tuple[str, ...],
-        BeforeValidator(_split_names),
+        BeforeValidator(split_names),
         Option(
             "Published variant to compute instead of the default, such as exact for RadFact, or coco for BLEU and "
             "ROUGE-L ('radfact metrics' lists them); repeatable. Applies to every selected metric that has it.",

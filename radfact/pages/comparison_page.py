@@ -15,31 +15,29 @@ from typing import Any
 from radfact.cache_folders import user_cache
 from radfact.errors import InputError, RunError
 from radfact.findings.details import FindingChange, FindingContrast, contrast_findings
+from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import dumps, read_json, write_json
 from radfact.machine import project_version
-from radfact.pages.markup import words
 from radfact.pages.meta_page import Plot, Section, Table, Tag, write_page
 from radfact.pages.runs import OpenedRun
 from radfact.pages.studies import StudyList
-from radfact.results.compare import SIGNIFICANT, Comparison, Contrast, compare
-from radfact.results.display import main_scores, score_label
+from radfact.results.compare import SCORE_COLUMNS, SIGNIFICANT, Comparison, Contrast, compare
+from radfact.results.display import score_label, words
 from radfact.results.reader import read_outcomes
 from radfact.results.schema import RADFACT
 from radfact.statistics.bootstrap import Summary
+from radfact.statistics.correlation import Estimate
 
 _FINDING_COLUMNS = ("system", "metric", "finding", "sample_id", "change", "baseline_verdict", "verdict")
 _MOST_STUDIES = 5
-_CSV_COLUMNS = (
-    *("score", "direction", "system", "n", "baseline", "point"),
-    *("difference", "difference_low", "difference_high", "p", "p_holm"),
-    *("own_n", "own_point", "own_low", "own_high"),
-)
 _SCORE_HINT = (
-    "↑ higher is better, ↓ lower is better. Everything in a row is computed over the same n samples, those that both "
-    "systems have scored: both scores, the difference to {first} with its 95% interval from {replicates} paired "
-    "bootstrap replicates, p of approximate randomization with {rounds} rounds, and p adjusted by Holm's method. "
-    "'better' and 'worse' mark differences to {first} with an adjusted p of at most {significant}."
+    "↑ higher is better, ↓ lower is better. Each score has one value per system, the one to report: over all shared "
+    "samples for which the system has one, with its 95% interval. The difference to {first} has a 95% interval from "
+    "{replicates} paired bootstrap replicates, and p of approximate randomization with {rounds} rounds; both are over "
+    "the n samples for which both systems have a value. 'Holm' is p adjusted by Holm's method; 'better' and 'worse' "
+    "mark an adjusted p of at most {significant}."
 )
+_OTHER_HINT = "These scores are not tested for significance as a family: their p is not adjusted."
 _FINDING_HINT = (
     "Numbers of studies that both systems have scored. In references: the reference states the finding. Errors: the "
     "finding has another attribute, or is omitted, unsupported or contradicted. Improved and worse: the verdict is "
@@ -50,20 +48,16 @@ _SYSTEMS_HINT = (
     "Empty candidates: drafts without text. Not scored: samples without a candidate, or that some metric could not "
     "score."
 )
-_OWN_HINT = (
-    "Each score, with its 95% interval, over all shared samples for which the system has a value. Systems with "
-    "different n are not comparable here: an empty candidate has no precision, for example."
-)
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write `comparison.json`, `comparison.csv` (one row per score and system) and `comparison.html`.
+    """Write `comparison.json`, `comparison.csv` (one row per score and system), `comparison.html` and its forest plot.
 
     Where the findings of two systems were compared, `comparison_findings.csv` has one row per finding and sample in
     which they differ.
     """
     write_json(folder / "comparison.json", asdict(comparison))
-    score_rows(comparison).write(folder / "comparison.csv")
+    write_csv(folder / "comparison.csv", SCORE_COLUMNS, comparison.score_rows())
     if any(comparison.findings):
         changes = [
             [system, contrast.metric, contrast.finding, change.sample_id, label, change.baseline, change.system]
@@ -72,31 +66,51 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
         ]
         Table(_FINDING_COLUMNS, changes).write(folder / "comparison_findings.csv")
     title = f"Comparison: {', '.join(comparison.systems)}"
-    write_page(folder / "comparison.html", title, comparison.notes, _sections(comparison))
+    plot = _forest_plot(comparison, folder / "comparison_forest")
+    write_page(folder / "comparison.html", title, comparison.results(words), _sections(comparison, plot))
 
 
-def _sections(comparison: Comparison) -> Iterator[Section]:
+def _sections(comparison: Comparison, plot: Plot | str) -> Iterator[Section]:
     first = comparison.systems[0]
     hint = _SCORE_HINT.format(first=first, significant=SIGNIFICANT, **comparison.options)
-    for index, name in enumerate(comparison.systems[1:], start=1):
-        table = difference_table(comparison, index, display=words)
-        yield Section(f"{name} compared with {first}", [table, hint] if index == 1 else [table])
+    compared = list(enumerate(comparison.systems))[1:]
+    for index, name in compared:
+        table = difference_table(comparison, index, comparison.main_scores, display=words)
+        last = [plot, hint, *comparison.notes] if index == len(compared) else []
+        yield Section(f"{name} compared with {first}", [table, *last])
+    if others := [name for name in comparison.scores if name not in comparison.main_scores]:
+        tables = (difference_table(comparison, index, others, display=words, is_tested=False) for index, _ in compared)
+        yield Section("Other scores", [*tables, _OTHER_HINT], is_folded=True)
     for index, contrasts in enumerate(comparison.findings):
         if contrasts:
             yield _finding_section(comparison, index)
     yield Section("Systems", [systems_table(comparison), _SYSTEMS_HINT])
-    yield Section("Each system by itself", [own_table(comparison, display=words), _OWN_HINT])
 
 
-def score_rows(comparison: Comparison) -> Table:
-    """Return one row per score and system with unrounded numbers, as in `comparison.csv`."""
-    rows = []
-    for name, contrasts in comparison.scores.items():
-        for system, contrast in zip(comparison.systems, contrasts, strict=True):
-            own = contrast.summary
-            row = [name, own.direction, system, *_paired_cells(contrast), contrast.p, contrast.p_holm]
-            rows.append([*row, own.n, own.point, own.low, own.high])
-    return Table(_CSV_COLUMNS, rows)
+def _forest_plot(comparison: Comparison, path: Path) -> Plot | str:
+    """Draw the differences of the main scores to the first system, or return what the plot needs."""
+    from radfact.pages.plots import forest
+
+    first, texts = comparison.systems[0], []
+    panels: dict[str | None, list[tuple[str, str, Estimate]]] = defaultdict(list)
+    for name in comparison.main_scores:
+        direction = comparison.scores[name][0].summary.direction
+        sign = -1 if direction == "lower" else 1
+        for system, contrast in list(zip(comparison.systems, comparison.scores[name], strict=True))[1:]:
+            if (difference := contrast.difference) is not None and difference.point is not None:
+                low, high = (end and sign * end for end in (difference.low, difference.high)[::sign])
+                estimate = Estimate(sign * difference.point, low, high, difference.n)
+                unit = comparison.units.get(name)
+                panels[unit].append((score_label(words(name), direction, None), system, estimate))
+                texts.append(f"{system}, {words(name)}: {with_interval(difference, '+')}")
+    labels = {
+        unit: f"Difference to {first}{f', scores from {unit}' if unit else ''}; right is better" for unit in panels
+    }
+    groups = {labels[unit]: rows for unit, rows in panels.items()}
+    try:
+        return Plot(forest(groups, path), f"Differences to {first} with 95% intervals. {'; '.join(texts)}.")
+    except InputError as error:
+        return f"The forest plot {error.message}"
 
 
 def _changes(comparison: Comparison, index: int) -> Iterator[tuple[FindingContrast, FindingChange, str]]:
@@ -105,27 +119,27 @@ def _changes(comparison: Comparison, index: int) -> Iterator[tuple[FindingContra
         yield from ((contrast, change, "worse") for change in contrast.worse)
 
 
-def _paired_cells(contrast: Contrast) -> list[float | None]:
-    """Return n, both scores, and the difference with its interval; nothing for the first system."""
-    if contrast.baseline is None or contrast.paired is None or contrast.difference is None:
-        return [None] * 6
-    difference = contrast.difference
-    points = [contrast.baseline.point, contrast.paired.point]
-    return [difference.n, *points, difference.point, difference.low, difference.high]
-
-
-def difference_table(comparison: Comparison, index: int, *, display: Callable[[str], str] = str) -> Table:
-    """Return the scores of a system and of the first one on their common samples, with their differences."""
+def difference_table(
+    comparison: Comparison,
+    index: int,
+    names: Sequence[str] = (),
+    *,
+    display: Callable[[str], str] = str,
+    is_tested: bool = True,
+) -> Table:
+    """Return scores of a system and of the first one, their difference on common samples, and p adjusted if tested."""
     rounds = comparison.options["rounds"]
     rows = []
-    for name, contrasts in comparison.scores.items():
-        contrast = contrasts[index]
-        n, baseline, paired, *_ = _paired_cells(contrast)
+    for name in names or comparison.scores:
+        first, contrast = (comparison.scores[name][place] for place in (0, index))
+        values = [with_interval(score.summary) for score in (first, contrast)]
+        n = contrast.difference and contrast.difference.n
         p, holm = (_format_p(value, contrast.p, rounds) for value in (contrast.p, contrast.p_holm))
         label = score_label(display(name), contrast.summary.direction, comparison.units.get(name))
-        rows.append([label, n, baseline, paired, _with_interval(contrast.difference, "+"), p, holm, _verdict(contrast)])
-    first, system = comparison.systems[0], comparison.systems[index]
-    return Table(["Score", "n", first, system, "difference [95% interval]", "p", "Holm", ""], rows)
+        rows.append([label, *values, with_interval(contrast.difference, "+"), n, p, holm, _verdict(contrast)])
+    systems = [comparison.systems[0], comparison.systems[index]]
+    table = Table(["Score", *systems, "difference [95% interval]", "n", "p", "Holm", ""], rows)
+    return table if is_tested else Table(table.headings[:-2], [row[:-2] for row in rows])
 
 
 def finding_table(comparison: Comparison, index: int, *, most: int | None = None) -> Table:
@@ -157,7 +171,8 @@ def _finding_section(comparison: Comparison, index: int) -> Section:
         table = _change_table(comparison, index, label)
         if table.rows:
             parts += [f"Studies with a finding that is {label}; comparison_findings.csv lists all:", table]
-    return Section(f"Findings of {comparison.systems[index]} compared with {comparison.systems[0]}", parts)
+    heading = f"Findings of {comparison.systems[index]} compared with {comparison.systems[0]}"
+    return Section(heading, parts, is_folded=True)
 
 
 def _change_table(comparison: Comparison, index: int, label: str) -> Table:
@@ -188,17 +203,7 @@ def systems_table(comparison: Comparison) -> Table:
     return Table(["System", "samples", "shared", "empty candidates", "not scored", "judge or model"], rows)
 
 
-def own_table(comparison: Comparison, *, display: Callable[[str], str] = str) -> Table:
-    """Return the scores of each system on all shared samples for which it has a value, with interval and number."""
-    rows = []
-    for name, contrasts in comparison.scores.items():
-        label = score_label(display(name), contrasts[0].summary.direction, comparison.units.get(name))
-        summaries = [contrast.summary for contrast in contrasts]
-        rows.append([label, *((value := _with_interval(own)) and f"{value} (n {own.n})" for own in summaries)])
-    return Table(["Score", *comparison.systems], rows)
-
-
-def _with_interval(summary: Summary | None, sign: str = "") -> str | None:
+def with_interval(summary: Summary | None, sign: str = "") -> str | None:
     """Format a value with its interval; with the sign "+", positive numbers have a sign as well."""
     if summary is None or summary.point is None:
         return None
@@ -222,12 +227,8 @@ def _format_p(value: float | None, p: float | None, rounds: int) -> str | None:
 
 def _verdict(contrast: Contrast) -> Tag | str:
     """Return whether the system is significantly better or worse; empty for neither, and without a direction."""
-    difference, direction = contrast.difference, contrast.summary.direction
-    is_significant = contrast.p_holm is not None and contrast.p_holm <= SIGNIFICANT
-    if not is_significant or difference is None or not difference.point or direction == "neutral":
-        return ""
-    is_better = (difference.point > 0) == (direction == "higher")
-    return Tag("better", "yes") if is_better else Tag("worse", "no")
+    verdict = contrast.verdict
+    return "" if verdict is None or verdict == "different" else Tag(verdict, "yes" if verdict == "better" else "no")
 
 
 SIDES = ("baseline", "candidate")
@@ -386,12 +387,11 @@ class RunPair(StudyList):
     def _compare(self) -> dict[str, Any]:
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)
-        main = {name for names in main_scores(self.runs[1].scores).values() for name in names}
         return {
             "headings": list(table.headings),
             "rows": table.cells,
-            "main": [index for index, name in enumerate(comparison.scores) if name in main],
-            "notes": list(comparison.notes),
+            "main": [index for index, name in enumerate(comparison.scores) if name in comparison.main_scores],
+            "notes": [*comparison.results(words), *comparison.notes],
         }
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from radfact.results.display import words
+
 STATIC = resources.files("radfact.pages") / "static"
 """Styles and scripts of pages."""
 TEMPLATES = resources.files("radfact.pages") / "templates"
@@ -73,24 +75,3 @@ def _show_controls(value: Any) -> Any:
 def format_number(value: float | None) -> str:
     """Return a score with three decimals; a dash for none."""
     return "–" if value is None else f"{value:.3f}"
-
-
-_DISPLAY_NAMES = (
-    *("F1", "ROUGE", "ROUGE-L", "BLEU", "METEOR", "BERTScore", "CheXbert", "CheXprompt", "CRIMSON", "JSON", "RadGraph"),
-    *("RadCliQ", "RG", "ER", "GREEN", "VERT", "FineRadScore"),
-)
-_BY_WORDS = {name.lower().replace("-", " "): name for name in _DISPLAY_NAMES}
-_KNOWN = re.compile(rf"\b({'|'.join(sorted(_BY_WORDS, key=len, reverse=True))})\b")
-
-
-def words(name: str) -> str:
-    """Return the name of a score for a person, with metrics as their papers write them.
-
-    The folder of `FOLDER/SCORE` and anything that is not the name of a score, such as a model, stay as they are.
-    """
-    folder, slash, score = name.rpartition("/")
-    if slash or not re.fullmatch(r"\w+", name):
-        return f"{folder}/{words(score)}" if slash and re.fullmatch(r"\w+", score) else name
-    spaced = _KNOWN.sub(lambda match: _BY_WORDS[match[0]], name.replace("_", " "))
-    spaced = re.sub(r"^BLEU (\d)$", r"BLEU-\1", spaced)
-    return spaced[:1].upper() + spaced[1:]

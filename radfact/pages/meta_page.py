@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import open_atomic
-from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
+from radfact.pages.markup import STATIC, TEMPLATES, assemble
+from radfact.results.display import words
 
 _SCORE_HEADINGS = ("score", "Metric")
 _LONG = 40
@@ -87,10 +88,11 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with tables, plots and paragraphs."""
+    """A heading with tables, plots and paragraphs; if it is folded, a reader opens it to see them."""
 
     heading: str
     parts: Sequence[Table | Plot | str]
+    is_folded: bool = False
 
 
 def format_cell(cell: Any, *, missing: str = "-") -> str:

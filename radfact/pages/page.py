@@ -18,10 +18,10 @@ from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, POLICY_SCORES, SCORES
 from radfact.metrics.registry import entries
 from radfact.pages.images import MAX_EMBEDDED, load_images, remove_unused_images
-from radfact.pages.markup import STATIC, TEMPLATES, assemble, words
+from radfact.pages.markup import STATIC, TEMPLATES, assemble
 from radfact.pages.studies import Studies, StudyContext, read_drafts
 from radfact.records import validate_model
-from radfact.results.display import main_scores, score_label
+from radfact.results.display import main_scores, score_label, words
 from radfact.results.options import ImagePlace, PageOptions
 from radfact.results.reader import read_run, read_scores
 from radfact.results.schema import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from radfact.io.jsonl import open_atomic
 from radfact.optional import load_pyplot
-from radfact.pages.markup import words
+from radfact.results.display import words
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.correlation import Estimate
 
@@ -48,33 +48,38 @@ def scatter(
     return _save_with_legend(figure, panels[0], path, columns=6)
 
 
-def forest(rows: Sequence[tuple[str, str, Estimate]], path: Path) -> Path:
-    """Plot Kendall's tau-b with intervals, one row per score and one mark per group, the highest over all on top.
+def forest(panels: Mapping[str, Sequence[tuple[str, str, Estimate]]], path: Path) -> Path:
+    """Plot estimates with intervals, one panel per label of the axis, one row per score and one mark per group.
 
-    Estimates without a value have no mark, those without an interval no line.
+    The first score is on top, or the one with the highest value over all, where there is a group of all. Estimates
+    without a value have no mark, those without an interval no line.
     """
-    known = [row for row in rows if row[2].value is not None]
-    groups = list(dict.fromkeys(group for _, group, _ in known))
-    overall = {score: estimate.value or 0.0 for score, group, estimate in known if group == "all"}
-    lowest = min(overall.values(), default=0.0) - 1
-    names = sorted(dict.fromkeys(score for score, _, _ in known), key=lambda name: overall.get(name, lowest))
-    height = 0.22 * len(names) * max(len(groups), 2) + 1.3
-    interval = ", 95% interval" if any(e.low is not None for _, _, e in known) else ""
-    label = f"Kendall's tau-b with experts{interval} (positive: both rate the same reports as bad)"
-    figure, axes = _axes((7.5, min(height, 60)), label, None)
-    for number, group in enumerate(groups):
-        offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
-        style = {"color": "black" if group == "all" else f"C{number - 1}"}
-        of_group = [(names.index(score) + offset, e) for score, other, e in known if other == group]
-        marks = [(e.value, y) for y, e in of_group]
-        axes.plot(*zip(*marks, strict=True), "D" if group == "all" else "o", markersize=4, label=group, **style)
-        for y, e in of_group:
-            if e.low is not None and e.high is not None:
-                axes.plot([e.low, e.high], [y, y], linewidth=1.2, **style)
-    axes.axvline(0, **_GUIDE)
-    axes.set_yticks(range(len(names)), list(map(words, names)))
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    return _save_with_legend(figure, axes, path, columns=6)
+    known = {label: [row for row in rows if row[2].value is not None] for label, rows in panels.items()}
+    groups = list(dict.fromkeys(group for rows in known.values() for _, group, _ in rows))
+    names = [list(dict.fromkeys(score for score, _, _ in rows)) for rows in known.values()]
+    heights = [min(0.22 * len(own) * max(len(groups), 2) + 1.3, 60) for own in names]
+    figure, all_axes = load_pyplot().subplots(
+        len(panels), squeeze=False, figsize=(7.5, sum(heights)), height_ratios=heights, layout="constrained"
+    )
+    for axes, (label, rows), order in zip(all_axes.flat, known.items(), names, strict=True):
+        overall = {score: estimate.value or 0.0 for score, group, estimate in rows if group == "all"}
+        lowest = min(overall.values(), default=0.0) - 1
+        order.reverse()
+        order.sort(key=lambda name: overall.get(name, lowest))
+        _label(axes, label + ", 95% interval" * any(e.low is not None for *_, e in rows), None)
+        for number, group in enumerate(groups):
+            offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
+            style = {"color": "black" if group == "all" else f"C{number - ('all' in groups)}"}
+            of_group = [(order.index(score) + offset, e) for score, other, e in rows if other == group]
+            marks = [(e.value, y) for y, e in of_group]
+            axes.plot(*zip(*marks, strict=True), "D" if group == "all" else "o", markersize=4, label=group, **style)
+            for y, e in of_group:
+                if e.low is not None and e.high is not None:
+                    axes.plot([e.low, e.high], [y, y], linewidth=1.2, **style)
+        axes.axvline(0, **_GUIDE)
+        axes.set_yticks(range(len(order)), list(map(words, order)))
+        axes.set_ylim(-0.6, len(order) - 0.4)
+    return _save_with_legend(figure, all_axes.flat[0], path, columns=6)
 
 
 def bars(

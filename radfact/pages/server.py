@@ -20,10 +20,10 @@ from radfact.errors import InputError, RunError
 from radfact.io.jsonl import dumps
 from radfact.pages.access import SECURITY_HEADERS, Access
 from radfact.pages.comparison_page import SIDES, RunPair
-from radfact.pages.markup import SERVED, STATIC, TEMPLATES, assemble, words
+from radfact.pages.markup import SERVED, STATIC, TEMPLATES, assemble
 from radfact.pages.page import encode, render_studies, score_data
 from radfact.pages.runs import OpenedRun, RunSummary, find_runs, run_url, version_of
-from radfact.results.display import score_label
+from radfact.results.display import score_label, words
 from radfact.results.schema import RADFACT
 
 _OPEN = 8

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from radfact.errors import ErrorCode, InputError
 from radfact.findings.details import FindingContrast, contrast_findings
 from radfact.records import NO_CLUSTERS
+from radfact.results.display import main_scores, select_scores
+from radfact.results.paper import comparison_table
 from radfact.results.reader import read_outcomes
-from radfact.results.schema import describe_models, metric_of_scores
+from radfact.results.schema import ScoresFile, describe_models, metric_of_scores
 from radfact.results.systems import Column, System, metric_settings, pooled_functions, read_system
 from radfact.statistics.bootstrap import Direction, Summary, summarize_counts
 from radfact.statistics.clusters import Clusters, Resampling
@@ -21,11 +24,24 @@ from radfact.statistics.significance import adjust_holm, paired_difference, rand
 
 SIGNIFICANT = 0.05
 """Largest adjusted p-value of a significant difference."""
+SCORE_COLUMNS = (
+    *("score", "direction", "is_main", "system", "n", "baseline", "point"),
+    *("difference", "difference_low", "difference_high", "p", "p_holm"),
+    *("own_n", "own_point", "own_low", "own_high"),
+)
+"""Columns of `comparison.csv`."""
+_ROUNDS = 1000
+_ROUNDS_PER_TEST = 200
+"""Rounds for each test of Holm's method, which multiplies the smallest p, 1 / (rounds + 1), by the number of tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One score of a system, and its difference to the first; `p` and what is above it are of the same samples."""
+    """One score of a system, and its difference to the first.
+
+    `summary` is the value to report, over all shared samples for which the system has one. `baseline`, `paired`, the
+    difference and p are over those for which both systems have one. Only main scores have a `p_holm`.
+    """
 
     summary: Summary
     baseline: Summary | None = None
@@ -34,17 +50,28 @@ class Contrast:
     p: float | None = None
     p_holm: float | None = None
 
+    @property
+    def verdict(self) -> Literal["better", "worse", "different"] | None:
+        """How the system differs from the first, if significantly; `different` for scores without a direction."""
+        if self.p_holm is None or self.p_holm > SIGNIFICANT or self.difference is None or not self.difference.point:
+            return None
+        if self.summary.direction == "neutral":
+            return "different"
+        return "better" if (self.difference.point > 0) == (self.summary.direction == "higher") else "worse"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Scores of several systems."""
+    """Scores of several systems; `main_scores` are those over which Holm's method runs."""
 
     systems: Sequence[str]
+    main_scores: Sequence[str]
     shared: int
     own: Sequence[int]
     excluded: Sequence[int | None]
     empty_candidates: Sequence[int | None]
     models: Sequence[Mapping[str, str]]
+    versions: Sequence[str | None]
     scores: Mapping[str, Sequence[Contrast]]
     units: Mapping[str, str]
     notes: Sequence[str]
@@ -53,12 +80,68 @@ class Comparison:
     resampling: Resampling
     findings: Sequence[Sequence[FindingContrast]] = ()
 
+    def score_rows(self, names: Collection[str] = ()) -> list[list[Any]]:
+        """Return one row per score and system with unrounded numbers, in the order of `SCORE_COLUMNS`."""
+        rows = []
+        for name, contrasts in self.scores.items():
+            for system, contrast in zip(self.systems, contrasts, strict=True) if not names or name in names else ():
+                own, difference = contrast.summary, contrast.difference or Summary(None)
+                points = [score and score.point for score in (contrast.baseline, contrast.paired)]
+                pair = [
+                    contrast.difference and difference.n,
+                    *points,
+                    difference.point,
+                    difference.low,
+                    difference.high,
+                ]
+                row = [name, own.direction, name in self.main_scores, system, *pair, contrast.p, contrast.p_holm]
+                rows.append([*row, own.n, own.point, own.low, own.high])
+        return rows
 
-def compare(folders: Sequence[Path], *, metrics: Sequence[str] = (), **options: Any) -> Comparison:
-    """Compare the first of some results folders with the others; the options are those of `compare_systems`."""
+    def to_dataframe(self) -> Any:
+        """Return one row per score and system as a pandas DataFrame, with the columns of `comparison.csv`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return importlib.import_module("pandas").DataFrame(self.score_rows(), columns=SCORE_COLUMNS)
+
+    def to_latex(self) -> str:
+        """Return a table of the main scores for a paper in LaTeX with booktabs; its caption explains the marks."""
+        return comparison_table(self, self.main_scores).to_latex()
+
+    def to_markdown(self) -> str:
+        """Return a table of the main scores for a paper in Markdown."""
+        return comparison_table(self, self.main_scores).to_markdown()
+
+    def results(self, display: Callable[[str], str] = str) -> list[str]:
+        """Return a sentence for each system but the first: in which main scores it is better or worse."""
+        return [self._result(index, display) for index in range(1, len(self.systems)) if self.tests]
+
+    def _result(self, index: int, display: Callable[[str], str]) -> str:
+        first, system = self.systems[0], self.systems[index]
+        of_all = f"of {len(self.main_scores)} main score{'s' * (len(self.main_scores) > 1)}"
+        parts = []
+        for verdict in ("better", "worse", "different"):
+            names = [display(name) for name in self.main_scores if self.scores[name][index].verdict == verdict]
+            if names:
+                than = "from" if verdict == "different" else "than"
+                parts.append(f"{verdict} {than} {first} in {len(names)} {of_all} ({', '.join(names)})")
+        if not parts:
+            return f"{system} is significantly different from {first} in 0 {of_all}."
+        return f"{system} is significantly {' and '.join(parts)}."
+
+
+def compare(
+    folders: Sequence[Path], *, metrics: Sequence[str] = (), names: Sequence[str] = (), **options: Any
+) -> Comparison:
+    """Compare the first of some results folders with the others; the options are those of `compare_systems`.
+
+    The names of the systems are by default those of the folders.
+    """
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare", code=ErrorCode.MISSING_OPTION)
-    names = [Path(folder).resolve().name for folder in folders]
+    names = names or [Path(folder).resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     functions = pooled_functions(metrics)
@@ -79,16 +162,25 @@ def compare(folders: Sequence[Path], *, metrics: Sequence[str] = (), **options: 
 def compare_systems(
     systems: Sequence[System],
     *,
+    scores: Sequence[str] = (),
     other_columns: Sequence[Mapping[str, Column]] = (),
     has_baseline: bool = True,
     replicates: int = 500,
-    rounds: int = 1000,
+    rounds: int | None = None,
     seed: int = 42,
     cluster: str | None = None,
 ) -> Comparison:
-    """Compare the first of some systems with the others, on the samples and scores that all have."""
+    """Compare the first of some systems with the others, on the samples and scores that all have.
+
+    `scores` names the main scores of the comparison, or metrics; by default, and of a metric, the first main score.
+    There are by default so many rounds of the randomization tests that the adjusted p of each can be small.
+    """
     shared, common = _shared_samples(systems), _common_scores(systems)
     clusters = _clusters(systems, shared, cluster)
+    first = systems[0].scores
+    main = select_scores(first, common, scores) if scores else _main_scores(first, common)
+    main += other_columns[0] if other_columns and not scores else ()
+    rounds = rounds or max(_ROUNDS, _ROUNDS_PER_TEST * len(main) * (len(systems) - 1))
     draws = {"replicates": replicates, "rounds": rounds, "seed": seed}
     directions = systems[0].directions
     contrasts_by_score = {
@@ -102,25 +194,29 @@ def compare_systems(
         if keys := [key for key in columns[0].counts if all(key in column.counts for column in columns)]:
             alone = Clusters(None, [None] * len(keys), keys)
             contrasts_by_score[name] = _contrasts(columns, keys, alone, has_baseline, "higher", **draws)
-    scores = {
+    with_value = {
         name: contrasts
         for name, contrasts in contrasts_by_score.items()
         if any(contrast.summary.point is not None for contrast in contrasts)
     }
-    adjusted = iter(adjust_holm([contrast.p for contrasts in scores.values() for contrast in contrasts]))
-    for name, contrasts in scores.items():
-        scores[name] = [replace(contrast, p_holm=next(adjusted)) for contrast in contrasts]
-    tests = sum(contrast.p is not None for contrasts in scores.values() for contrast in contrasts)
-    notes = _notes(systems, len(shared), common, scores, clusters)
+    main = [name for name in with_value if name in main]
+    p_values = [contrast.p for name in main for contrast in with_value[name]]
+    adjusted = iter(adjust_holm(p_values))
+    for name in main:
+        with_value[name] = [replace(contrast, p_holm=next(adjusted)) for contrast in with_value[name]]
+    tests = sum(p is not None for p in p_values)
+    notes = _notes(systems, len(shared), common, with_value, clusters)
     return Comparison(
         [system.name for system in systems],
+        main,
         len(shared),
         [len(system.samples.rows) for system in systems],
         [system.scores.counts.get("excluded") for system in systems],
         [system.scores.counts.get("empty_candidates") for system in systems],
         [describe_models(system.scores) for system in systems],
-        scores,
-        {name: record.unit for name, record in systems[0].scores.scores.items() if record.unit and name in scores},
+        [system.version for system in systems],
+        with_value,
+        {name: record.unit for name, record in systems[0].scores.scores.items() if record.unit and name in with_value},
         [*notes, _describe_tests(tests, rounds)] if has_baseline else notes,
         draws,
         tests,
@@ -134,6 +230,16 @@ def _shared_samples(systems: Sequence[System]) -> list[str]:
 
 def _common_scores(systems: Sequence[System]) -> list[str]:
     return [name for name in systems[0].columns if all(name in system.columns for system in systems)]
+
+
+def _main_scores(scores: ScoresFile, common: Sequence[str]) -> list[str]:
+    """Return one main score of each metric, and the scores of none."""
+    main, of_metrics = main_scores(scores), metric_of_scores(scores)
+    names = (
+        next((name for name in (*main[metric], *record.scores) if name in common), None)
+        for metric, record in scores.metrics.items()
+    )
+    return [*filter(None, names), *(name for name in common if name not in of_metrics)]
 
 
 def _variants_hint(systems: Sequence[System]) -> str:
@@ -166,8 +272,8 @@ def _clusters(systems: Sequence[System], shared: Sequence[str], cluster: str | N
 def _describe_tests(tests: int, rounds: int) -> str:
     number = "1 test" if tests == 1 else f"{tests} tests"
     note = (
-        "Each p is for one score of one system. 'Holm' is p adjusted by Holm's method for all tests of this comparison "
-        f"({number}): every score of every system against the first."
+        "Each p is for one score of one system. 'Holm' is p adjusted by Holm's method for the main scores of all "
+        f"systems ({number}); a difference is significant if it is at most {SIGNIFICANT}."
     )
     # The smallest p of a randomization test is 1 / (rounds + 1), and Holm's method multiplies it by the tests.
     if tests / (rounds + 1) > SIGNIFICANT:
@@ -226,9 +332,10 @@ def _notes(
     differences = [contrast.difference for row in scores.values() for contrast in row if contrast.difference]
     if any(difference.n < shared for difference in differences):
         notes.append(
-            f"n: samples in which both systems have the score; fewer than {shared} where one of them has no value, as "
-            "the precision of an empty candidate. n of an F1 counts those with both precision and recall in both "
-            "systems; the F1 itself is that of the precision and the recall in its table, each over its own n."
+            "A value is over all shared samples for which its system has one, a difference over the n samples for "
+            f"which both have: fewer than {shared} where one has no value, as the precision of an empty candidate. n "
+            "of an F1 counts samples with both precision and recall in both systems; the F1 itself is that of the "
+            "precision and the recall, each over its own n."
         )
     notes.append(f"Intervals: {clusters.resampling().describe()}.")
     if clusters.by is not None:

@@ -1,11 +1,14 @@
-"""An evaluation as a line of text and as a table, for interactive Python."""
+"""Names of scores for a person, the main ones, and an evaluation as text and as a table for interactive Python."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Container, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from radfact.errors import ErrorCode, option_error, suggest_name
 from radfact.metrics.protocol import main_scores_of
 from radfact.metrics.registry import entries
 from radfact.results.schema import RADFACT, ScoresFile, describe_models, scores_with_value
@@ -36,6 +39,20 @@ def main_scores(scores: ScoresFile) -> dict[str, list[str]]:
         own = [name for name in record.scores if name in scores.scores and scores.scores[name].point is not None]
         main[metric] = [name for name in names if name in own] or own[:1]
     return main
+
+
+def select_scores(scores: ScoresFile, known: Container[str], chosen: Sequence[str]) -> list[str]:
+    """Return the chosen scores among those that are known; the name of a metric stands for its main scores."""
+    main = main_scores(scores)
+    selected: list[str] = []
+    for name in chosen:
+        own = [name] if name in known else [score for score in main.get(name, ()) if score in known]
+        if not own:
+            names = [score for score in scores.scores if score in known]
+            hint = suggest_name(name, [*names, *main], f"they are {', '.join(names)}")
+            raise option_error(f"expected names of scores, found '{name}'; {hint}", "scores", ErrorCode.UNKNOWN_NAME)
+        selected += own
+    return list(dict.fromkeys(selected))
 
 
 def describe_result(result: EvaluationResult) -> str:
@@ -88,3 +105,24 @@ def format_number(value: float | None) -> str:
 def format_interval(score: Summary) -> str:
     """Format the 95% interval of a score, or a dash if there is none."""
     return "-" if score.low is None else f"{format_number(score.low)} to {format_number(score.high)}"
+
+
+_DISPLAY_NAMES = (
+    *("F1", "ROUGE", "ROUGE-L", "BLEU", "METEOR", "BERTScore", "CheXbert", "CheXprompt", "CRIMSON", "JSON"),
+    *("RadFact", "RadGraph", "RadCliQ", "RG", "ER", "GREEN", "VERT", "FineRadScore"),
+)
+_BY_WORDS = {name.lower().replace("-", " "): name for name in _DISPLAY_NAMES}
+_KNOWN = re.compile(rf"\b({'|'.join(sorted(_BY_WORDS, key=len, reverse=True))})\b")
+
+
+def words(name: str) -> str:
+    """Return the name of a score for a person, with metrics as their papers write them.
+
+    The folder of `FOLDER/SCORE` and anything that is not the name of a score, such as a model, stay as they are.
+    """
+    folder, slash, score = name.rpartition("/")
+    if slash or not re.fullmatch(r"\w+", name):
+        return f"{folder}/{words(score)}" if slash and re.fullmatch(r"\w+", score) else name
+    spaced = _KNOWN.sub(lambda match: _BY_WORDS[match[0]], name.replace("_", " "))
+    spaced = re.sub(r"^BLEU (\d)$", r"BLEU-\1", spaced)
+    return spaced[:1].upper() + spaced[1:]

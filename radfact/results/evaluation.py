@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
+from radfact.machine import PROJECT
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
@@ -19,6 +21,7 @@ from radfact.statistics.clusters import Clusters, Resampling, clusters_of
 
 if TYPE_CHECKING:
     from radfact.findings.details import FindingTable
+    from radfact.results.paper import PaperTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,13 +319,41 @@ class EvaluationResult:
         settings = None if run is None else run.metric.describe()
         return {**(settings or {}), **({} if narratives(self.pairs) else {"splitter": None})}
 
-    def to_dataframe(self, rows: Literal["samples", "sentences", "findings"] = "samples") -> Any:
-        """Return the samples, the sentences or the counts by finding as a pandas DataFrame.
+    def to_latex(self, scores: Sequence[str] = ()) -> str:
+        """Return a table of scores with intervals for a paper, in LaTeX with booktabs.
 
         Args:
-            rows: `samples` gives one row per sample, indexed by `sample_id`, NaN where a score has no value;
-                `sentences` one row per sentence, with the columns of `SentenceRow`; `findings` one row per kind of
-                finding, with the columns of `findings.csv`.
+            scores: names of scores, or of metrics for their main scores; by default all main scores.
+
+        Raises:
+            InputError: a name is unknown.
+        """
+        return self._paper_table(scores).to_latex()
+
+    def to_markdown(self, scores: Sequence[str] = ()) -> str:
+        """Return a table of scores with intervals for a paper, in Markdown.
+
+        Args:
+            scores: as in `to_latex`.
+
+        Raises:
+            InputError: a name is unknown.
+        """
+        return self._paper_table(scores).to_markdown()
+
+    def _paper_table(self, scores: Sequence[str]) -> PaperTable:
+        from radfact.results.paper import result_table
+        from radfact.results.writer import scores_file
+
+        return result_table(scores_file(self), scores, version(PROJECT))
+
+    def to_dataframe(self, rows: Literal["samples", "scores", "sentences", "findings"] = "samples") -> Any:
+        """Return the samples, the dataset-level scores, the sentences or the counts by finding as a pandas DataFrame.
+
+        Args:
+            rows: `samples` gives one row per sample, indexed by `sample_id`, NaN where a score has no value; `scores`
+                one row per dataset-level score, with its interval; `sentences` one row per sentence, with the columns
+                of `SentenceRow`; `findings` one row per kind of finding, with the columns of `findings.csv`.
 
         Raises:
             ImportError: pandas is not installed.
@@ -330,6 +361,11 @@ class EvaluationResult:
         pandas = importlib.import_module("pandas")
         if rows == "sentences":
             return pandas.DataFrame([dict(row) for row in self.sentences], columns=list(SentenceRow.model_fields))
+        if rows == "scores":
+            from radfact.results.paper import SCORE_COLUMNS, score_rows
+            from radfact.results.writer import scores_file
+
+            return pandas.DataFrame(score_rows(scores_file(self), list(self.summaries)), columns=SCORE_COLUMNS)
         if rows == "findings":
             from radfact.findings.details import FINDING_COLUMNS, finding_rows
 

@@ -174,6 +174,7 @@ class RunFile(Row):
     model_config = ConfigDict(extra="allow")
 
     version: int | str = 1
+    versions: dict[str, str] = Field(default_factory=dict)
     input: InputRecord = InputRecord()
     options: dict[str, Any] = Field(default_factory=dict)
     judge: dict[str, Any] | str | None = None

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from radfact.io.jsonl import read_json, read_jsonl
+from radfact.machine import PROJECT
 from radfact.metrics.protocol import Counts
 from radfact.metrics.radfact.scores import F1_PARTS
 from radfact.metrics.registry import entries, select_metrics
 from radfact.records import normalize_text, validate_model
-from radfact.results.reader import SampleScores, read_sample_scores, read_scores, read_texts
+from radfact.results.reader import SampleScores, read_run, read_sample_scores, read_scores, read_texts
 from radfact.results.schema import METRICS_FOLDER, RADFACT, MetricFile, MetricRow, ScoresFile
 from radfact.statistics.bootstrap import CountsFunction, Direction, RowFilter, scored_rows
 from radfact.statistics.significance import (
@@ -67,6 +68,8 @@ class System:
     directions: Mapping[str, Direction]
     columns: Mapping[str, Column]
     references: Mapping[str, str]
+    version: str | None = None
+    """Version of this package that scored."""
 
     @property
     def cluster_by(self) -> str | None:
@@ -117,7 +120,8 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             means = mean_counts([row[score] for row in rows.values()])
             columns[score] = Column(dict(zip(rows, means, strict=True)), mean_from_counts)
     ordered = {score: columns[score] for score in directions if score in columns}
-    return System(name, scores, samples, directions, ordered, _references(folder))
+    version = read_run(folder).versions.get(PROJECT)
+    return System(name, scores, samples, directions, ordered, _references(folder), version)
 
 
 def _pooled_counts(folder: Path, metric: str) -> Iterator[tuple[list[str], dict[str, Counts]]]:

@@ -24,8 +24,8 @@ from radfact.cli.main import app
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.pages import page as page_module
-from radfact.pages.markup import words
 from radfact.pages.page import page_record, write_page
+from radfact.results.display import words
 from radfact.results.options import PageOptions
 from radfact.results.schema import VERSION
 

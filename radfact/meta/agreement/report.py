@@ -24,9 +24,9 @@ from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
 from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
-from radfact.pages.markup import words
 from radfact.pages.meta_page import Table, format_cell
 from radfact.records import narrative
+from radfact.results.display import words
 from radfact.statistics.correlation import COEFFICIENTS, Estimate
 from radfact.statistics.rater_agreement import PreferenceAccuracy, round_half_up
 
@@ -124,7 +124,8 @@ def _add_correlations(
     images = []
     if sizes:
         best = sorted(sizes, key=lambda name: -sizes[name])[:_MAX_PANELS]
-        images += report.draw("forest", "Kendall's tau-b with intervals", plots.forest, kendall)
+        label = "Kendall's tau-b with experts (positive: both rate the same reports as bad)"
+        images += report.draw("forest", "Kendall's tau-b with intervals", plots.forest, {label: kendall})
         images += report.draw(
             "scatter",
             "Scores against experts",
