@@ -137,9 +137,8 @@ def _show(console: Console, comparison: Comparison, verbose: bool) -> None:
                 "which it is worse.",
             )
     say(console, "↑ higher is better, ↓ lower is better.")
-    if verbose:
-        show_table(console, systems_table(comparison))
-    else:
-        say(console, f"--verbose prints {len(others)} other scores, findings and systems.")
+    if not verbose:
+        say(console, f"--verbose prints {len(others)} other scores and the findings.")
+    show_table(console, systems_table(comparison))
     for note in comparison.notes:
         say(console, note)

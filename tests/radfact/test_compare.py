@@ -19,6 +19,7 @@ from meta_run import write_scores
 from metric_files import fixed_metric
 from nltk.translate.bleu_score import corpus_bleu
 
+import radfact
 from radfact.api import evaluate
 from radfact.errors import InputError
 from radfact.io.jsonl import read_json
@@ -51,6 +52,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("systems")
     evaluate(pairs(TEXTS), ["rouge_l", "bleu", "radfact"], judge="offline", out=root / "good")
     evaluate(pairs(["Nothing of note."] * 5), ["rouge_l", "bleu_4", "radfact"], judge="offline", out=root / "bad")
+    evaluate(pairs(TEXTS), ["rouge_l", "bleu_4", "radfact"], judge="offline", bootstrap=0, out=root / "third")
     return [root / "good", root / "bad"]
 
 
@@ -73,6 +75,59 @@ def test_systems_are_compared_on_shared_samples_and_scores(comparison: Compariso
     assert second.difference.point == pytest.approx(second.summary.point - 1.0)
     # Five samples have 32 swaps, of which two differ as much.
     assert second.p == pytest.approx(2 / 32, abs=0.03)
+
+
+def test_main_scores_are_one_of_each_metric_or_the_chosen_ones(folders: list[Path], run_radfact: Run) -> None:
+    """Holm's method runs over them alone, and three systems can differ significantly in each."""
+    three = compare([*folders, folders[0].with_name("third")])
+    assert three.main_scores == ["rouge_l", "bleu_4", "logical_f1"]
+    assert three.tests == 6
+    assert (three.options["rounds"] + 1) * 0.05 / three.tests > 1
+    assert [row[1].p_holm is None for name, row in three.scores.items()] == [
+        name not in three.main_scores for name in three.scores
+    ]
+    chosen = compare(folders, scores=["radfact", "bleu_4"], rounds=99)
+    assert (set(chosen.main_scores), chosen.tests) == ({"logical_f1", "bleu_4"}, 2)
+    with raises("scores: unknown-name"):
+        compare(folders, scores=["rouge_1"])
+    code, out, _ = run_radfact("compare", *map(str, folders), "--scores", "rouge_l", "--rounds", "99")
+    assert code == 0
+    assert "logical_f1" not in out.partition("is better")[0]
+    assert "logical_f1" in run_radfact("compare", *map(str, folders), "--verbose", "--rounds", "99")[1]
+
+
+def test_results_in_memory_are_compared_as_their_folders(folders: list[Path]) -> None:
+    results = [evaluate(pairs(texts), ["rouge_l"]) for texts in (TEXTS, ["Nothing of note."] * 5)]
+    comparison = radfact.compare(*results, names=["one", "two"], rounds=99)
+    expected = radfact.compare(*folders, scores=["rouge_l"], rounds=99)
+    assert comparison.systems == ["one", "two"]
+    assert comparison.scores["rouge_l"] == expected.scores["rouge_l"]
+    frame = comparison.to_dataframe()
+    assert (list(frame["system"]), list(frame["is_main"])) == (["one", "two"], [True, True])
+    assert results[0].to_dataframe("scores")["score"].tolist() == ["rouge_l"]
+    assert "| ROUGE-L ↑ | 1.000 [1.000, 1.000] |" in results[0].to_markdown()
+    assert results[0].to_latex(["rouge_l"]) == results[0].to_latex()
+    with raises("scores: unknown-name"):
+        results[0].to_latex(["rouge_l", "logical_f1"])
+
+
+def test_tables_for_papers_are_printed_and_written(folders: list[Path], run_radfact: Run) -> None:
+    names = [str(folder) for folder in folders]
+    comparison = compare(folders, scores=["rouge_l"])
+    for kind, text in (("latex", comparison.to_latex()), ("markdown", comparison.to_markdown())):
+        assert run_radfact("compare", *names, "--scores", "rouge_l", "--format", kind) == (0, text, "")
+    rows = list(csv.DictReader(run_radfact("compare", *names, "--format", "csv")[1].splitlines()))
+    assert {row["score"] for row in rows} == {"rouge_l", "bleu_4", "logical_f1"}
+    code, out, _ = run_radfact("export", names[0], "--format", "markdown", "--scores", "radfact,bleu_1")
+    assert (code, [line.split(" |")[0] for line in out.splitlines()[4:]]) == (
+        0,
+        ["| Logical F1 ↑", "| BLEU-1 ↑ (0 to 100)"],
+    )
+    assert run_radfact("export", names[0], "--format", "csv", "--out", "scores.csv")[0] == 0
+    with Path("scores.csv").open() as handle:
+        (row,) = (row for row in csv.DictReader(handle) if row["score"] == "rouge_l")
+    assert (float(row["point"]), row["n"]) == (pytest.approx(1.0), "6")
+    assert "--scores" in run_radfact("export", names[0], "--scores", "rouge_l")[2]
 
 
 def test_a_row_holds_scores_of_the_same_samples(tmp_path: Path) -> None:
@@ -149,6 +204,8 @@ def test_compare_writes_its_files(comparison: Comparison, tmp_path: Path) -> Non
     write_comparison(comparison, tmp_path)
     page = tmp_path / "comparison.html"
     assert "ROUGE-L" in page.read_text()
+    assert {path.suffix for path in tmp_path.glob("comparison_forest.*")} == {".png", ".svg"}
+    assert 'alt="Differences to good with 95% intervals. bad, ROUGE-L: -' in page.read_text()
     record = json.loads((tmp_path / "comparison.json").read_text())
     with (tmp_path / "comparison.csv").open() as handle:
         rows = list(csv.DictReader(handle))
@@ -164,11 +221,53 @@ def test_compare_writes_its_files(comparison: Comparison, tmp_path: Path) -> Non
 )
 def test_the_smallest_p_is_shown_as_a_bound(p: float, rounds: int, shown: str) -> None:
     points = [Summary(value, n=3) for value in (0.5, 0.4, 0.5, 0.1)]
-    scores, unknown = {"x": [Contrast(points[0]), Contrast(*points, p)]}, [None, None]
-    described = (["a", "b"], 3, [3, 3], unknown, unknown, [{}, {}])
-    resampled = ({"rounds": rounds}, 1, Resampling(None, 3, 3))
-    comparison = Comparison(*described, scores, {"x": "0 to 100"}, [], *resampled)
-    assert difference_table(comparison, 1).rows == [["x ↑ (0 to 100)", 3, 0.4, 0.5, "+0.100", shown, None, ""]]
+    comparison = two_systems(Contrast(points[1]), Contrast(*points, p), rounds=rounds)
+    assert difference_table(comparison, 1).rows == [["x ↑ (0 to 100)", "0.400", "0.500", "+0.100", 3, shown, None, ""]]
+
+
+def two_systems(*contrasts: Contrast, names: Sequence[str] = ("a", "b"), rounds: int = 1000) -> Comparison:
+    unknown = [None, None]
+    described = (["x"], 3, [3, 3], unknown, unknown, [{"radfact": "offline"}] * 2, ["1.0", None])
+    return Comparison(names, *described, {"x": contrasts}, {"x": "0 to 100"}, [], {"rounds": rounds}, 1, SINGLE)
+
+
+SINGLE = Resampling(None, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("difference", "direction", "p", "result"),
+    [
+        (0.1, "higher", 0.05, "b is significantly better than a in 1 of 1 main score (x)."),
+        (0.1, "lower", 0.01, "b is significantly worse than a in 1 of 1 main score (x)."),
+        (0.1, "neutral", 0.01, "b is significantly different from a in 1 of 1 main score (x)."),
+        (0.1, "higher", 0.051, "b is significantly different from a in 0 of 1 main score."),
+        (0.0, "higher", 0.01, "b is significantly different from a in 0 of 1 main score."),
+    ],
+)
+def test_the_result_is_said_in_a_sentence(difference: float, direction: Direction, p: float, result: str) -> None:
+    value = Summary(0.5, direction=direction)
+    second = Contrast(value, value, value, Summary(difference), p, p)
+    comparison = two_systems(Contrast(value), second)
+    assert comparison.results() == [result]
+    marks = 0 if " 0 of" in result else 1
+    assert comparison.to_latex().count("$^{*}$") == comparison.to_markdown().count(r"0.500\*") == marks
+
+
+def test_a_table_for_a_paper_has_bold_best_values_and_escaped_names() -> None:
+    values = [Summary(0.25, 0.2, 0.2, 0.25, 0.3, 0.3, 3), Summary(0.7504, n=2), Summary(0.75, n=3), Summary(None)]
+    names = ["50%_a & b", "c|*d", "e", "~\\f"]
+    comparison = two_systems(*map(Contrast, values), names=names)
+    table = comparison.to_latex()
+    assert r"Score & 50\%\_a \& b & c\textbar{}*d & e & \textasciitilde{}\textbackslash{}f \\" in table
+    # Equal as they are shown, so that both are the best.
+    expected = r"& 0.250 [0.200, 0.300] & \textbf{0.750} (n = 2) & \textbf{0.750} & -- \\"
+    assert rf"X $\uparrow$ (0 to 100) {expected}" in table
+    assert r"n = 3 samples" in table
+    assert "RadFact: offline. Computed with maira-radfact 1.0." in table
+    assert (table.count("{"), table.count(r"\begin")) == (table.count("}"), 2)
+    markdown = comparison.to_markdown().splitlines()
+    assert markdown[2] == r"| Score | 50%\_a & b | c\|\*d | e | ~\\f |"
+    assert markdown[4] == "| X ↑ (0 to 100) | 0.250 [0.200, 0.300] | **0.750** (n = 2) | **0.750** | – |"
 
 
 def ratio(counts: Counts) -> float:

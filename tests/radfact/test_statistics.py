@@ -373,7 +373,7 @@ def test_the_order_of_the_input_changes_no_number(by: str | None, tmp_path: Path
         assert values[1:] == values[:1] * 2
 
 
-def test_p_is_adjusted_over_all_scores_and_systems(folders: list[Path], tmp_path: Path) -> None:
+def test_p_is_adjusted_over_the_main_scores_of_all_systems(folders: list[Path], tmp_path: Path) -> None:
     pairs = [Pair(str(place), "Clear.", text) for place, text in enumerate(TEXTS)]
     evaluate(pairs, ["rouge_l", "bleu_1"], out=tmp_path)
     comparison = compare([*folders, tmp_path], cluster="none")
