@@ -113,7 +113,7 @@ def _short_table(table: Table) -> Table:
         points = [value and value.partition(" ")[0] for value in values]
         rows.append([label, *points, *(difference or "-").partition(" ")[::2], n, holm or p])
     is_adjusted = any(row[-2] for row in table.rows)
-    headings = ["Score", "baseline", "system", "difference", "95% interval", "n", "p (Holm)" if is_adjusted else "p"]
+    headings = ["Score", "baseline", "system", "diff.", "95% interval", "n", "p (Holm)" if is_adjusted else "p"]
     return Table(headings, rows)
 
 
