@@ -123,8 +123,8 @@ def test_a_row_is_over_the_same_samples(experiments: list[Experiment], tmp_path:
     assert (contrast.baseline.point, contrast.paired.point, contrast.difference.point) == (0.25, 0.0, -0.25)
     assert {contrast.baseline.n, contrast.paired.n, contrast.difference.n, contrast.summary.n} == {4}
     page = _page(table, experiments, tmp_path)
-    assert "| lateral_mentions | 4 | 0.250 | 0.000 | -0.250 [-0.500, +0.000] | 1.000 | 1.000 |" in page
-    assert "| lateral_mentions | 0.400 [0.000, 0.800] (n 5) | 0.000 [0.000, 0.000] (n 4) |" in page
+    values = "0.400 [0.000, 0.800] | 0.000 [0.000, 0.000]"
+    assert f"| lateral_mentions | {values} | -0.250 [-0.500, +0.000] | 4 | 1.000 | 1.000 |" in page
 
 
 def test_the_base_is_first_and_without_it_there_are_no_differences(experiments: list[Experiment]) -> None:
@@ -198,7 +198,7 @@ def test_the_table_is_written_in_three_forms(experiments: list[Experiment], tmp_
         if row["system"] == "no-prior":
             assert float(row["difference"]) == contrast["difference"]["point"]
             assert (int(row["n"]), float(row["p"])) == (contrast["difference"]["n"], contrast["p"])
-    assert "## no-prior compared with all-inputs\n\n| Score | n | all-inputs | no-prior |" in page
+    assert "## no-prior compared with all-inputs\n\n| Score | all-inputs | no-prior |" in page
     assert "Judge: offline." in page
 
 
