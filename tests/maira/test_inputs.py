@@ -124,7 +124,7 @@ def test_a_row_is_over_the_same_samples(experiments: list[Experiment], tmp_path:
     assert {contrast.baseline.n, contrast.paired.n, contrast.difference.n, contrast.summary.n} == {4}
     page = _page(table, experiments, tmp_path)
     values = "0.400 [0.000, 0.800] | 0.000 [0.000, 0.000]"
-    assert f"| lateral_mentions | {values} | -0.250 [-0.500, +0.000] | 4 | 1.000 | 1.000 |" in page
+    assert f"| lateral_mentions | {values} | -0.250 [-0.500, +0.000] | 4 | 1.0000 | 1.0000 |" in page
 
 
 def test_the_base_is_first_and_without_it_there_are_no_differences(experiments: list[Experiment]) -> None:
