@@ -40,7 +40,7 @@ def write_contact_sheet(
         about = f"{len(shown)} of the manifest's {total} samples{drawn}."
     page = assemble(
         _OWN / "sheet.html",
-        [STATIC / "viewer.css", STATIC / "page.css", _OWN / "sheet.css"],
+        [*(STATIC / name for name in ("base.css", "viewer.css", "page.css")), _OWN / "sheet.css"],
         [STATIC / "viewer.js", STATIC / "radiograph.js", STATIC / "cards.js", _OWN / "sheet.js"],
         {"studies": cards},
         title=f"Contact sheet: {manifest.absolute().parent.name}/{manifest.name}",

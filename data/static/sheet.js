@@ -8,7 +8,6 @@ await (async () => {
   };
   const SIDES = [["reference", "Finding"], ["candidate", "Phrase and label"]];
   const SECTIONS = ["findings_text", "indication", "technique", "comparison", "prior_report"];
-  const SECTION_NAMES = { findings_text: "Findings" };
   const KINDS = {
     all: ["All", () => true],
     narrative: ["With narrative findings", (study) => Boolean(study.findings_text)],
@@ -71,7 +70,7 @@ await (async () => {
     }
     for (const section of SECTIONS) {
       if (!study[section]) continue;
-      column.append(element("h4", { text: SECTION_NAMES[section] ?? titleCase(section) }),
+      column.append(element("h4", { text: titleCase(section.replace("_text", "")) }),
         element("p", { class: "prose", text: study[section] }));
     }
     if (!column.childElementCount) column.append(element("p", { class: "empty", text: "This sample has only images." }));
@@ -104,36 +103,32 @@ await (async () => {
     return study.search;
   }
 
-  function start() {
-    const [kind, filter, list] = ["kind", "filter", "study-list"].map((id) => document.getElementById(id));
-    for (const [key, [label, test]] of Object.entries(KINDS)) {
-      const count = studies.filter(test).length;
-      if (count) kind.append(element("option", { value: key, text: `${label} (${count})` }));
-    }
-    for (const box of document.querySelectorAll("input[data-group]")) {
-      const { group } = box.dataset;
-      box.closest("label").hidden = !located.includes(group);
-      // Labels repeat the boxes of findings, so they are shown initially only if there are no others.
-      box.checked = group !== "labels" || located.length === 1;
-      if (box.checked) shownGroups.add(group);
-      box.addEventListener("change", () => {
-        if (box.checked) shownGroups.add(group);
-        else shownGroups.delete(group);
-        for (const card of list.querySelectorAll("article")) for (const { focus } of radiographsOf.get(card)) focus(null);
-      });
-    }
-    document.getElementById("hint").hidden = !located.length;
-    const redraw = () => {
-      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const found = studies.filter((study) => KINDS[kind.value][1](study)
-        && words.every((word) => searchText(study).includes(word)));
-      document.getElementById("shown").textContent = `${found.length} of ${studies.length} samples`;
-      listStudies(list, found, sampleCard);
-    };
-    kind.addEventListener("change", redraw);
-    filter.addEventListener("input", redraw);
-    redraw();
+  const [kind, filter, list] = ["kind", "filter", "study-list"].map((id) => document.getElementById(id));
+  for (const [key, [label, test]] of Object.entries(KINDS)) {
+    const count = studies.filter(test).length;
+    if (count) kind.append(element("option", { value: key, text: `${label} (${count})` }));
   }
-
-  start();
+  for (const box of document.querySelectorAll("input[data-group]")) {
+    const { group } = box.dataset;
+    box.closest("label").hidden = !located.includes(group);
+    // Labels repeat the boxes of findings, so they are shown initially only if there are no others.
+    box.checked = group !== "labels" || located.length === 1;
+    if (box.checked) shownGroups.add(group);
+    box.addEventListener("change", () => {
+      if (box.checked) shownGroups.add(group);
+      else shownGroups.delete(group);
+      for (const card of list.querySelectorAll("article")) for (const { focus } of radiographsOf.get(card)) focus(null);
+    });
+  }
+  document.getElementById("hint").hidden = !located.length;
+  const redraw = () => {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = studies.filter((study) => KINDS[kind.value][1](study)
+      && words.every((word) => searchText(study).includes(word)));
+    document.getElementById("shown").textContent = `${found.length} of ${studies.length} samples`;
+    listStudies(list, found, sampleCard);
+  };
+  kind.addEventListener("change", redraw);
+  filter.addEventListener("input", redraw);
+  redraw();
 })();

@@ -51,7 +51,7 @@ _CANCELED = 499
 """Status of a request whose client has gone; it reaches nobody."""
 _BINARY = "application/octet-stream"
 _EXPORTS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl", "summary.json": "application/json"}
-_SHARED = ("viewer.js", "radiograph.js", "viewer.css")
+_SHARED = ("viewer.js", "radiograph.js", "viewer.css", "base.css")
 
 _log = logging.getLogger(__name__)
 

@@ -106,6 +106,6 @@ def format_cell(cell: Any, *, missing: str = "-") -> str:
 
 def write_page(path: Path, title: str, notes: Iterable[str], sections: Iterable[Section]) -> None:
     """Write a self-contained page without scripts: a heading with notes below it, and sections."""
-    styles = [STATIC / "page.css", STATIC / "meta.css"]
+    styles = [STATIC / name for name in ("base.css", "page.css", "meta.css")]
     with open_atomic(path) as handle:
         handle.write(assemble(TEMPLATES / "sections.html", styles, title=title, notes=list(notes), sections=sections))

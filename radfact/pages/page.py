@@ -213,7 +213,7 @@ def render_studies(data: Mapping[str, Any] | None, **context: Any) -> str:
     """Return a page of studies as HTML."""
     return assemble(
         TEMPLATES / "page.html",
-        [STATIC / "viewer.css", STATIC / "page.css"],
+        [STATIC / name for name in ("base.css", "viewer.css", "page.css")],
         [] if data is None else [STATIC / name for name in _SCRIPTS],
         data,
         has_studies=data is not None,

@@ -173,7 +173,15 @@ def _served_data(query: Mapping[str, str], **data: Any) -> dict[str, Any]:
 def simple_page(title: str, *, lead: str = "", reason: str = "", **context: Any) -> str:
     """Return the list of runs, or a page that says why there is nothing to show."""
     page = TEMPLATES / "runs.html"
-    return assemble(page, [STATIC / "page.css"], policy=SERVED, title=title, lead=lead, reason=reason, **context)
+    return assemble(
+        page,
+        [STATIC / "base.css", STATIC / "page.css"],
+        policy=SERVED,
+        title=title,
+        lead=lead,
+        reason=reason,
+        **context,
+    )
 
 
 def make_server(explorer: Explorer, listener: socket.socket, access: Access) -> ThreadingHTTPServer:

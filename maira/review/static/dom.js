@@ -2,9 +2,6 @@
 
 import { setSetting, setting } from "./storage.js";
 
-/** Attributes shown or read to the user. */
-const TEXT_ATTRIBUTES = ["alt", "aria-label", "placeholder", "title"];
-
 /** A new element with listeners (`on`) and properties (`props`). */
 export function element(tag, { text, on = {}, props = {}, ...attributes } = {}, ...children) {
   const node = document.createElement(tag);

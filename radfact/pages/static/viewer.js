@@ -11,7 +11,7 @@ function visibleText(text) {
 }
 
 /** Attributes that hold text for the reader. */
-const TEXT_ATTRIBUTES = ["alt", "aria-label", "label", "title"];
+const TEXT_ATTRIBUTES = ["alt", "aria-label", "label", "placeholder", "title"];
 
 /** A new element; `on` has listeners by event, further options are attributes, and null is none of them. */
 function element(tag, { text, on = {}, ...attributes } = {}, ...children) {
