@@ -124,7 +124,7 @@ def test_a_version_is_selected_from_the_list(page: Page, address: str, build: Pa
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize(("words", "link"), [("read_pairs", "api.html"), ("clustered samples", "score.html")])
+@pytest.mark.parametrize(("words", "link"), [("read_pairs", "api.html"), ("LaTeX table", "recipes.html")])
 def test_search_works_from_disk(words: str, link: str, page: Page, build: Path) -> None:
     page.goto((build / "index.html").as_uri())
     page.get_by_placeholder("Search").fill(words)
