@@ -138,7 +138,7 @@ def difference_table(
         label = score_label(display(name), contrast.summary.direction, comparison.units.get(name))
         rows.append([label, *values, with_interval(contrast.difference, "+"), n, p, holm, _verdict(contrast)])
     systems = [comparison.systems[0], comparison.systems[index]]
-    table = Table(["Score", *systems, "difference [95% interval]", "n", "p", "Holm", ""], rows)
+    table = Table(["Score", *systems, "difference [95% interval]", "n", "p", "Holm", "result"], rows)
     return table if is_tested else Table(table.headings[:-2], [row[:-2] for row in rows])
 
 
