@@ -164,18 +164,7 @@ def versions() -> dict[str, str]:
 
 
 class MetricSet:
-    """Selected metrics and what they share, created before any model is queried.
-
-    A context manager, which closes the connections of clients.
-
-    Attributes:
-        names: of the metrics and scores, without presets.
-        compat: names of the selected variants.
-        selections: the selected metrics.
-        resources: judge, model and weights.
-        metrics: the metrics that could be created, with their selections, by name.
-        unavailable: why the others could not be created.
-    """
+    """Selected metrics and their resources, created before any model is queried; its context closes connections."""
 
     def __init__(self, metrics: str | Sequence[str | Metric], *, needs_splitter: bool = True, **options: Any) -> None:
         """Create the metrics."""

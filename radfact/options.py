@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,37 +29,27 @@ from radfact.records import as_input_error
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a field appears on the command line; metadata of its annotation.
-
-    Attributes:
-        help: description.
-        flag: name on the command line; default: the name of the field with dashes. "--yes/--no" for a switch that has
-            two names.
-        metavar: placeholder of the value in the help.
-        panel: heading in the help; default: that of the model.
-        cli_type: type of the value on the command line, if a validator of the field converts it.
-    """
+    """How a field appears on the command line; metadata of its annotation."""
 
     help: str
     flag: str | None = None
+    """By default, the name of the field with dashes; "--yes/--no" for a switch that has two names."""
     metavar: str | None = None
     panel: str | None = None
+    """Heading in the help; by default, that of the model."""
     cli_type: Any = None
+    """Type of the value on the command line, if a validator of the field converts it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subset:
+class Subset(NamedTuple):
     """The fields of a model that a command takes, or all, and its own defaults; metadata of an annotation."""
 
     names: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] | None = None
+    defaults: Mapping[str, Any] = {}
 
 
 def only(*names: str, **defaults: Any) -> Subset:
-    """Select fields of an option model.
-
-    Used in annotations: `Annotated[JudgeOptions, only("judge", "base_url")]`.
-    """
+    """Select fields of an option model, and set other defaults, in its annotation as a parameter."""
     return Subset(names, defaults)
 
 
@@ -162,7 +152,6 @@ def parse_key_values(items: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def _as_input_error(error: ValidationError, model: type[Options]) -> InputError:
-    first = as_input_error(error, kind=model, quote=True)
     for fault in error.errors(include_url=False):
         # An error of our own validators has its own code, and sometimes a field.
         if isinstance(original := fault.get("ctx", {}).get("error"), InputError):
@@ -170,6 +159,7 @@ def _as_input_error(error: ValidationError, model: type[Options]) -> InputError:
                 return original
             field = original.field or ".".join(map(str, fault["loc"])) or None
             return InputError(original.message, code=original.code, field=field)
+    first = as_input_error(error, kind=model, quote=True)
     return InputError(first.message, code=ErrorCode.INVALID_OPTION, field=first.field)
 
 

@@ -8,11 +8,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 
 from radfact.errors import option_error
@@ -191,70 +190,61 @@ def format_count(number: float) -> str:
     return f"{number:.3g}"
 
 
-class ProgressDisplay:
-    """Context manager that displays progress from its own thread, so that Ctrl-C reaches the block itself.
+@contextmanager
+def display_progress(
+    console: Console,
+    usage_by_role: Mapping[str, Callable[[], UsageCounts]],
+    price: Price | None = None,
+    window: float = WINDOW,
+) -> Iterator[None]:
+    """Display progress from another thread, so that Ctrl-C reaches the block itself.
 
     On a terminal it draws bars that disappear at the end; elsewhere, and with NO_COLOR or TERM=dumb, it writes a line
     every half minute. The first failures of each model stay.
     """
+    stopped, shown = threading.Event(), set(ServerActivity.failures())
+    meters = {Meter(name, price, window): usage for name, usage in usage_by_role.items()}
+    watch = threading.Thread(target=_watch, args=(console, meters, shown, stopped), name="radfact-live", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        watch.join(2)
 
-    def __init__(
-        self,
-        console: Console,
-        usage_by_role: Mapping[str, Callable[[], UsageCounts]],
-        price: Price | None = None,
-        window: float = WINDOW,
-    ) -> None:
-        """Prepare the display."""
-        self.console, self.usage_by_role, self.price, self.window = console, usage_by_role, price, window
-        self._stopped = threading.Event()
-        self._shown = set(ServerActivity.failures())
-        self._thread = threading.Thread(target=self._watch, name="radfact-live", daemon=True)
 
-    def __enter__(self) -> ProgressDisplay:
-        self._thread.start()
-        return self
+def _watch(
+    console: Console, usage_by_meter: Mapping[Meter, Callable[[], UsageCounts]], shown: set[str], stop: threading.Event
+) -> None:
+    from rich.live import Live
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join(2)
+    is_drawn = console.is_interactive and not console.no_color
+    interval = TERMINAL_INTERVAL if is_drawn else min(LINE_INTERVAL, POLL_INTERVAL)
+    next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
+    with Live(console=console, transient=True, auto_refresh=False) if is_drawn else nullcontext() as live:
+        while True:
+            statuses = ServerActivity.statuses()
+            lines = [line for line in ServerActivity.failures() if line not in shown]
+            shown.update(lines)
+            if live is not None:
+                live.update(_render(_read(usage_by_meter), statuses), refresh=True)
+            elif time.monotonic() >= next_lines or (statuses and not was_silent):
+                lines += [*(meter.line() for meter in _read(usage_by_meter)), *statuses]
+                next_lines = time.monotonic() + LINE_INTERVAL
+            for line in lines:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+            was_silent = bool(statuses)
+            if stop.wait(interval):
+                return
 
-    def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _show_failures(self) -> None:
-        new = [line for line in ServerActivity.failures() if line not in self._shown]
-        self._shown.update(new)
-        self._print(new)
-
-    def _watch(self) -> None:
-        from rich.live import Live
-
-        meters = {name: Meter(name, self.price, self.window) for name in self.usage_by_role}
-        is_drawn = self.console.is_interactive and not self.console.no_color
-        interval = TERMINAL_INTERVAL if is_drawn else min(LINE_INTERVAL, POLL_INTERVAL)
-        next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
-        with Live(console=self.console, transient=True, auto_refresh=False) if is_drawn else nullcontext() as live:
-            while True:
-                self._show_failures()
-                statuses = ServerActivity.statuses()
-                if live is not None:
-                    live.update(_render(self._read(meters), statuses), refresh=True)
-                elif time.monotonic() >= next_lines or (statuses and not was_silent):
-                    self._print([*(meter.line() for meter in self._read(meters)), *statuses])
-                    next_lines = time.monotonic() + LINE_INTERVAL
-                was_silent = bool(statuses)
-                if self._stopped.wait(interval):
-                    return
-
-    def _read(self, meters: Mapping[str, Meter]) -> list[Meter]:
-        """Update all meters and return those in progress."""
-        now = time.monotonic()
-        for name, meter in meters.items():
-            meter.read(self.usage_by_role[name](), now)
-        started = [meter for meter in meters.values() if meter.done or meter.planned]
-        return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
+def _read(usage_by_meter: Mapping[Meter, Callable[[], UsageCounts]]) -> list[Meter]:
+    """Update all meters and return those in progress."""
+    now = time.monotonic()
+    for meter, usage in usage_by_meter.items():
+        meter.read(usage(), now)
+    started = [meter for meter in usage_by_meter if meter.done or meter.planned]
+    return [meter for meter in started if meter is started[-1] or meter.done < meter.planned]
 
 
 def _render(meters: Sequence[Meter], notes: Sequence[str] = ()) -> RenderableType:

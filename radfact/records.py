@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -230,9 +230,6 @@ class Pairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self.pairs)
-
     def __getitem__(self, index: Any) -> Any:
         return self.pairs[index]
 
@@ -325,44 +322,33 @@ def normalize_text(text: str) -> str:
     return re.sub(r"\s*[.:!?]$", "", " ".join(text.split()))
 
 
-def parse_sentences(
-    value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = "report"
-) -> list[Sentence]:
-    """Validate a list of `{text, boxes, ...}` objects from JSON."""
+def parse_sentences(value: Any, *, field: str = "report", **place: Any) -> list[Sentence]:
+    """Validate a list of `{text, boxes, ...}` objects from JSON; `place` is file and line, as in `InputError`."""
     if not isinstance(value, list | tuple):
-        raise InputError(f"expected a list, found {describe(value)}", file=file, line=line, field=field)
-    return [validate_model(Sentence, item, file=file, line=line, field=f"{field}[{i}]") for i, item in enumerate(value)]
+        raise InputError(f"expected a list, found {describe(value)}", **place, field=field)
+    return [validate_model(Sentence, item, **place, field=f"{field}[{i}]") for i, item in enumerate(value)]
 
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
-def validate_model(
-    model: type[_ModelT], value: Any, *, file: Path | str | None = None, line: int | None = None, field: str = ""
-) -> _ModelT:
-    """Validate a value from a file as an instance of `model`."""
+def validate_model(model: type[_ModelT], value: Any, **place: Any) -> _ModelT:
+    """Validate a value from a file as an instance of `model`; `place` is file, line and field, as in `InputError`."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise as_input_error(error, kind=model, file=file, line=line, field=field) from None
+        raise as_input_error(error, kind=model, **place) from None
 
 
 def as_input_error(
-    error: ValidationError,
-    *,
-    kind: Any = None,
-    file: Path | str | None = None,
-    line: int | None = None,
-    field: str = "",
-    quote: bool = False,
+    error: ValidationError, *, kind: Any = None, field: str = "", quote: bool = False, **place: Any
 ) -> InputError:
     """Return the first error of a Pydantic validation as an error of one line with the path of the field."""
     faults = error.errors(include_url=False)
     # A missing field may be present under a misspelled name.
-    unknown = (
-        item for item in faults if item["type"] == "extra_forbidden" and item["loc"][:-1] == faults[0]["loc"][:-1]
-    )
-    first = next(unknown, faults[0]) if faults[0]["type"] == "missing" else faults[0]
+    unknown = [item for item in faults if item["type"] == "extra_forbidden"]
+    siblings = (item for item in unknown if item["loc"][:-1] == faults[0]["loc"][:-1])
+    first = next(siblings, faults[0]) if faults[0]["type"] == "missing" else faults[0]
     path = field
     for step in first["loc"]:
         if step == "[key]":  # pydantic's mark of a name that is wrong itself
@@ -371,14 +357,14 @@ def as_input_error(
     if first["type"] == "extra_forbidden":
         *above, name = first["loc"]
         hint = suggest_name(str(name), _fields(kind, above), "remove it or correct its name")
-        return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, file=file, line=line, field=path)
+        return InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, **place, field=path)
     message = _message(first["type"], first.get("ctx", {})) or first["msg"].removeprefix("Value error, ")
     message = message.replace("Input should be", "expected")
     value = first.get("input")
     show = brief if quote else describe_choice if first["type"] in _CHOICES else describe
     shown = "" if first["type"] == "missing" or isinstance(value, dict) else f", found {show(value)}"
     code = ErrorCode.MISSING_FIELD if first["type"] == "missing" else ErrorCode.INVALID_VALUE
-    return InputError(f"{message[0].lower()}{message[1:]}{shown}", code=code, file=file, line=line, field=path or None)
+    return InputError(f"{message[0].lower()}{message[1:]}{shown}", code=code, **place, field=path or None)
 
 
 def _message(kind: str, context: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import Output
 from radfact.judges.options import JudgeOptions
 from radfact.options import only, rename_fields
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 
 annotate = typer.Typer(
     help="Export annotation tasks and import annotations (MAIRA-2, appendix G).", no_args_is_help=True
@@ -82,7 +82,7 @@ def sentences(
         with rename_fields({"judge": "compare"}):
             judging = load_judge(compare, cache=cache, **options)
     watch, console = Console(stderr=True), Console()
-    with ProgressDisplay(watch, {"splitting": splitter.usage}):
+    with display_progress(watch, {"splitting": splitter.usage}):
         result = split_findings(studies, splitter, target)
     record = {"changes": result.counts, "splitter": splitter.describe(), "splitting": splitter.usage()}
     scores = {}
@@ -91,7 +91,7 @@ def sentences(
         for key, split in result.splits.items():
             new = [Sentence(text=text) for sentence in split for text in sentence.new]
             pairs.append(Pair(key, new, [Sentence(text=sentence.orig) for sentence in split]))
-        with ProgressDisplay(watch, {"comparing": judging.usage}):
+        with display_progress(watch, {"comparing": judging.usage}):
             compared = RadFact(judging).score(pairs)
         scores = {score: compared.summaries[score] for score in _COMPARED}
         record |= {"scores": {score: asdict(summary) for score, summary in scores.items()}}

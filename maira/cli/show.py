@@ -13,7 +13,7 @@ from rich.console import Console
 from maira.runtime.processes import is_main, process_count
 from radfact.cli.tables import show_rows
 from radfact.errors import ExitCode, escape_for_terminal
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 
 if TYPE_CHECKING:
     from maira.data.study import Study
@@ -52,7 +52,7 @@ def print_unused_inputs(console: Console, studies: Sequence[Study], count: int) 
 def show_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress on standard error; yields a callback for (finished items, all items)."""
     usage: dict[str, int] = {}
-    display = ProgressDisplay(Console(stderr=True), {title: usage.copy}, window=_WINDOW)
+    display = display_progress(Console(stderr=True), {title: usage.copy}, window=_WINDOW)
     with display if is_main() else nullcontext():
         yield lambda done, total: usage.update(planned=total, done=done)
 

@@ -24,7 +24,7 @@ from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.metrics.registry import expand_presets, select_metrics
 from radfact.options import only
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 from radfact.records import narratives
 from radfact.results.schema import RADFACT
 
@@ -169,7 +169,7 @@ def score_experiment(experiment: Experiment, scoring: Scoring, say: Callable[[st
     with MetricSet(**scoring.metrics, needs_splitter=bool(narratives(pairs)), cache=cache) as metrics:
         if RADFACT in metrics.unavailable:
             raise RunError(metrics.unavailable[RADFACT], code=ErrorCode.NOTHING_SCORED)
-        with ProgressDisplay(Console(stderr=True), metrics.resources.usage_by_role):
+        with display_progress(Console(stderr=True), metrics.resources.usage_by_role):
             draws, out = scoring.bootstrap, experiment.results
             result = evaluate(pairs, metrics, bootstrap=draws.bootstrap, seed=draws.seed, out=out, run=run)
     if RADFACT in result.unavailable:

@@ -35,7 +35,7 @@ from maira.train.config.run_config import BaseTrainConfig
 from maira.train.data.packing import PackedBatch
 from maira.train.loss import Losses, PackedLossModel
 from radfact.errors import ErrorCode, InputError
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 
 OpenedT = TypeVar("OpenedT")
 
@@ -76,7 +76,7 @@ def main_process_first(
     """Call a function, with a callback for (done, total), in the main process, then in the others (with its files)."""
     usage: dict[str, int] = {}
     if context.is_main:
-        with ProgressDisplay(Console(stderr=True), {title: usage.copy}):
+        with display_progress(Console(stderr=True), {title: usage.copy}):
             result = function(lambda done, planned: usage.update(done=done, planned=planned))
     context.wait()
     if not context.is_main:

@@ -44,9 +44,8 @@ def with_options(command: Callable[..., None], **subsets: Subset) -> Callable[..
             parameters.append(parameter)
             continue
         names = [name for name in model.model_fields if not subset.names or name in subset.names]
-        defaults = subset.defaults or {}
-        models[parameter.name] = model, names, defaults
-        parameters += [_typer_parameter(model, name, defaults) for name in names]
+        models[parameter.name] = model, names, subset.defaults
+        parameters += [_typer_parameter(model, name, subset.defaults) for name in names]
     config_option = typer.Option(
         metavar="FILE",
         help="YAML file with options of this command by name; flags take precedence.",

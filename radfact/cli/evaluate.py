@@ -21,7 +21,7 @@ from radfact.llm.plan import RequestPlan
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
 from radfact.options import only, record_options
-from radfact.progress import Price, ProgressDisplay, format_count, parse_price
+from radfact.progress import Price, display_progress, format_count, parse_price
 from radfact.records import narratives
 from radfact.results.options import PageOptions
 
@@ -102,7 +102,7 @@ def _evaluate(
         options["variants"] = list(selected.compat) or None
         if difference := describe_difference(out, read, selected, {name: options[name] for name in _COMPARED}):
             say(console, f"{out} holds scores {difference}; they are replaced at the end of this run", style="yellow")
-        with ProgressDisplay(new_console(stderr=True), selected.resources.usage_by_role, rate):
+        with display_progress(new_console(stderr=True), selected.resources.usage_by_role, rate):
             result = api.evaluate(
                 read,
                 selected,

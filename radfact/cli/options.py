@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import BeforeValidator, PositiveInt
@@ -17,44 +17,26 @@ from radfact.options import Option, Options
 INPUT, JUDGE, SCORES, OUTPUT = "Input", "Judge", "Scores", "Output"
 """Panels of the help."""
 
+
+def option(help_text: str, metavar: str | None, panel: str | None, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel=panel, **more)
+
+
 PairsArgument = Annotated[
     Path | None,
     typer.Argument(help="Pairs of candidate and reference: grounded (.json), narrative (.csv) or of ReXrank (.json)."),
 ]
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Results folder.", rich_help_panel=OUTPUT), RESULTS_FOLDER]
+Out = Annotated[Path, option("Results folder.", "FOLDER", OUTPUT), RESULTS_FOLDER]
 UPDATED_RESULTS = Output("folder", resumes=True)
 """A results folder to which a command adds files."""
-CacheFolder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Cache of model responses; runs on the same machine can share it. Default: cache/ in the results folder.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-PriceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--price",
-        metavar="IN,OUT[,CURRENCY]",
-        help="Price per million input and output tokens, such as 0.5,1.5,EUR; prints the running cost.",
-        rich_help_panel=JUDGE,
-    ),
-]
-DryRunOption = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Print the queries, tokens and cost of the run, and exit before anything is sent or written.",
-        rich_help_panel=JUDGE,
-    ),
-]
-VerboseOption = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", help="Print all scores instead of the main ones, counts and usage.", rich_help_panel=OUTPUT
-    ),
-]
+_CACHE = "Cache of model responses; runs on the same machine can share it. Default: cache/ in the results folder."
+CacheFolder = Annotated[Path | None, option(_CACHE, "FOLDER", OUTPUT)]
+_PRICE = "Price per million input and output tokens, such as 0.5,1.5,EUR; prints the running cost."
+PriceOption = Annotated[str | None, option(_PRICE, "IN,OUT[,CURRENCY]", JUDGE, "--price")]
+_DRY_RUN = "Print the queries, tokens and cost of the run, and exit before anything is sent or written."
+DryRunOption = Annotated[bool, option(_DRY_RUN, None, JUDGE, "--dry-run")]
+_VERBOSE = "Print all scores instead of the main ones, counts and usage."
+VerboseOption = Annotated[bool, option(_VERBOSE, None, OUTPUT, "--verbose")]
 
 
 class ScoreSelection(Options):

@@ -9,8 +9,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from io import TextIOWrapper
 from textwrap import wrap
@@ -29,7 +28,6 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _INTERRUPTED = 130
 """Exit code of Typer after Ctrl-C."""
 _PLAIN = {"\u2191": "^", "\u2193": "v", "\u2026": "...", "\u2013": "-", "\u2014": "-", "\u2212": "-", "\u00d7": "x"}
-_INTERRUPTION = f"interrupted; completed work is kept, and the same command resumes [{ErrorCode.INTERRUPTED}]"
 
 
 def run_command(app: Callable[[], Any], name: str) -> None:
@@ -41,40 +39,31 @@ def run_command(app: Callable[[], Any], name: str) -> None:
             stream.reconfigure(errors="plain")
     # Imports of torch and transformers make a million objects that stay; searching them for cycles takes a tenth more.
     gc.set_threshold(10_000)
+    if threading.current_thread() is threading.main_thread():
+        # As Ctrl-C: the default of SIGTERM would neither clean up nor print a line.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    exit_code = ExitCode.FAILURE
     try:
-        with _sigterm_as_interrupt():
-            app()
-    except SystemExit as stop:
-        if stop.code != _INTERRUPTED:
+        app()
+        return
+    except (SystemExit, KeyboardInterrupt) as stop:
+        if isinstance(stop, SystemExit) and stop.code != _INTERRUPTED:
             raise
-        _exit(name, _INTERRUPTION, ExitCode.FAILURE)
-    except KeyboardInterrupt:
-        _exit(name, _INTERRUPTION, ExitCode.FAILURE)
+        message, code = "interrupted; completed work is kept, and the same command resumes", ErrorCode.INTERRUPTED
     except (InputError, RunError) as error:
-        is_input = isinstance(error, InputError)
-        _exit(name, f"{error} [{error.code}]", ExitCode.INVALID_INPUT if is_input else ExitCode.FAILURE)
+        message, code = str(error), error.code
+        exit_code = ExitCode.INVALID_INPUT if isinstance(error, InputError) else ExitCode.FAILURE
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("radfact", "maira"):
             raise
         message = f"the package '{error.name}' is not installed; run pip install \"maira-radfact[model]\""
-        _exit(name, f"{message} [{ErrorCode.MISSING_REQUIREMENT}]", ExitCode.FAILURE)
+        code = ErrorCode.MISSING_REQUIREMENT
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
+        message = f"{error.filename}: " if error.filename else ""
+        message += error.strerror or str(error)
         code = ErrorCode.WRITE_FAILED if error.errno in WRITE_ERRORS else ErrorCode.FILE_UNREADABLE
-        _exit(name, f"{place}{error.strerror or error} [{code}]", ExitCode.FAILURE)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: its default would neither clean up nor print a line."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    print(f"{name}: {escape_for_terminal(' '.join(f'{message} [{code}]'.split()))}", file=sys.stderr)
+    sys.exit(exit_code)
 
 
 def _show_version(is_requested: bool) -> None:
@@ -164,8 +153,3 @@ def _wrap_command(line: str) -> str:
     unbroken = re.sub(r"(--[a-z-]+) (?!-)", f"\\1{_NO_BREAK}", line)
     parts = wrap(unbroken, _WIDTH, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
     return " \\\n".join(parts).replace(_NO_BREAK, " ")
-
-
-def _exit(name: str, message: str, code: ExitCode) -> None:
-    print(f"{name}: {escape_for_terminal(' '.join(message.split()))}", file=sys.stderr)
-    sys.exit(code)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.options import INPUT, OUTPUT, ColumnOptions, PriceOption
+from radfact.cli.options import INPUT, OUTPUT, ColumnOptions, PriceOption, option
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, list_some
 from radfact.io.columns import NAMES
@@ -22,7 +22,7 @@ from radfact.judges.loading import splitter_of
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, flatten_split, locate_removed
 from radfact.options import only
-from radfact.progress import ProgressDisplay, parse_price
+from radfact.progress import display_progress, parse_price
 from radfact.records import find_missing, is_missing
 
 _FIELDS = (*NAMES["candidate"], *NAMES["reference"], "report", "findings")
@@ -37,7 +37,7 @@ def split(
     names: ColumnOptions,
     out: Annotated[
         Path,
-        typer.Option(metavar="OUT", help="Sentences: .json for pairs, else .jsonl.", rich_help_panel=OUTPUT),
+        option("Sentences: .json for pairs, else .jsonl.", "OUT", OUTPUT),
         Output("file", siblings=("{stem}.removed.jsonl",)),
     ],
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
@@ -63,7 +63,7 @@ def split(
     rows = {key: row for key, (_, row, has_reference) in read.items() if has_reference}
     judge, token_price = judge.or_environment(), parse_price(price)
     splitter = splitter_of(judge, out.parent / "cache")
-    with ProgressDisplay(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
+    with display_progress(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
         new_rows, removed, failures, sentences = _split(rows, fields, splitter)
     console, removed_file = new_console(), out.with_name(f"{out.stem}.removed.jsonl")
     (write_json if is_table else write_jsonl)(out, new_rows)

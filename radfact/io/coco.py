@@ -201,9 +201,7 @@ def _filled(polygons: Sequence[Any], size: tuple[int, int]) -> dict[str, Any] | 
     return None
 
 
-def decode_mask(
-    mask: Mask, *, field: str = "", file: Path | str | None = None, line: int | None = None
-) -> NDArray[np.bool_]:
+def decode_mask(mask: Mask, *, field: str = "", **place: Any) -> NDArray[np.bool_]:
     """Return the pixels of a COCO run-length mask, bool, (height, width)."""
     (height, width), name, problem = mask.size, "counts", None
     if height * width > MAX_MASK_PIXELS:
@@ -217,7 +215,7 @@ def decode_mask(
         except ValueError as reason:
             problem = f"no run-length encoding: {reason}"
     if problem:
-        raise InputError(problem, file=file, line=line, field=f"{field}.{name}" if field else name)
+        raise InputError(problem, **place, field=f"{field}.{name}" if field else name)
     # Runs go down the columns, alternately off and on.
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
 

@@ -27,7 +27,7 @@ from radfact.metrics.llm.green import Green
 from radfact.metrics.protocol import FunctionMetric, score_pairs
 from radfact.metrics.radfact.metric import RadFactMetric
 from radfact.metrics.registry import entries
-from radfact.progress import Meter, Price, ProgressDisplay, ServerActivity, parse_price
+from radfact.progress import Meter, Price, ServerActivity, display_progress, parse_price
 from radfact.records import Pair, Pairs, Sentence
 
 Run = Callable[..., tuple[int, str, str]]
@@ -280,7 +280,7 @@ def test_counts_are_abbreviated(number: int, text: str) -> None:
 
 def test_the_terminal_is_restored() -> None:
     written = io.StringIO()
-    with ProgressDisplay(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
+    with display_progress(Console(file=written, force_terminal=True, width=100), {"judging": lambda: {"planned": 3}}):
         pass
     # Every line that was drawn is erased, and the cursor is there again.
     assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") > 0
@@ -324,7 +324,7 @@ def test_without_terminal_lines_come_at_intervals_and_a_silent_server_at_once(mo
     monkeypatch.setattr(live, "POLL_INTERVAL", 0.001)
     monkeypatch.setattr(live, "SILENT_SECONDS", 0.0)
     console, activity = SignalingConsole("judging: 1 of 3 done", "waiting"), ServerActivity("judge:8000")
-    with activity.calling(), ProgressDisplay(console, {"judging": lambda: {"planned": 3, "done": 1}}):
+    with activity.calling(), display_progress(console, {"judging": lambda: {"planned": 3, "done": 1}}):
         assert console.printed.wait(10)
     first, second, *_ = console.written.getvalue().splitlines()
     assert first.startswith("judging: 1 of 3 done")

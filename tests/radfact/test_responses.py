@@ -24,6 +24,7 @@ from green_responses import Counts, Explanations, GreenResponse, edited, publish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from waiting import wait_until
 
 from radfact import progress
 from radfact.api import RadFact, evaluate
@@ -45,7 +46,7 @@ from radfact.metrics.llm.responses.corrections import parse_corrections
 from radfact.metrics.llm.responses.counts import parse_count
 from radfact.metrics.llm.responses.report_text import parse_report
 from radfact.metrics.registry import entries
-from radfact.progress import ProgressDisplay, ServerActivity
+from radfact.progress import ServerActivity, display_progress
 from radfact.records import Pair
 
 LINES = ("Three left lung nodules.", "Multiple lung nodules.", "Pulmonary edema.")
@@ -374,11 +375,10 @@ def test_the_display_shows_the_first_failures(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(progress, "POLL_INTERVAL", 0.001)
     ServerActivity("earlier").fail("of another run")
     written, activity = io.StringIO(), ServerActivity("judge:8000")
-    with ProgressDisplay(Console(file=written, width=200), {"judging": lambda: {"planned": 9}}) as display:
+    with display_progress(Console(file=written, width=200), {"judging": lambda: {"planned": 9}}):
         for number in range(progress.MAX_FAILURES + 2):
             activity.fail(f"problem {number}")
-        while len(written.getvalue().splitlines()) < progress.MAX_FAILURES:
-            display._stopped.wait(0.001)
+        wait_until(lambda: len(written.getvalue().splitlines()) >= progress.MAX_FAILURES)
     lines = written.getvalue().splitlines()
     assert lines[: progress.MAX_FAILURES] == [f"judge:8000: problem {i}" for i in range(progress.MAX_FAILURES)]
     assert "problem 3" not in written.getvalue()

@@ -14,7 +14,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import RatingOptions, Scoring, client_of, collect_scores, say_notes
-from radfact.cli.options import INPUT, SCORES
+from radfact.cli.options import INPUT, SCORES, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.outputs import Output, replace_files
@@ -37,7 +37,7 @@ from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import only, rename_fields
 from radfact.pages.meta_page import Table
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 from radfact.records import narrative
 from radfact.statistics.rater_agreement import PreferenceAccuracy
 
@@ -53,25 +53,25 @@ def agreement(
     draws: Annotated[BootstrapOptions, own.DRAWS],
     group: Annotated[
         str | None,
-        own.option("Also correlate within groups, such as site. Default: the groups of the data set.", "KIND", SCORES),
+        option("Also correlate within groups, such as site. Default: the groups of the data set.", "KIND", SCORES),
     ] = None,
     scores: own.Scores = None,
     ask: Annotated[
-        bool, own.option("Also ask the judge which candidate is better (--layout preferences).", None, SCORES, "--ask")
+        bool, option("Also ask the judge which candidate is better (--layout preferences).", None, SCORES, "--ask")
     ] = False,
     consensus: Annotated[
         Consensus,
-        own.option("Which experts decide a row (--layout preferences): all of them, or more than half.", None, INPUT),
+        option("Which experts decide a row (--layout preferences): all of them, or more than half.", None, INPUT),
     ] = "unanimous",
     baseline: Annotated[
         str | None,
-        own.option(
+        option(
             "Score that the others are tested against: which agrees better with the experts? Default: the first.",
             "SCORE",
             SCORES,
         ),
     ] = None,
-    rounds: Annotated[int, own.option("Number of permutations.", "N", SCORES, min=1, max=MAX_REPLICATES)] = 1000,
+    rounds: Annotated[int, option("Number of permutations.", "N", SCORES, min=1, max=MAX_REPLICATES)] = 1000,
     out: own.Out = Path("agreement"),
     cache: own.Cache = None,
 ) -> None:
@@ -184,7 +184,7 @@ def _query_judge(
     name = judge.required_judge
     client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
     usage = {"preferences": client.usage_counter.as_dict}
-    with client, ProgressDisplay(new_console(stderr=True), usage, None):
+    with client, display_progress(new_console(stderr=True), usage, None):
         accuracies, reasons = evaluate_judge(client, preferences, **draws)
     scoring.is_incomplete = bool(reasons)
     notes = [f"{len(reasons)} direct queries failed: {reasons[0]}."] if reasons else []

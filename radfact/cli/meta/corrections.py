@@ -10,7 +10,7 @@ from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import RatingOptions, Scoring, client_of, say_notes
-from radfact.cli.options import INPUT, JUDGE
+from radfact.cli.options import INPUT, JUDGE, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import replace_files
@@ -30,7 +30,7 @@ from radfact.metrics.llm.fineradscore import Examples, FineRadScore
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics
 from radfact.options import only
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 
 _TEXT_METRICS = ("bleu_1", "bleu_2", "bertscore", "rg_er", "radgraph_f1", "radcliq_v1")
 """Metrics of the paper and the default; those without weights are skipped."""
@@ -45,20 +45,18 @@ def corrections(
     seed: own.Seed = 42,
     setting: Annotated[
         Setting,
-        own.option(
-            "Original reports, references with shuffled lines, or candidates with paraphrased lines.", None, INPUT
-        ),
+        option("Original reports, references with shuffled lines, or candidates with paraphrased lines.", None, INPUT),
     ] = "original",
     examples: Annotated[
         Examples,
-        own.option(
+        option(
             "Send the published examples as turns of the conversation, in the first message, or not at all.",
             None,
             JUDGE,
         ),
     ] = "turns",
     paraphrase_by: Annotated[
-        str | None, own.option("Model that paraphrases lines. Default: the judge.", "NAME", JUDGE)
+        str | None, option("Model that paraphrases lines. Default: the judge.", "NAME", JUDGE)
     ] = None,
     out: own.Out = Path("corrections"),
     cache: own.Cache = None,
@@ -118,7 +116,7 @@ def _correct(
             for role, option, name, parameters in models
         }
         usage_by_role = {role: client.usage_counter.as_dict for role, client in clients.items()}
-        stack.enter_context(ProgressDisplay(new_console(stderr=True), usage_by_role, None))
+        stack.enter_context(display_progress(new_console(stderr=True), usage_by_role, None))
         metric, paraphraser = FineRadScore(clients["corrections"], examples=examples), clients.get("paraphrases")
         return correct_reports(ratings, metric, setting=setting, paraphraser=paraphraser, seed=seed)
 

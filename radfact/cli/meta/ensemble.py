@@ -13,7 +13,7 @@ from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.agreement import TableArgument, read
 from radfact.cli.meta.options import RatingOptions, comma_list, say_matches, say_notes
-from radfact.cli.options import INPUT, OUTPUT, SCORES, Out
+from radfact.cli.options import INPUT, OUTPUT, SCORES, Out, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
@@ -29,9 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-JudgesOption = Annotated[
-    list[str], own.option("Results folder of a judge; repeatable.", "NAME=FOLDER", INPUT, "--judges")
-]
+JudgesOption = Annotated[list[str], option("Results folder of a judge; repeatable.", "NAME=FOLDER", INPUT, "--judges")]
 
 
 @app.command()
@@ -42,14 +40,14 @@ def fit(
     rating: RatingOptions,
     draws: Annotated[BootstrapOptions, own.DRAWS],
     features: Annotated[
-        str | None, own.option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES)
+        str | None, option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES)
     ] = None,
     method: Annotated[
         Method,
-        own.option("Linear regression on the expert ratings, or average.", None, SCORES),
+        option("Linear regression on the expert ratings, or average.", None, SCORES),
     ] = "linear_regression",
-    folds: Annotated[int, own.option("Number of cross-validation folds.", "N", SCORES, min=2)] = 10,
-    out: Annotated[Path, own.option("JSON file to write.", "FILE", OUTPUT), Output("file")] = Path("ensemble.json"),
+    folds: Annotated[int, option("Number of cross-validation folds.", "N", SCORES, min=2)] = 10,
+    out: Annotated[Path, option("JSON file to write.", "FILE", OUTPUT), Output("file")] = Path("ensemble.json"),
 ) -> None:
     """Fit an ensemble of judges on expert ratings, and print its cross-validated agreement with the experts.
 

@@ -12,7 +12,7 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of, collect_scores, comma_list, say_notes
-from radfact.cli.options import INPUT, JUDGE, OUTPUT, ColumnOptions
+from radfact.cli.options import INPUT, JUDGE, OUTPUT, ColumnOptions, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, RunError
@@ -25,7 +25,7 @@ from radfact.meta.injection.records import RULES, InjectedReport, ReportSentence
 from radfact.meta.injection.rules import RuleInjector, is_readable
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 
 _MAX_LISTED = 10
 
@@ -35,22 +35,16 @@ def inject(
     reports: Annotated[Path, typer.Argument(help="CSV or JSON Lines with id, report; site, modality, anatomy.")],
     names: ColumnOptions,
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency", "max_invalid")],
-    by: Annotated[str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", JUDGE)] = RULES,
-    types: Annotated[
-        str, own.option("Error categories, a to f, separated by commas.", "LETTERS", INPUT)
-    ] = "a,b,c,d,e,f",
-    errors: Annotated[
-        str, own.option("Numbers of errors per candidate, separated by commas.", "NUMBERS", INPUT)
-    ] = "1,2,3",
+    by: Annotated[str, option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", JUDGE)] = RULES,
+    types: Annotated[str, option("Error categories, a to f, separated by commas.", "LETTERS", INPUT)] = "a,b,c,d,e,f",
+    errors: Annotated[str, option("Numbers of errors per candidate, separated by commas.", "NUMBERS", INPUT)] = "1,2,3",
     mixed: Annotated[
-        bool, own.option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed")
+        bool, option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed")
     ] = False,
-    modality: Annotated[str, own.option("Modality of reports without a modality.", "TEXT", INPUT)] = "X-ray",
-    region: Annotated[str, own.option("Body region of reports without an anatomy.", "TEXT", INPUT)] = "chest",
+    modality: Annotated[str, option("Modality of reports without a modality.", "TEXT", INPUT)] = "X-ray",
+    region: Annotated[str, option("Body region of reports without an anatomy.", "TEXT", INPUT)] = "chest",
     seed: own.Seed = 42,
-    out: Annotated[Path, own.option("JSON Lines file to write.", "FILE", OUTPUT), Output("file")] = Path(
-        "injected.jsonl"
-    ),
+    out: Annotated[Path, option("JSON Lines file to write.", "FILE", OUTPUT), Output("file")] = Path("injected.jsonl"),
     cache: own.Cache = None,
 ) -> None:
     """Inject errors into reports, and write labeled candidates: changed sentences, category and number of errors.
@@ -69,9 +63,12 @@ def inject(
         unreadable = sum(not is_readable(ReportSentences.of(report.report)) for report in sources)
     else:
         client = client_of(by, model, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
-        with client, ProgressDisplay(new_console(stderr=True), {"injection": client.usage_counter.as_dict}, None):
+        with client, display_progress(new_console(stderr=True), {"injection": client.usage_counter.as_dict}, None):
             if mixed:
-                results = _inject_mixed_by_model(client, sources, seed)
+                keys = [report.sample_id for report in sources]
+                drawn = [llm_editor.draw_categories(key, seed=seed) for key in keys]
+                made = llm_editor.inject_mixed_with_model(client, sources, drawn, seed=seed)
+                results = dict(zip(keys, made, strict=True))
             else:
                 results = _inject_by_model(client, sources, letters, numbers)
         failed = {key: result.reason for key, result in results.items() if isinstance(result, Failure)}
@@ -126,14 +123,6 @@ def _inject_by_rules(
             made = [injector.inject(report.sample_id, report.report, *kind) for kind in kinds]
         candidates += [row.model_copy(update=report.labels) for row in made if row and row.changes]
     return candidates
-
-
-def _inject_mixed_by_model(
-    client: ChatClient, reports: Sequence[SiteReport], seed: int
-) -> dict[str, InjectedReport | Failure]:
-    keys = [report.sample_id for report in reports]
-    drawn = [llm_editor.draw_categories(key, seed=seed) for key in keys]
-    return dict(zip(keys, llm_editor.inject_mixed_with_model(client, reports, drawn, seed=seed), strict=True))
 
 
 def _inject_by_model(

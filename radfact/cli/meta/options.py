@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from radfact.api import MetricSet
-from radfact.cli.options import INPUT, OUTPUT, SCORES, ColumnOptions
+from radfact.cli.options import INPUT, OUTPUT, SCORES, ColumnOptions, option
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, InputError
 from radfact.io.outputs import Output
@@ -21,7 +21,7 @@ from radfact.meta.scores import SampleMatch, ScoreColumns, ScoreFunction, comput
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics
 from radfact.options import Option, only, rename_fields
-from radfact.progress import ProgressDisplay
+from radfact.progress import display_progress
 from radfact.records import Pair
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ MODEL = only("judge", "judge_args", "base_url", "concurrency", "max_invalid")
 """Options of a judge or another language model."""
 METRICS = only("metrics", "weights", metrics=())
 DRAWS = only(bootstrap=1000)
-
-
-def option(help_text: str, metavar: str | None, panel: str, *flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel=panel, **more)
 
 
 Scores = Annotated[
@@ -85,7 +81,7 @@ class Scoring:
                 self.unavailable.update(scores.unavailable)
                 return scores
 
-            with ProgressDisplay(new_console(stderr=True), metrics.resources.usage_by_role, None):
+            with display_progress(new_console(stderr=True), metrics.resources.usage_by_role, None):
                 yield score
 
 

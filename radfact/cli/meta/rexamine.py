@@ -12,7 +12,7 @@ from radfact.cli.command import with_options
 from radfact.cli.inputs import check_files
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import Scoring, client_of
-from radfact.cli.options import INPUT, SCORES, ColumnOptions
+from radfact.cli.options import INPUT, SCORES, ColumnOptions, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError
 from radfact.judges.options import JudgeOptions
@@ -34,15 +34,13 @@ def rexamine(
     judge: Annotated[JudgeOptions, own.MODEL],
     seed: own.Seed = 42,
     styler: Annotated[
-        str | None, own.option("Model that standardizes reports, PROVIDER:MODEL. Default: the judge.", "NAME", INPUT)
+        str | None, option("Model that standardizes reports, PROVIDER:MODEL. Default: the judge.", "NAME", INPUT)
     ] = None,
-    errors_by: Annotated[
-        str, own.option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)
-    ] = RULES,
+    errors_by: Annotated[str, option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)] = RULES,
     counts: Annotated[
-        Path | None, own.option("Error counts of experts: CSV with id, errors and, if several, rater.", "FILE", INPUT)
+        Path | None, option("Error counts of experts: CSV with id, errors and, if several, rater.", "FILE", INPUT)
     ] = None,
-    per_site: Annotated[int, own.option("Number of reports to draw per site; 0: all.", "N", SCORES, min=0)] = 40,
+    per_site: Annotated[int, option("Number of reports to draw per site; 0: all.", "N", SCORES, min=0)] = 40,
     out: own.Out = Path("rexamine"),
     cache: own.Cache = None,
     note: own.Notes = None,
