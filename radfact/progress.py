@@ -202,40 +202,38 @@ def display_progress(
     On a terminal it draws bars that disappear at the end; elsewhere, and with NO_COLOR or TERM=dumb, it writes a line
     every half minute. The first failures of each model stay.
     """
-    stopped, shown = threading.Event(), set(ServerActivity.failures())
     meters = {Meter(name, price, window): usage for name, usage in usage_by_role.items()}
-    watch = threading.Thread(target=_watch, args=(console, meters, shown, stopped), name="radfact-live", daemon=True)
-    watch.start()
+    stopped, shown = threading.Event(), set(ServerActivity.failures())
+    is_drawn = console.is_interactive and not console.no_color
+
+    def watch() -> None:
+        from rich.live import Live
+
+        interval = TERMINAL_INTERVAL if is_drawn else min(LINE_INTERVAL, POLL_INTERVAL)
+        next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
+        with Live(console=console, transient=True, auto_refresh=False) if is_drawn else nullcontext() as live:
+            while True:
+                statuses = ServerActivity.statuses()
+                lines = [line for line in ServerActivity.failures() if line not in shown]
+                shown.update(lines)
+                if live is not None:
+                    live.update(_render(_read(meters), statuses), refresh=True)
+                elif time.monotonic() >= next_lines or (statuses and not was_silent):
+                    lines += [*(meter.line() for meter in _read(meters)), *statuses]
+                    next_lines = time.monotonic() + LINE_INTERVAL
+                for line in lines:
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+                was_silent = bool(statuses)
+                if stopped.wait(interval):
+                    return
+
+    thread = threading.Thread(target=watch, name="radfact-live", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         stopped.set()
-        watch.join(2)
-
-
-def _watch(
-    console: Console, usage_by_meter: Mapping[Meter, Callable[[], UsageCounts]], shown: set[str], stop: threading.Event
-) -> None:
-    from rich.live import Live
-
-    is_drawn = console.is_interactive and not console.no_color
-    interval = TERMINAL_INTERVAL if is_drawn else min(LINE_INTERVAL, POLL_INTERVAL)
-    next_lines, was_silent = time.monotonic() + LINE_INTERVAL, False
-    with Live(console=console, transient=True, auto_refresh=False) if is_drawn else nullcontext() as live:
-        while True:
-            statuses = ServerActivity.statuses()
-            lines = [line for line in ServerActivity.failures() if line not in shown]
-            shown.update(lines)
-            if live is not None:
-                live.update(_render(_read(usage_by_meter), statuses), refresh=True)
-            elif time.monotonic() >= next_lines or (statuses and not was_silent):
-                lines += [*(meter.line() for meter in _read(usage_by_meter)), *statuses]
-                next_lines = time.monotonic() + LINE_INTERVAL
-            for line in lines:
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
-            was_silent = bool(statuses)
-            if stop.wait(interval):
-                return
+        thread.join(2)
 
 
 def _read(usage_by_meter: Mapping[Meter, Callable[[], UsageCounts]]) -> list[Meter]:
