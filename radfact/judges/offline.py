@@ -37,6 +37,7 @@ _ERRORS = {
     r"states ((?!left).)*\bright\b((?!left).)*, but not (on|in) the left": "wrong side",
     r"states ((?!right).)*\bleft\b((?!right).)*, but not (on|in) the right": "wrong side",
     r"states ((?!left|right|each|both).)*, but not on the": "no side in {other}",
+    r"states (.*) \(.*(mild|moderate|severe)\), which contradicts \1 \(.*(mild|moderate|severe)\)": "other severity",
     r", but (not|limits this to) the degree": "other severity",
     r", but (not|limits this to) the (size|change|detail)": r"other \2",
     r", but not (on|in|throughout|everywhere)": "other location",
