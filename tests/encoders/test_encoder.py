@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Dinov2Config, Dinov2Model
@@ -14,13 +15,8 @@ from transformers import Dinov2Config, Dinov2Model
 from maira.encoders import Encoder, load_encoder, save_encoder
 from maira.encoders.weights import config_of_options, options_of_config, timm_name, to_timm
 
-SMALL: dict[str, Any] = {
-    "image_size": 56,
-    "patch_size": 14,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-}
+CASES = yaml.safe_load(Path(__file__).with_name("encoder.yaml").read_text("utf-8"))
+SMALL: dict[str, Any] = CASES["small"]
 CONV: dict[str, Any] = SMALL | {"image_size": 64, "patch_size": 16, "hidden_size": 64, "stem": "conv"}
 PUBLISHED: dict[str, Any] = SMALL | {"image_size": 518, "hidden_size": 128, "num_hidden_layers": 3}
 both_stems = pytest.mark.parametrize("options", [SMALL, CONV], ids=["patch", "conv"])
@@ -176,18 +172,9 @@ def test_read_and_write_keep_the_file(folder: Path, state: State, tmp_path: Path
     assert loaded.config.hidden_size == 128
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("encoder.layer.11.attention.attention.key.bias", ("blocks.11.attn.qkv.bias", 1)),
-        ("encoder.layer.11.attention.v_proj.bias", ("blocks.11.attn.qkv.bias", 2)),
-        ("encoder.layer.0.attention.o_proj.weight", ("blocks.0.attn.proj.weight", None)),
-        ("layernorm.weight", ("norm.weight", None)),
-        ("blocks.3.norm1.weight", ("blocks.3.norm1.weight", None)),
-    ],
-)
-def test_name_variants_of_publishers_are_supported(theirs: str, ours: tuple[str, int | None]) -> None:
-    assert timm_name(theirs) == ours
+@pytest.mark.parametrize(("theirs", "ours"), CASES["names"])
+def test_name_variants_of_publishers_are_supported(theirs: str, ours: list[Any]) -> None:
+    assert timm_name(theirs) == tuple(ours)
 
 
 def without(state: State, name: str) -> State:
@@ -213,15 +200,7 @@ def test_other_weights_are_refused_by_name(
         load_encoder(tmp_path / "backbone.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"use_swiglu_ffn": True}, "use_swiglu_ffn: expected False, found True"),
-        ({"apply_layernorm": False}, "apply_layernorm: expected True, found False"),
-        ({"out_features": ["stage11"]}, r"out_features: expected \['stage12'\], found \['stage11'\]"),
-        ({"image_size": [518, 224]}, "equal sides"),
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), CASES["other encoders"])
 def test_another_encoder_is_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         options_of_config(config)

@@ -193,10 +193,7 @@ def test_loading_faults_reported_by_transformers_are_errors(folders: Folders, mo
         load(folders["released"], config=config)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    DATA["configurations of another model"],
-)
+@pytest.mark.parametrize(("change", "message"), DATA["configurations of another model"])
 def test_a_configuration_of_another_model_is_refused(change: dict[str, Any], message: str) -> None:
     vision = VISION | change.get("vision_config", {})
     with pytest.raises(ValueError, match=message):

@@ -182,10 +182,7 @@ def test_a_draft_does_not_depend_on_the_reference(studies: list[Study], draft: D
     assert draft([study]) == (1, [])
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "out", "line"),
-    DATA["foreign files"],
-)
+@pytest.mark.parametrize(("name", "text", "out", "line"), DATA["foreign files"])
 def test_a_foreign_file_is_not_overwritten(tmp_path: Path, name: str, text: str, out: str, line: int | None) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError) as caught:

@@ -29,12 +29,7 @@ from radfact.records import Box, Sentence
 
 WORDING: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("prompts.yaml").read_text("utf-8"))
 BOTH = (False, True)
-SECTIONS = {
-    "prior_report": "Lungs were clear.",
-    "indication": "Cough.\n  Fever?",
-    "technique": "PA view.",
-    "comparison": "None.",
-}
+SECTIONS = WORDING["sections"]
 each_preset = pytest.mark.parametrize("preset", ["release", "paper"])
 
 
@@ -164,10 +159,7 @@ def test_an_image_has_1369_tokens_by_default() -> None:
         built.encode_prompt(prompt, 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "images", "options", "message"),
-    DATA["unfit images"],
-)
+@pytest.mark.parametrize(("text", "images", "options", "message"), DATA["unfit images"])
 def test_unfit_images_and_unknown_arguments_are_refused(
     processor: MairaProcessor, radiographs: list[Gray], text: Any, images: list[int], options: Any, message: str
 ) -> None:
@@ -222,10 +214,7 @@ def plain_preparation(image: np.ndarray[Any, Any], size: int) -> np.ndarray[Any,
     return levels[top : top + size, left : left + size].round().astype(np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "low", "high", "size"),
-    DATA["prepared images"],
-)
+@pytest.mark.parametrize(("shape", "dtype", "low", "high", "size"), DATA["prepared images"])
 def test_image_preparation_matches_a_reference_implementation(
     tmp_path: Path, shape: tuple[int, ...], dtype: str, low: int, high: int, size: int
 ) -> None:

@@ -136,16 +136,7 @@ def test_a_wrong_config_is_refused_before_torch_is_imported(tmp_path: Path) -> N
     assert {*tmp_path.rglob("*")} == before
 
 
-@pytest.mark.parametrize(
-    ("precision", "machine", "instructions", "is_warned"),
-    [
-        ("bf16", "x86_64", [], True),
-        ("bf16", "x86_64", ["avx512_bf16"], False),
-        ("bf16", "AMD64", ["amx_tile"], False),
-        ("bf16", "aarch64", [], False),
-        ("no", "x86_64", [], False),
-    ],
-)
+@pytest.mark.parametrize(("precision", "machine", "instructions", "is_warned"), CASES["warnings of bfloat16"])
 def test_bfloat16_without_instructions_is_a_warning(
     precision: str, machine: str, instructions: list[str], is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,10 +258,7 @@ def test_a_request_too_large_for_memory_fails_alone(
     assert max(rows) == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "limit", "free", "cut_off"),
-    DATA["ends of boxes"],
-)
+@pytest.mark.parametrize(("text", "limit", "free", "cut_off"), DATA["ends of boxes"])
 def test_boxes_end_where_the_model_or_the_limit_ends_them(
     studies: Any, start: Start, monkeypatch: pytest.MonkeyPatch, text: str, limit: int, free: bool, cut_off: bool
 ) -> None:
@@ -271,10 +268,7 @@ def test_boxes_end_where_the_model_or_the_limit_ends_them(
     assert _texts(_run(engine, [request])) == [("<x10><y20><x30><y40></box></obj>", cut_off)]
 
 
-@pytest.mark.parametrize(
-    ("task", "text", "expected"),
-    DATA["loops"],
-)
+@pytest.mark.parametrize(("task", "text", "expected"), DATA["loops"])
 def test_loops_are_ended_unless_decoding_is_free(
     studies: list[Study], start: Start, monkeypatch: pytest.MonkeyPatch, task: Task, text: str, expected: str
 ) -> None:

@@ -234,16 +234,7 @@ def two_systems(*contrasts: Contrast, names: Sequence[str] = ("a", "b"), rounds:
 SINGLE = Resampling(None, 3, 3)
 
 
-@pytest.mark.parametrize(
-    ("difference", "direction", "p", "result"),
-    [
-        (0.1, "higher", 0.05, "b is significantly better than a in 1 of 1 main score (x)."),
-        (0.1, "lower", 0.01, "b is significantly worse than a in 1 of 1 main score (x)."),
-        (0.1, "neutral", 0.01, "b is significantly different from a in 1 of 1 main score (x)."),
-        (0.1, "higher", 0.051, "b is significantly different from a in 0 of 1 main score."),
-        (0.0, "higher", 0.01, "b is significantly different from a in 0 of 1 main score."),
-    ],
-)
+@pytest.mark.parametrize(("difference", "direction", "p", "result"), CASES["results in words"])
 def test_the_result_is_said_in_a_sentence(difference: float, direction: Direction, p: float, result: str) -> None:
     value = Summary(0.5, direction=direction)
     second = Contrast(value, value, value, Summary(difference), p, p)

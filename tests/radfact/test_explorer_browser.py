@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from accessibility import serious_violations
-from results_folder import HOSTILE, TOKEN, cards, serve_explorer, write_runs
+from results_folder import EXPLORER, HOSTILE, TOKEN, cards, serve_explorer, write_runs
 
 from radfact import Pair, evaluate
 
@@ -82,11 +82,7 @@ def test_a_compared_study_has_both_drafts_and_their_overlaps(page: Page, served:
     study.wait_for()
     assert study.locator(".report h4").all_inner_texts() == ["first", "second", "Reference"]
     reference = study.locator(".report.reference .sentence").first.locator(".verdict")
-    assert [" ".join(line.split()) for line in reference.all_inner_texts()] == [
-        "≠ verdicts differ",
-        "first ✓ supported ✓ box in place: 100% inside evidence B1",
-        "second ✓ supported ✗ misplaced box: 39% inside evidence C1",
-    ]
+    assert [" ".join(line.split()) for line in reference.all_inner_texts()] == EXPLORER["verdicts of a reference"]
     assert study.locator(".picture .box-viewer-label").all_inner_texts() == ["B1", "C1", "R1"]
     study.get_by_role("button", name="C2 Cardiomegaly.").hover()
     assert study.locator(".picture .box-viewer-label").count() == 0
@@ -98,11 +94,7 @@ def test_a_compared_study_has_both_drafts_and_their_overlaps(page: Page, served:
 
 def test_studies_of_two_runs_are_filtered(page: Page, served: str) -> None:
     page.goto(f"{served}/{PAIR}")
-    for name, label, expected in (
-        ("Show", "With a reference sentence that only second entails (1)", "clear"),
-        ("Inputs", "With lateral (1)", "effusion"),
-        ("Verdict", "Improved (1)", "clear"),
-    ):
+    for name, label, expected in EXPLORER["filters"]:
         select = page.get_by_role("combobox", name=name)
         select.select_option(label=label)
         assert cards(page) == [expected]

@@ -21,17 +21,10 @@ from radfact.judges.prompt import Example
 
 PREMISES = ("The heart is enlarged.", "No pneumothorax.")
 QUERY = EntailmentQuery(PREMISES, "Enlarged heart.")
-ODD_VALUES = (None, 1, np.int64(1), np.float64(0.9), "yes", (True,), (True, 0), (np.True_, np.array([0.0])))
-ODD_PARTS: Sequence[Any] = (
-    ("maybe", []),
-    ("entailment", ["No pneumothorax."]),
-    ("entailment", "01"),
-    ("entailment", [True]),
-    ("entailment", 0),
-    ("not_entailment", None),
-)
-ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_entailment", relation="entailment"))
 CHECK: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("judge_check.yaml").read_text("utf-8"))
+ODD_VALUES = (None, 1, np.int64(1), np.float64(0.9), "yes", (True,), (True, 0), (np.True_, np.array([0.0])))
+ODD_PARTS: Sequence[Any] = tuple(map(tuple, CHECK["odd parts"]))
+ODD_RELATIONS = (Verdict("entailment", (0,), relation="neutral"), Verdict("not_entailment", relation="entailment"))
 SENTENCES = ("First.", "Second.", "Third.")
 SET = [
     Example(SENTENCES, hypothesis, tuple(SENTENCES[index] for index in evidence), label, topic)

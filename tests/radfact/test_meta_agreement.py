@@ -33,6 +33,7 @@ from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import SEED, Estimate, correlate
 
+CASES = yaml.safe_load(Path(__file__).with_name("meta_refusals.yaml").read_text("utf-8"))
 NUMBERS = st.integers(0, 4).map(float)
 
 
@@ -152,14 +153,7 @@ def test_counts_are_compared_with_the_mean_expert() -> None:
     assert [result.accuracy[letter].value for letter in ERROR_CATEGORIES] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("layout", "columns", "cells", "cluster"),
-    [
-        ("plain", "id,reference,candidate,study_id", "1,r,c,s", ["study_id", "s"]),
-        ("preferences", "id,reference,candidate_1,candidate_2", "1,r,c,d", [None, None]),
-        ("rate-eval", "gt_report,similar_report", "r,c", [None, None]),
-    ],
-)
+@pytest.mark.parametrize(("layout", "columns", "cells", "cluster"), CASES["reports alone"])
 def test_pairs_need_the_columns_of_the_reports_alone_and_have_their_study(
     layout: str, columns: str, cells: str, cluster: list[str | None], tmp_path: Path
 ) -> None:
@@ -297,9 +291,6 @@ def test_plots_omit_missing_values_and_keep_scales(tmp_path: Path, monkeypatch: 
     assert points == [[[5, 0.1], [2, 0.4]], [[5, 3], [2, 1]]]
 
 
-CASES = yaml.safe_load(Path(__file__).with_name("meta_refusals.yaml").read_text("utf-8"))
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
@@ -309,7 +300,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "examples"
 
 
-@pytest.mark.parametrize(("arguments", "code", "option"), CASES)
+@pytest.mark.parametrize(("arguments", "code", "option"), CASES["refused"])
 def test_wrong_options_are_refused_before_the_model_is_queried(
     arguments: str, code: str, option: str, inputs: Path, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

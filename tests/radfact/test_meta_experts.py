@@ -31,6 +31,7 @@ from radfact.statistics import rater_agreement as raters
 from radfact.statistics.clusters import Clusters
 
 HEADER = ["id", "reference", "candidate_1", "candidate_2", "confidence", "expert_a"]
+RATINGS = yaml.safe_load(Path(__file__).with_name("rating_sets.yaml").read_text("utf-8"))
 
 
 def test_the_lower_score_is_preferred() -> None:
@@ -109,15 +110,7 @@ def test_ties_are_shown_and_a_score_with_ties_only_has_no_accuracy(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("without_plots")
-@pytest.mark.parametrize(
-    ("label", "accuracies", "exit_code"),
-    [
-        ("better than", {"3": (0.5, 0.0, 2), "7": (1.0, 0.0, 1)}, 0),
-        ("equal to", {"3": (None, 1.0, 2), "7": (None, 1.0, 1)}, 0),
-        # No label for the first row.
-        (None, {"3": (0.0, 0.0, 1), "7": (None, None, 0)}, 3),
-    ],
-)
+@pytest.mark.parametrize(("label", "accuracies", "exit_code"), RATINGS["direct queries"])
 def test_a_judge_is_queried_for_preferences(
     label: str | None, accuracies: dict[str, Any], exit_code: int, tmp_path: Path, serve: Serve
 ) -> None:
@@ -125,16 +118,11 @@ def test_a_judge_is_queried_for_preferences(
         has_label = label or "C" in last(body).split()
         return 200, {}, f"Assistant 1 is {label or 'better than'} Assistant 2" if has_label else "Both are fine."
 
-    rows = [
-        ["1", "A", "{second}", "B", 7, "first"],
-        ["2", "A", "C", "A", 3, "second"],
-        ["3", "A", "A", "A", 9, "equal"],
-    ]
     server = serve(reply)
     model = ("--ask", "--judge", "openai:m", "--base-url", server.base_url, "--bootstrap", 0)
-    console = run_meta(*write_rows(tmp_path, rows), *model, exit_code=exit_code)
+    console = run_meta(*write_rows(tmp_path, RATINGS["queried preferences"]), *model, exit_code=exit_code)
     levels = read_json(tmp_path / "out/agreement.json")["preferences"]["openai:m (direct query)"]
-    assert {level: (one["value"], one["ties"], one["n"]) for level, one in levels.items()} == accuracies
+    assert {level: [one["value"], one["ties"], one["n"]] for level, one in levels.items()} == accuracies
     assert ("1 direct queries failed" in console) == (exit_code == 3)
     # No query without an expert preference, and no placeholder in a text is filled.
     texts = {last(request) for request in server.requests}
@@ -148,7 +136,6 @@ Result = tuple[dict[str, Any], str, list[dict[str, Any]]]
 Compare = Callable[..., Result]
 
 V0 = ["id", "indication", "impression_original", "impression_edited", "score", "annotator", "source"]
-RATINGS = yaml.safe_load(Path(__file__).with_name("rating_sets.yaml").read_text("utf-8"))
 ROWS = [row.split("|") for row in RATINGS["corrections"]]
 
 
@@ -181,13 +168,8 @@ def test_the_tables_of_the_paper(tmp_path: Path, compare: Compare) -> None:
     result, page, requests = compare(ROWS, "--metrics", "bleu,rouge_l")
     # Rows of the table are the lines that are numbered, however they would be divided otherwise.
     assert any("[0] Lungs are clear [1] Left effusion. Small [2] Mass" in last(request) for request in requests)
-    assert {change: (share["value"], share["n"]) for change, share in result["changes"]["all"].items()} == {
-        "no_change": (1.0, 4),
-        "delete": (1.0, 2),
-        "rewrite": (0.0, 1),
-        "insert": (0.0, 1),
-        "no_insert": (1.0, 2),
-    }
+    changes = {change: [share["value"], share["n"]] for change, share in result["changes"]["all"].items()}
+    assert changes == RATINGS["changes of the paper"]
     assert set(result["changes"]) == {"all", "X-REM", "MIMIC-CXR"}
     # Maximum severities 3, 2 and 0 against 1, 1 and 0; and the two raters of the same candidate, 3 against 2.
     model, others = result["severities"]["model"], result["severities"]["other raters"]
@@ -208,12 +190,7 @@ def test_the_tables_of_the_paper(tmp_path: Path, compare: Compare) -> None:
 
 
 def test_the_severity_of_a_kept_line_counts(compare: Compare) -> None:
-    rows = [
-        ["1", "", "Heart is large", "[no edit]", "4", "r1", "X-REM"],
-        ["1", "", "Heart is large", "[delete]", "4", "r2", "X-REM"],
-        ["2", "", "Mass", "[no edit]", "2", "r1", "X-REM"],
-    ]
-    result, _, _ = compare(rows)
+    result, _, _ = compare(RATINGS["kept lines"])
     # The model has 0, 0 and 1; the raters of the first report both have 4, though only one of them changes it.
     assert result["severities"]["model"]["mean_absolute"] == pytest.approx((4 + 4 + 1) / 3)
     assert result["severities"]["other raters"]["mean_absolute"] == 0.0

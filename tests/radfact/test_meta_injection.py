@@ -163,16 +163,9 @@ def test_a_score_without_values_has_none_in_the_files(tmp_path: Path) -> None:
     assert (tmp_path / "categories.csv").read_text().splitlines()[1] == f"m_significant{',' * 12}"
 
 
-SITES = [
-    ["1", "x", "No pneumothorax. Small left effusion. Heart size normal."],
-    ["2", "x", "There is mild right basal atelectasis. No effusion or pneumothorax."],
-    ["3", "y", "No pneumothorax. Small left effusion. Heart size normal."],
-]
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    return write_table(tmp_path / "r.csv", ["id", "site", "report"], SITES)
+    return write_table(tmp_path / "r.csv", ["id", "site", "report"], CASES["sites"])
 
 
 def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> None:
@@ -245,7 +238,8 @@ def test_reports_that_a_model_fails_on_are_excluded(tmp_path: Path, serve: Serve
 def test_reports_have_their_modality_and_anatomy_or_the_default(
     fields: list[str], cells: list[str], expected: list[str], suffix: str, tmp_path: Path
 ) -> None:
-    path, row = tmp_path / f"r.{suffix}", {"id": "1", "report": SITES[1][2]} | dict(zip(fields, cells, strict=True))
+    path, report = tmp_path / f"r.{suffix}", CASES["sites"][1][2]
+    row = {"id": "1", "report": report} | dict(zip(fields, cells, strict=True))
     if suffix == "csv":
         write_table(path, [*row], [[*row.values()], ["2", "", *cells], ["3", "N/A", *cells]])
     else:

@@ -67,13 +67,7 @@ def test_each_score_is_a_row_with_its_interval(folder: Path) -> None:
     page = Page(write_page(folder, notes=["Phantoms, not patients."]))
     row = next(row for row in re.findall(r"<tr.*?</tr>", page.html, re.S) if "Logical precision" in row)
     assert re.findall(r"<td[^>]*>([^<]*)</td>", row)[:3] == ["0.750", "0.760", "0.650 – 0.850"]
-    for text in (
-        "Judge: tester. Figures of this judge stand alone.",
-        "Phantoms, not patients.",
-        "Failures: 1 of 3 studies",
-        "failed: no valid answer",
-        "Mean over the studies that have a value; RadFact's F1: the harmonic mean of the dataset-level precision",
-    ):
+    for text in CASES["shown"]:
         assert text in page.text
 
 
@@ -95,13 +89,7 @@ def test_a_sentence_names_its_error(tmp_path: Path, reports: list[str], errors: 
 
 
 def test_a_row_of_the_findings_adds_up(tmp_path: Path) -> None:
-    texts = {
-        "side": "Left nodule.",
-        "size": "Small right nodule.",
-        "right": "Right nodule.",
-        "none": "",
-        "denied": "No nodule.",
-    }
+    texts = CASES["nodules"]
     pairs = [
         Pair(key, text, "Large right nodule." if key == "size" else "Right nodule.") for key, text in texts.items()
     ]

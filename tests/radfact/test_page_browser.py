@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from accessibility import serious_violations
 from PIL import Image
-from results_folder import HOSTILE, await_script, cards, sentence, write_folder, write_image, write_manifest
+from results_folder import HOSTILE, ROWS, await_script, cards, sentence, write_folder, write_image, write_manifest
 
 from radfact import Box, Pair, Sentence, evaluate
 from radfact.io.jsonl import write_json, write_jsonl
@@ -57,11 +57,7 @@ def test_a_sentence_draws_its_boxes_and_those_of_its_evidence(page: Page) -> Non
     # Each report has its boxes on its own copy of the image.
     for side, names in (("Candidate", ["C1", "C2"]), ("Reference", ["R1", "R2"])):
         assert sorted(picture(page, side).locator(".box-viewer-label").all_text_contents()) == names
-    for text, boxes, evidence in (
-        ("Nodule in the left mid zone.", ["C1", "R2"], ["R2"]),
-        ("Right-sided effusion.", ["C2", "R1"], ["C2"]),
-        ("Trachea central.", [], []),
-    ):
+    for text, boxes, evidence in ROWS["drawn boxes"]:
         card(page).get_by_text(text).hover()
         assert drawn(page) == boxes
         assert card(page).locator(".is-evidence .number").all_text_contents() == evidence

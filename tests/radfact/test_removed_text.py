@@ -11,7 +11,7 @@ import pytest
 from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from results_folder import HOSTILE, await_script
+from results_folder import HOSTILE, ROWS, await_script
 
 from radfact.api import RadFact
 from radfact.errors import Failure
@@ -26,22 +26,11 @@ from radfact.results.writer import write_results
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-SENTENCES = [
-    "Two views of the chest.",
-    "No effusion.",
-    "Left base opacity, which may represent pneumonia.",
-    "This may represent\npneumonia.",
-    "It has increased.",
-    "Due to rotation, the heart\nappears large.",
-    "There is a nodule, CT is recommended.",
-    "CT is recommended.",
-    "1. (AP view)",
-]
 REWRITTEN = [SplitSentence("Two radiographs", ()), SplitSentence("No effusion", ("No effusion.",))]
 """Quotes a sentence in other words, as a language model may."""
 
 
-@given(st.lists(st.sampled_from(SENTENCES), max_size=8).map(" ".join))
+@given(st.lists(st.sampled_from(ROWS["sentences of removed text"]), max_size=8).map(" ".join))
 def test_every_part_that_the_rules_remove_has_a_position_of_its_own(narrative: str) -> None:
     end = 0
     for removed in sorted(locate_removed(narrative, explain_split(narrative)), key=lambda text: text.start or 0):
@@ -89,15 +78,7 @@ def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> Non
     assert [candidate[row["start"] : row["end"]] for row in rows] == ["Two views of the chest.", "CT is recommended."]
 
 
-@pytest.mark.parametrize(
-    ("positions", "place"),
-    [
-        ([(0, 99)], "removed.jsonl:1: start: mismatch"),
-        ([(3, 3)], "removed.jsonl:1: invalid-value"),
-        ([(3, None)], "removed.jsonl:1: invalid-value"),
-        ([(0, 8), (1, 8)], "removed.jsonl:2: start: mismatch"),
-    ],
-)
+@pytest.mark.parametrize(("positions", "place"), ROWS["refused positions"])
 def test_positions_outside_of_the_narrative_or_of_another_part_are_refused(
     tmp_path: Path, positions: list[tuple[int, int | None]], place: str
 ) -> None:

@@ -111,18 +111,9 @@ def test_the_wilson_interval_is_that_of_scipy(part: int, whole: int, low: float,
     assert wilson_interval(0, 0) is None
 
 
-# Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011, part C: four observers, twelve units, 0 = missing.
-OBSERVERS = [
-    [1, 2, 3, 3, 2, 1, 4, 1, 2, 0, 0, 0],
-    [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, 0, 3],
-    [0, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, 0],
-    [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, 0],
-]
-
-
 @pytest.mark.parametrize(("level", "expected"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849)])
 def test_alpha_of_the_published_example(level: raters.Level, expected: float) -> None:
-    items = [[rating for rating in ratings if rating] for ratings in zip(*OBSERVERS, strict=True)]
+    items = [[rating for rating in ratings if rating] for ratings in zip(*CASES["observers"], strict=True)]
     counts = raters.coincidence_counts(items, [1, 2, 3, 4, 5])
     assert round(raters.alpha_from_counts([1, 2, 3, 4, 5], level)(counts.sum(axis=0)), 3) == expected
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from waiting import PATIENCE, wait_until
 
 HERE = Path(__file__).parent
@@ -27,18 +28,7 @@ VLLM_PYTHON = VLLM / "bin" / "python"
 MODEL_FOLDER = ROOT / ".venv" / "smollm2"
 START_SECONDS = 600
 
-VLLM_ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    # One thread: two on busy cores can be many times slower.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-}
+VLLM_ENVIRONMENT: dict[str, str] = yaml.safe_load((HERE / "vllm_environment.yaml").read_text())
 # With float32, unlike bfloat16, a greedy response does not depend on its batch.
 VLLM_ENGINE = {"dtype": "float32", "enforce_eager": "true", "max_model_len": "4096", "max_num_seqs": "16"}
 

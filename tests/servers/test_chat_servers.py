@@ -6,10 +6,12 @@ The model is no better than chance as a judge, so verdicts are not compared with
 import asyncio
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from long_values import DATA
 from real_servers import (
     FEW_SHOTS,
     MODEL_FOLDER,
@@ -25,6 +27,7 @@ from real_servers import (
     run_radfact,
 )
 
+from maira.generate.engine import EngineOptions, start_engine
 from radfact.errors import ExitCode, Failure, InputError, RunError
 from radfact.judges import EntailmentQuery, load_judge
 from radfact.judges.prompt import query_message, verdict_schema
@@ -162,24 +165,19 @@ def test_a_ray_worker_judges_as_one_process(in_process: Path, run_vllm: RunVLLM,
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_a_missing_vllm_is_reported_with_its_install_command() -> None:
-    with pytest.raises(InputError, match=r'pip install "maira-radfact\[vllm\]"'):
-        load_chat_client("vllm:somewhere/model")
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["vllm:/nowhere/model"], "no such model folder"),
-        ([f"vllm:{MODEL_FOLDER}", "--judge-arg", "nonsense=1"], "--judge-arg nonsense: "),
-        ([f"vllm:{MODEL_FOLDER}", "--judge-arg", "temperature=-1"], "temperature must be non-negative"),
-        ([f"vllm:{MODEL_FOLDER}", "--judge-arg", "max_model_len=1000000"], "max_model_len (1000000) is greater"),
-    ],
+    "start", [load_chat_client, lambda checkpoint: start_engine(Path(checkpoint), EngineOptions(engine="vllm"))]
 )
-@pytest.mark.usefixtures("model_folder")
+def test_a_missing_vllm_is_reported_with_its_install_command(start: Callable[[str], object]) -> None:
+    with pytest.raises(InputError, match=r'pip install "maira-radfact\[vllm\]"'):
+        start("vllm:somewhere/model")
+
+
+@pytest.mark.parametrize(("judge", "message"), DATA["judges that vllm refuses"])
 def test_options_that_vllm_refuses_are_input_errors(
-    run_vllm: RunVLLM, tmp_path: Path, arguments: list[str], message: str
+    run_vllm: RunVLLM, model_folder: Path, tmp_path: Path, judge: str, message: str
 ) -> None:
+    arguments = [word.replace("MODEL", str(model_folder)) for word in judge.split()]
     process = run_vllm("radfact", "score", PAIRS, "--out", tmp_path, "--judge", *arguments)
     assert process.returncode == ExitCode.INVALID_INPUT, process.stderr
     assert message in process.stderr

@@ -16,6 +16,7 @@ from chat_server import ChatServer, Reply
 from error_checks import raises_code
 from hypothesis import given
 from hypothesis import strategies as st
+from long_values import DATA
 from real_servers import FEW_SHOTS, PAIRS, run_radfact
 from waiting import PATIENCE
 
@@ -101,13 +102,7 @@ def test_invalid_responses_are_shown_and_stop_the_run() -> None:
         judge.judge(_labeled_queries())
 
 
-@pytest.mark.parametrize(
-    ("judge", "splitter", "field"),
-    [
-        ("python:test_ray:WordSplittingJudge", None, "splitter_args"),
-        ("python:operator:contains", "python:operator:contains", "splitter"),
-    ],
-)
+@pytest.mark.parametrize(("judge", "splitter", "field"), DATA["splitters on a cluster"])
 def test_splitter_options_are_checked_on_a_cluster(judge: str, splitter: str | None, field: str) -> None:
     options = JudgeOptions(judge=judge, engine="ray", workers=2, splitter=splitter, splitter_args={"ontology": "x"})
     with pytest.raises(InputError) as error:

@@ -1,6 +1,5 @@
 """The vLLM engine compared with the transformers engine: equal greedy responses, and its errors."""
 
-import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -8,14 +7,15 @@ from typing import Any
 
 import pytest
 import tiny_maira
+from long_values import DATA
 from real_servers import HERE, RunVLLM
 
 from maira.data.manifest import read_failures, read_manifest, write_manifest
 from maira.generate.drafts import generate_drafts
-from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationOptions, start_engine
+from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationOptions
 from maira.generate.transformers_engine import TransformersEngine
 from maira.model.config import context_window, read_config
-from radfact.errors import ExitCode, InputError
+from radfact.errors import ExitCode
 
 TASKS = ("findings", "grounded", "phrase", "boxes")
 
@@ -154,19 +154,6 @@ def test_the_command_writes_the_drafts_of_transformers(
     assert failed == [study.sample_id for study in studies[:5] if study.sample_id not in drafted] + ["bad"]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nonsense", "vLLM has no such engine argument"),
-        ("model", "cannot be chosen"),
-        ("dtype", "expected one of auto, half, float, float16, bfloat16, float32, found 'int8'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), DATA["refused arguments of vllm"])
 def test_invalid_engine_arguments_are_named(results: dict[str, Any], name: str, message: str) -> None:
     assert results["argument_errors"][name].startswith(f"engine_args.{name}: {message}")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_a_missing_vllm_is_reported_with_its_install_command(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'pip install "maira-radfact\[vllm\]"'):
-        start_engine(tmp_path, EngineOptions(engine="vllm"))

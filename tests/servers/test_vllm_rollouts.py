@@ -88,15 +88,7 @@ def test_other_weights_give_other_responses(responses: dict[str, Any]) -> None:
     assert len({json.dumps(responses[name]["greedy"]) for name in CHECKPOINTS}) == len(CHECKPOINTS)
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("_args.tensor_parallel_size", "each process runs its own engine"),
-        ("_args.max_model_len", "each process runs its own engine"),
-        ("_args.nonsense", "vLLM has no such engine argument"),
-        ("", "expected cpu, for which vLLM is installed, found cuda"),
-    ],
-)
+@pytest.mark.parametrize(("field", "message"), DATA["refused rollouts"])
 def test_unsupported_engine_arguments_and_devices_are_refused(
     responses: dict[str, Any], field: str, message: str
 ) -> None:
