@@ -4,29 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-DEPLOY = Path(__file__).parents[1] / "deploy"
+from long_values import DATA
 
-_SRUN = '''#!{python}
-"""Run the tasks of a step on this machine, pass SIGTERM on to them, and return the highest exit code."""
-import itertools, os, signal, subprocess, sys
-options = list(itertools.takewhile(lambda argument: argument.startswith("--"), sys.argv[1:]))
-command = sys.argv[1 + len(options):]
-values = dict(option[2:].split("=") for option in options if "=" in option)
-tasks = int(values.get("ntasks", os.environ["SLURM_NTASKS"]))
-per_node = tasks // int(values.get("nodes", os.environ["SLURM_NNODES"]))
-processes = [
-    subprocess.Popen(command, env=os.environ | {{"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank % per_node)}})
-    for rank in range(tasks)
-]
-signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in processes])
-sys.exit(max(abs(process.wait()) for process in processes))
-'''
-_SCONTROL = """#!/bin/sh
-case "$1" in
-    show) for _ in $(seq "$SLURM_NNODES"); do echo 127.0.0.1; done ;;
-    requeue) echo "$2" >"$REQUEUED" ;;
-esac
-"""
+DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 def slurm_environment(folder: Path, tasks: int, *, nodes: int = 1, **variables: str) -> dict[str, str]:
@@ -40,7 +20,7 @@ def slurm_environment(folder: Path, tasks: int, *, nodes: int = 1, **variables: 
     """
     commands = folder / "bin"
     commands.mkdir(parents=True)
-    for name, script in {"srun": _SRUN.format(python=sys.executable), "scontrol": _SCONTROL}.items():
+    for name, script in {"srun": DATA["srun"].format(python=sys.executable), "scontrol": DATA["scontrol"]}.items():
         (commands / name).write_text(script)
         (commands / name).chmod(0o755)
     paths = [str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]

@@ -14,18 +14,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from long_values import DATA
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("radfact", "maira")
 SOURCES = ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml")
-SCORE = """
-from importlib.metadata import version
-from radfact import RadFact
-
-print(version("maira-radfact"))
-result = RadFact(judge="offline").score(["The heart is enlarged. No effusion."], ["The heart is normal. No effusion."])
-print(result.scores["logical_precision"], result.scores["logical_recall"])
-"""
 pytestmark = pytest.mark.slow
 
 
@@ -117,7 +110,7 @@ def test_an_empty_environment_scores_two_lists_of_strings(distributions: tuple[P
     links = [part for folder in wheels for part in ("--find-links", folder)]
     _run([uv, "venv", "--quiet", "--python", sys.executable, environment], tmp_path)
     _run([uv, "pip", "install", "--quiet", "--python", commands / "python", *links, distributions[0]], tmp_path)
-    assert _run([commands / "python", "-c", SCORE], tmp_path).split() == [_version(), "0.5", "0.5"]
+    assert _run([commands / "python", "-c", DATA["score of the wheel"]], tmp_path).split() == [_version(), "0.5", "0.5"]
     assert "score" in _run([commands / "radfact", "--help"], tmp_path)
     # Without the extra, maira names what each command lacks.
     assert 'pip install "maira-radfact[model]"' in _run([commands / "maira", "doctor"], tmp_path)

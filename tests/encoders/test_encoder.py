@@ -38,22 +38,6 @@ def test_there_is_one_token_per_patch_for_every_size(options: dict[str, Any]) ->
         assert built(images(rows * side, columns * side)).shape == (2, rows * columns, options["hidden_size"])
 
 
-def test_tokens_are_the_last_block_after_the_final_norm_without_the_cls_token() -> None:
-    built = encoder()
-    vit = built.vit
-    # A norm that is not the identity, so that leaving it out cannot go unnoticed.
-    vit.norm.weight.data.uniform_(0.5, 2)
-    vit.norm.bias.data.uniform_(-1, 1)
-    pixels = images(56, 56)
-    with torch.no_grad():
-        hidden = vit.patch_embed.proj(pixels).flatten(2).transpose(1, 2)
-        hidden = torch.cat([vit.cls_token.expand(2, -1, -1), hidden], 1) + vit.pos_embed
-        for block in vit.blocks:
-            hidden = block(hidden)
-        by_hand = nn.functional.layer_norm(hidden, (24,), vit.norm.weight, vit.norm.bias, vit.norm.eps)
-    torch.testing.assert_close(built(pixels), by_hand[:, 1:], atol=1e-5, rtol=1e-5)
-
-
 def test_sizes_that_patches_do_not_fill_are_refused() -> None:
     with pytest.raises(ValueError, match="multiples of 14, found 56 x 57"):
         encoder()(images(56, 57))

@@ -43,23 +43,12 @@ def done(first: float, finished: float | None) -> ChangeTimes:
     return at(first), None if finished is None else at(finished)
 
 
-def test_idle_time_is_excluded() -> None:
-    """Active: 0 to 30, and 60 seconds after the activity at 30; then 500 to 520."""
-    events = page((0, "open"), (30, "active"), (500, "active"), (520, "finish"))
-    [time] = study_times(events, {1: done(10, 520.2)}).values()
-    assert (round(time.active_seconds, 3), round(time.total_seconds, 3), time.reason) == (30 + 60 + 20, 520, "")
-    assert round(study_times(events, {1: done(10, 520.2)}, idle_after=600)[1].active_seconds, 3) == 520
-
-
-def test_time_without_focus_or_in_a_hidden_window_is_excluded() -> None:
-    events = page((0, "open"), (10, "blur"), (20, "focus"), (30, "hide"), (31, "active"), (35, "show"), (40, "finish"))
-    assert round(study_times(events, {1: done(5, 40.2)})[1].active_seconds, 3) == 10 + 10 + 5
-
-
-def test_time_after_finishing_is_excluded_until_the_study_is_finished_again() -> None:
-    events = page((0, "open"), (10, "finish"), (30, "active"), (50, "active"), (60, "finish"), (70, "close"))
-    assert round(study_times(events, {1: done(5, 10.2)})[1].active_seconds, 3) == 10
-    assert round(study_times(events, {1: done(5, 60.2)})[1].active_seconds, 3) == 60
+@pytest.mark.parametrize(("steps", "finished", "idle_after", "active", "total"), DATA["active times"])
+def test_idle_hidden_and_finished_times_are_excluded(
+    steps: list[Step], finished: float, idle_after: float, active: float, total: float
+) -> None:
+    [time] = study_times(page(*steps), {1: done(5, finished)}, idle_after=idle_after).values()
+    assert (round(time.active_seconds, 3), round(time.total_seconds, 3), time.reason) == (active, total, "")
 
 
 def test_two_windows_at_once_count_once_for_the_study_with_the_latest_activity() -> None:

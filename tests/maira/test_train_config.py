@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from error_checks import raises, raises_code, summary
+from long_values import DATA
 from rich.console import Console
 from tiny_runs import CASES
 
@@ -101,21 +102,6 @@ def test_an_error_names_the_file_that_contains_it(tmp_path: Path) -> None:
     assert error("train: m", "faults.spike=3") == "config.yaml: pases: unknown-field"
 
 
-REFUSED = """
-import os, shlex, sys
-import maira.cli.main as cli
-cli.exit_process = id  # it ends the processes of a launcher at once
-for line in sys.stdin:
-    first, *words = shlex.split(line)
-    os.environ["WORLD_SIZE"], words = (first, words) if first.isdigit() else ("1", [first, *words])
-    sys.argv = ["maira", *words]
-    try:
-        cli.main()
-    except SystemExit as end:
-        print(end.code, "torch" in sys.modules, "transformers" in sys.modules, file=sys.stderr)
-"""
-
-
 def test_a_wrong_config_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
     for folder in ("own", "checkpoint", "files"):
         (tmp_path / folder).mkdir()
@@ -129,7 +115,7 @@ def test_a_wrong_config_is_refused_before_torch_is_imported(tmp_path: Path) -> N
     before, cases = {*tmp_path.rglob("*")}, CASES["refused runs"]
     lines = "".join(f"{command}\n" for command, _ in cases)
     options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(CONFIGS.parent)}, "text": True}
-    ended = subprocess.run([sys.executable, "-c", REFUSED], input=lines, capture_output=True, **options)
+    ended = subprocess.run([sys.executable, "-c", DATA["refused runs"]], input=lines, capture_output=True, **options)
     printed = iter(ended.stderr.splitlines())
     for (command, error), message, end in zip(cases, printed, printed, strict=True):
         assert (error in message, end) == (True, "2 False False"), f"{command}: {message}"

@@ -22,34 +22,12 @@ Run = Callable[..., tuple[int, str, str]]
 LOAD_SPLITTER = radfact.judges.load_splitter
 JUDGE = ("--judge", "python:judges:verbatim")
 CASES = yaml.safe_load(Path(__file__).with_name("score_options.yaml").read_text("utf-8"))
-JUDGES = """
-def verbatim(premises, hypothesis):
-    if hypothesis == "bad":
-        raise ValueError("no YAML")
-    return hypothesis in premises, [i for i, premise in enumerate(premises) if premise == hypothesis]
-
-class Splitting:
-    name = "custom"
-
-    def judge(self, queries):
-        return []
-
-    def make_splitter(self):
-        from radfact.judges.callables import as_splitter
-        return as_splitter(str.split)
-
-    def describe(self):
-        return {"name": self.name}
-
-    def usage(self):
-        return {}
-"""
 
 
 @pytest.fixture
 def run(run_radfact: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `radfact` with the judges of this module, one of which fails on the sentence 'bad'."""
-    (tmp_path / "judges.py").write_text(JUDGES)
+    (tmp_path / "judges.py").write_text(CASES["module of judges"])
     monkeypatch.delitem(sys.modules, "judges", raising=False)
     return run_radfact
 

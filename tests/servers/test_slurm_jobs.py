@@ -7,21 +7,11 @@ from pathlib import Path
 
 import smollm2
 import yaml
+from long_values import DATA
 from ports import free_port
 from real_servers import FEW_SHOTS, HERE, PAIRS, RunVLLM, skip_missing
 from slurm import DEPLOY, slurm_environment
 from waiting import PATIENCE
-
-_PARSE = """
-import json, sys
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-for line in sys.argv[1:]:
-    parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(line.split())
-    validate_parsed_serve_args(parsed)
-    print(json.dumps([parsed.model_tag, parsed.served_model_name, parsed.tensor_parallel_size, parsed.port]))
-"""
 
 
 def _run(script: str, arguments: list[object], environment: dict[str, str], folder: Path) -> str:
@@ -62,7 +52,7 @@ def test_vllm_accepts_the_options_of_the_70b_judge(run_vllm: RunVLLM, tmp_path: 
         for container in item["spec"].get("template", {}).get("spec", {}).get("containers", [])
     ]
     pod = [*container["command"], *container["args"]][2:]
-    (tmp_path / "parse.py").write_text(_PARSE)
+    (tmp_path / "parse.py").write_text(DATA["options of vllm"])
     process = run_vllm(tmp_path / "parse.py", (tmp_path / "options").read_text(), " ".join(pod))
     assert process.returncode == 0, process.stderr
     parsed = [json.loads(line) for line in process.stdout.splitlines()]
