@@ -97,11 +97,7 @@ def test_damaged_file_is_read_or_refused_in_one_line(tmp_path: Path, data: st.Da
     assert "\n" not in refusal
 
 
-@pytest.mark.parametrize(
-    ("row", "crop"),
-    # The contrast is that of the whole image; odd margins leave the smaller part before the crop.
-    [([0, 40, 60, 100], [0.4, 0.6]), ([0, 1, 2, 3, 4], [0.25, 0.5])],
-)
+@pytest.mark.parametrize(("row", "crop"), CASES["central crops"])
 def test_the_crop_is_central(row: list[float], crop: list[float]) -> None:
     np.testing.assert_allclose(prepare(np.array([row] * 2, np.float32), 2), [crop] * 2)
     assert not prepare(np.full((30, 20), row[1], np.uint16), 16).any()  # a constant image

@@ -250,10 +250,7 @@ def test_completions_are_scored_per_sentence(study: Study, folder: Path, engine:
     assert (run.requested, run.answered, run.compared, run.clipped, run.outside) == (2, 2, 2, 1, 1)
     assert {(request.form, request.max_new_tokens) for request in scripted.asked} == {("boxes", 150)}
     nodule, opacity = read_rows(folder / "out.jsonl")
-    assert [(row["sample_id"], row["index"], row["text"]) for row in (nodule, opacity)] == [
-        ("s", 1, "Left nodule."),
-        ("s", 3, "Wide opacity."),
-    ]
+    assert [[row["sample_id"], row["index"], row["text"]] for row in (nodule, opacity)] == DATA["completed sentences"]
     # The model's own bins: half a bin off at most, on an image twice as wide as the crop.
     assert list(nodule["boxes"][0].values()) == pytest.approx([0.5, 0.2, 0.75, 0.4], abs=0.005 + 1e-9)
     assert nodule["iou"] > 0.9

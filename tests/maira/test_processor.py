@@ -342,10 +342,7 @@ def test_a_template_of_the_tokenizer_is_used_too(with_template: Path) -> None:
     assert MairaProcessor.from_pretrained(with_template, chat_template=TEMPLATE).chat_template == TEMPLATE
 
 
-@pytest.mark.parametrize(
-    "template",
-    ["{% for", "{{ nothing.at.all }}", "{{ messages[1]['content'][0]['text'] }}", "{{ raise_exception('no') }}"],
-)
+@pytest.mark.parametrize("template", WORDING["templates that lose parts"])
 def test_a_template_that_loses_parts_of_a_prompt_is_an_error(with_template: Path, template: str) -> None:
     (with_template / "chat_template.json").write_text(json.dumps({"chat_template": template}))
     with raises_code(ErrorCode.INVALID_FORMAT, file=with_template):

@@ -158,10 +158,7 @@ def test_a_dicom_file_is_shown_in_its_own_values_and_windows(tmp_path: Path) -> 
     assert output_values(shown) == (values.astype(int) * -2 + 10).tolist()
     # Low output values are bright; pixels are twice as high as wide.
     assert (shown.info["is_inverted"], shown.info["width"], shown.info["height"]) == (True, 3, 4)
-    assert shown.info["windows"][:2] == [
-        {"name": "NORMAL", "center": 40, "width": 400},
-        {"name": "All values", "center": 11, "width": 131070},
-    ]
+    assert shown.info["windows"][:2] == DATA["windows"]
 
 
 def test_padding_does_not_widen_the_values(tmp_path: Path) -> None:

@@ -90,10 +90,7 @@ def test_sources_have_their_own_shares_and_one_task_is_used_whole(
     assert schedule.samples_per_epoch == sum(used.values())
 
 
-@pytest.mark.parametrize(
-    ("changes", "steps"),
-    [({"epochs": 2}, 12), ({"epochs": 0.5}, 3), ({"epochs": 0.01}, 1), ({"epochs": None, "passes": 100}, 12)],
-)
+@pytest.mark.parametrize(("changes", "steps"), CASES["lengths of runs"])
 def test_run_length_is_in_epochs_or_samples(changes: dict[str, Any], steps: int) -> None:
     schedule = DataSchedule(table(50), train_config(**changes))
     assert (schedule.steps, schedule.steps_per_epoch) == (steps, 6)

@@ -316,10 +316,7 @@ def test_a_metric_that_cannot_be_loaded_is_wrong(monkeypatch: pytest.MonkeyPatch
     assert (lost["status"], "nowhere:Metric" in lost["message"]) == ("wrong", True)
 
 
-@pytest.mark.parametrize(
-    ("script", "status"),
-    [("echo '0, NVIDIA H100, 81559 MiB, 570.1'", "ok"), ("echo 'version mismatch'; exit 18", "wrong")],
-)
+@pytest.mark.parametrize(("script", "status"), FILE["drivers"])
 def test_gpus_are_those_of_a_driver(script: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")

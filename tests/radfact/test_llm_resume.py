@@ -20,13 +20,7 @@ CONCURRENCY = 4
 SAMPLES = 10
 STOPPED_AFTER = {1: signal.SIGKILL, 40: signal.SIGINT}
 """Signals by the number of responses."""
-PROGRAM = """
-import signal
-from radfact.cli.main import main
-# A shell that runs the tests in the background has its processes ignore Ctrl-C.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-main()
-"""
+PROGRAM = yaml.safe_load(Path(__file__).with_name("llm_faults.yaml").read_text("utf-8"))["program"]
 
 
 def verdict_reply(body: dict[str, Any]) -> Reply:

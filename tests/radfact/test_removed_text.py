@@ -69,10 +69,7 @@ def test_results_list_and_count_what_the_splitter_removed(tmp_path: Path) -> Non
     [[_, sample]] = read_jsonl(folder / "samples.jsonl")
     assert (sample["candidate_sentences_removed"], sample["logical_precision"]) == (2, 1.0)
     rows = [row for _, row in read_jsonl(folder / "removed.jsonl")]
-    assert [(row["side"], row["text"], row["reason"]) for row in rows] == [
-        ("candidate", "Two views of the chest", "technique"),
-        ("candidate", "CT is recommended", "recommendation"),
-    ]
+    assert [[row["side"], row["text"], row["reason"]] for row in rows] == ROWS["removed"]
     narratives = {row["side"]: row["text"] for _, row in read_jsonl(folder / "narratives.jsonl")}
     assert narratives == {"candidate": candidate, "reference": "No effusion."}
     assert [candidate[row["start"] : row["end"]] for row in rows] == ["Two views of the chest.", "CT is recommended."]

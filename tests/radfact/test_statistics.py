@@ -101,12 +101,8 @@ def test_the_bootstrap_makes_no_call_per_sample() -> None:
     assert calls(15_000) <= calls(150)
 
 
-@pytest.mark.parametrize(
-    ("part", "whole", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (3, 10, 0.1078, 0.6032), (1, 1000, 0.0002, 0.0056)],
-)
+@pytest.mark.parametrize(("part", "whole", "low", "high"), CASES["wilson"])
 def test_the_wilson_interval_is_that_of_scipy(part: int, whole: int, low: float, high: float) -> None:
-    # From scipy.stats.binomtest(part, whole).proportion_ci(method="wilson").
     assert wilson_interval(part, whole) == pytest.approx((low, high), abs=1e-4)
     assert wilson_interval(0, 0) is None
 

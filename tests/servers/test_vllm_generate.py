@@ -87,16 +87,13 @@ def test_prompts_in_flight_are_limited(results: dict[str, Any]) -> None:
     assert limit / 2 < highest <= limit
 
 
-def test_an_unreadable_image_fails_its_request_alone(
+def test_an_unreadable_image_and_a_prompt_beyond_the_context_window_fail_alone(
     results: dict[str, Any], expected: dict[str, dict[str, Any]]
 ) -> None:
     assert "broken.png: " in results["constrained"][tiny_maira.BROKEN]["reason"]
     assert results["constrained"][tiny_maira.BROKEN] == expected["constrained"][tiny_maira.BROKEN]
     failed = {name for name, response in results["constrained"].items() if "reason" in response}
     assert failed <= {tiny_maira.BROKEN, tiny_maira.LONG}
-
-
-def test_a_prompt_beyond_the_context_window_fails_with_both_lengths(results: dict[str, Any]) -> None:
     reason = results["constrained"][tiny_maira.LONG]["reason"]
     assert "prompt has" in reason
     assert "768" in reason
