@@ -139,15 +139,14 @@ def as_splitter(splitter: Splitter | SplitFunction) -> Splitter:
 
 
 def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:
-    """Load the judge "MODULE:OBJECT"; the module may be in the current directory.
-
-    The object is a `Judge`, a factory of one (a class, or a function without positional arguments, called with the
-    arguments), or a function(premises, hypothesis).
-    """
+    """Load "MODULE:OBJECT": a `Judge`, a factory of one without positional arguments, or a function of a query."""
     name = f"python:{path}"
     judge = _import_object(path, name)
     is_function = callable(judge) and not isinstance(judge, Judge)
-    if inspect.isclass(judge) or (is_function and not _takes_query(judge)):
+    if inspect.isclass(judge) or (
+        # A function may take premises and hypothesis in their places or by their names.
+        is_function and not (accepts(judge, *_PARAMETERS) or inspect.signature(judge).parameters.keys() >= _PARAMETERS)
+    ):
         judge = _call_factory(judge, name, arguments or {})
     elif arguments:
         raise option_error(f"{name} is no factory and takes no arguments", f"judge_args.{next(iter(arguments))}")
@@ -156,11 +155,6 @@ def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> 
     if not callable(judge):
         raise _invalid_plugin(f"{name}: {_EXPECTED_JUDGE}, found {type(judge).__name__}")
     return CallableJudge(judge, name)
-
-
-def _takes_query(function: JudgeFunction) -> bool:
-    """Return whether a function takes premises and hypothesis, in their places or by their names."""
-    return accepts(function, *_PARAMETERS) or inspect.signature(function).parameters.keys() >= _PARAMETERS
 
 
 def _positions(function: JudgeFunction, name: str) -> list[str]:
@@ -269,7 +263,9 @@ class MockJudge(CallableJudge):
 
         def judge(premises: Sequence[str], hypothesis: str) -> VerdictLike:
             if verdicts is None:
-                return _match_verbatim(premises, hypothesis)
+                text = normalize_text(hypothesis)
+                indices = [index for index, premise in enumerate(premises) if normalize_text(premise) == text]
+                return bool(indices), indices
             return fixed.get(hypothesis, False) if isinstance(fixed, Mapping) else fixed
 
         fixed = cast("Mapping[str, VerdictLike] | bool", verdicts)
@@ -278,10 +274,3 @@ class MockJudge(CallableJudge):
     def describe(self) -> dict[str, Any]:
         """Return the name and a warning."""
         return {"name": self.name, "note": "Mock judge for tests: the scores mean nothing."}
-
-
-def _match_verbatim(premises: Sequence[str], hypothesis: str) -> tuple[bool, list[int]]:
-    """Return whether premises equal the hypothesis up to case, punctuation and spaces, and their indices."""
-    text = normalize_text(hypothesis)
-    indices = [index for index, premise in enumerate(premises) if normalize_text(premise) == text]
-    return bool(indices), indices

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from radfact.errors import Failure
+from radfact.judges.options import JudgeOptions
 from radfact.judges.prompt import Sentence, read_examples
 from radfact.judges.protocol import ExplainingSplitter, SplitSentence, flatten_split
 from radfact.judges.response import fields_by_line, has_texts, texts_of
@@ -19,9 +20,6 @@ from radfact.llm import ChatClient, ChatRequest, Message, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import bodies, dump_yaml, read_data, read_list, unquoted
 from radfact.reader.segmentation import running_text
-
-if TYPE_CHECKING:
-    from radfact.judges.options import JudgeOptions
 
 SYSTEM_MESSAGE = Path(__file__).with_name("splitter_system.txt").read_text("utf-8").rstrip()
 """Source: MAIRA-2, listing 1, verbatim; the paper breaks two of its lines."""

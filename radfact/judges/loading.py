@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, describe_choice, option_error
-from radfact.judges.callables import load_custom_judge
+from radfact.judges.callables import MockJudge, load_custom_judge
 from radfact.judges.options import JudgeOptions
 from radfact.judges.protocol import ExplainingSplitter, Judge, Splitter
 from radfact.options import rename_fields
@@ -43,8 +43,6 @@ def judge_of(options: JudgeOptions, cache: Path | None) -> Judge:
 
         return OfflineJudge(_ontology_argument(judge_args))
     if name == "mock":
-        from radfact.judges.callables import MockJudge
-
         return MockJudge()
     if kind == "python":
         from radfact.llm import parse_model_args

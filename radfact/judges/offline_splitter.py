@@ -91,10 +91,7 @@ def explain_split(
 def _split_sentence(
     sentence: str, ontology: Ontology, keep_interpretations: bool
 ) -> tuple[tuple[str, ...], tuple[RemovedText, ...]]:
-    """Return the single-finding sentences of one sentence, and the removed parts.
-
-    Cached, because many reports share sentences.
-    """
+    """Return the single-finding sentences of one sentence, and the removed parts; many reports share sentences."""
     if len(sentence) > MAX_CHARACTERS:
         return (_as_sentence(sentence),), ()
     reader = FactReader(ontology)

@@ -106,7 +106,7 @@ def read_examples(path: Path | str, kind: type[ModelT]) -> list[ModelT]:
     try:
         return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]
     except ValidationError as error:
-        raise as_input_error(error, file=path) from None
+        raise as_input_error(error, kind=kind, file=path) from None
 
 
 def load_few_shots(path: Path | str = DEFAULT_FEW_SHOTS, *, needs_evidence: bool = True) -> list[Example]:

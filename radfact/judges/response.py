@@ -37,11 +37,7 @@ class ReportResponse:
 
 
 def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
-    """Parse the response to one query: YAML or JSON with `evidence` and `status`, fenced or not.
-
-    Returns the verdict, and the number of evidence texts that matched no premise and were dropped. ValueError: no
-    status, an unknown one, or an entailment without evidence among the premises.
-    """
+    """Parse the response to one query; also return the number of evidence texts that match no premise."""
     items, are_listed = _read_items(text)
     if are_listed and len(items) > 1:
         raise ValueError(f"expected one status, found a list of {len(items)}")

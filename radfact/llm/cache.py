@@ -37,7 +37,7 @@ def response_key(
     repeat: int = 0,
 ) -> str:
     """Return the SHA-256 of everything that changes a response; `identity` is the model as canonical JSON."""
-    digest = prefix.begin_hash()
+    digest = prefix.hash.copy()
     digest.update(messages_json(messages))
     digest.update(b"\n" + identity)
     if schema is not None:

@@ -316,7 +316,9 @@ class ChatClient:
                     error = CallError("stopped", f"the model has no system role; {_MERGE_HINT}")
                 errors[error.kind] += 1
                 self._reached |= error.kind != "unreachable"
-                if self._is_last_attempt(error.kind, errors[error.kind], max(waited, time.monotonic() - started)):
+                never_reached = error.kind == "unreachable" and not self._reached
+                is_late = max(waited, time.monotonic() - started) >= FIRST_CONNECTION_SECONDS
+                if is_late if never_reached else errors[error.kind] >= self.attempts.get(error.kind, 1):
                     return self._give_up(error, request, messages)
                 # The random part is always added: a server may request 0 seconds or a time in the past, and calls that
                 # all wait the same time would all return at once.
@@ -330,12 +332,6 @@ class ChatClient:
                 self._reached = self._responded = True
                 self._activity.respond()
                 return response
-
-    def _is_last_attempt(self, kind: CallErrorKind, attempts: int, seconds: float) -> bool:
-        """Return whether a call that has taken some seconds is not repeated after an error."""
-        if kind == "unreachable" and not self._reached:
-            return seconds >= FIRST_CONNECTION_SECONDS
-        return attempts >= self.attempts.get(kind, 1)
 
     def _give_up(self, error: CallError, request: ChatRequest[T], messages: tuple[Message, ...]) -> Failure:
         """Return the failure of a request; raise RunError if the error concerns every request."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from radfact.errors import ErrorCode, InputError, option_error
 from radfact.llm.cache import ResponseCache
 from radfact.llm.client import MAX_INVALID, ChatClient
 from radfact.llm.protocol import NO_PREFIX, REPAIRS, ChatBackend, ChatRequest, Message, PromptPrefix
 from radfact.llm.response_text import bodies
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 CONCURRENCY_OWN_SERVER = 64
 """Calls in flight to the user's own server: enough for continuous batching to fill a GPU."""
@@ -141,7 +140,7 @@ def _nested_names(name: str, value: Any) -> list[str]:
     return [name, *(inner for key, item in nested for inner in _nested_names(str(key), item))]
 
 
-ModelT = TypeVar("ModelT", bound="BaseModel")
+ModelT = TypeVar("ModelT", bound=BaseModel)
 T = TypeVar("T")
 
 

@@ -9,11 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
-
+from typing import Any, Generic, Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -35,22 +31,18 @@ def messages_json(messages: Iterable[Message]) -> bytes:
 class PromptPrefix:
     """Constant beginning of many conversations, serialized and hashed once."""
 
-    __slots__ = ("_hash", "json", "messages")
+    __slots__ = ("hash", "json", "messages")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         """Serialize the messages; `json` holds them with a comma after each."""
         self.messages = tuple(messages)
         self.json = messages_json(self.messages) + b"," if self.messages else b""
-        self._hash = hashlib.sha256(self.json)
+        self.hash = hashlib.sha256(self.json)
 
     @property
     def sha256(self) -> str:
         """Hash of the messages in hexadecimal."""
-        return self._hash.hexdigest()
-
-    def begin_hash(self) -> _Hash:
-        """Return a copy of the hash of the prefix, to be updated with the rest."""
-        return self._hash.copy()
+        return self.hash.hexdigest()
 
 
 NO_PREFIX = PromptPrefix()

@@ -70,7 +70,11 @@ class RayWorkers:
         if not items:
             return
         with connect_cluster(self.workers) as resources:
-            workers, gpus = self._plan_workers(resources)
+            in_cluster = int(resources.get("GPU", 0))
+            gpus = self.gpus if in_cluster else 0
+            if gpus > in_cluster:
+                raise RunError(f"{self.name}: expected {gpus} GPUs for a worker, found {in_cluster} in the cluster")
+            workers = self.workers or max(in_cluster // gpus if gpus else int(resources.get("CPU", 1)), 1)
             share, size = -(-len(items) // workers), -(-len(items) // (workers * CHUNKS_PER_WORKER))
             size = min(-(-size // self.batch) * self.batch, share, self.max_chunk)
             chunks = list(split_chunks(items, group_key, size))
@@ -88,15 +92,6 @@ class RayWorkers:
         for usage in self._usage_by_worker.values():
             total.update(usage)
         return {**total, "planned": self.planned, "done": self.done}
-
-    def _plan_workers(self, resources: Mapping[str, float]) -> tuple[int, int]:
-        """Return the number of workers and the GPUs of each."""
-        in_cluster = int(resources.get("GPU", 0))
-        gpus = self.gpus if in_cluster else 0
-        if gpus > in_cluster:
-            raise RunError(f"{self.name}: expected {gpus} GPUs for a worker, found {in_cluster} in the cluster")
-        max_workers = in_cluster // gpus if gpus else int(resources.get("CPU", 1))
-        return self.workers or max(max_workers, 1), gpus
 
     def _map(
         self, chunks: Sequence[list[Any]], workers: int, gpus: int

@@ -15,12 +15,7 @@ from radfact.records import Pair, Report, is_missing, narrative
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The reward of a pair.
-
-    Attributes:
-        total: weighted sum of the scores; None if a score is missing.
-        scores: the scores by name; None for a missing one.
-    """
+    """The reward of a pair: the weighted sum of its scores, and the scores by name; None for a missing one."""
 
     total: float | None
     scores: dict[str, float | None]
@@ -32,10 +27,6 @@ class PairReward:
     A score of boxes has its worst value, 0, if exactly one of the two reports has boxes: otherwise a report could avoid
     the score by leaving out its boxes. If neither has boxes, the score does not count, and the sum of the others is
     scaled to the sum of all weights.
-
-    Attributes:
-        names: of the scores.
-        box_scores: those of them that need boxes.
     """
 
     def __init__(self, parts: Sequence[tuple[Metric, str, float]]) -> None:
@@ -44,11 +35,7 @@ class PairReward:
         self.box_scores = {name for metric, name, _ in parts if name in metric.box_scores}
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Reward]:
-        """Score pairs, all of a call together; a pair without a reference has no reward.
-
-        Raises:
-            RunError: a metric fails.
-        """
+        """Score pairs, all of a call together; a pair without a reference has no reward."""
         with_words = [pair for pair in pairs if _has_words(pair.reference)]
         rewards = iter(self._score([pair if _has_words(pair.candidate) else _without(pair) for pair in with_words]))
         nothing = Reward(None, dict.fromkeys(self.names))

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from radfact.errors import ErrorCode, InputError, RunError, brief
 from radfact.languages import Language, normalize_characters
+from radfact.llm.plan import RequestPlan
 from radfact.records import Pair, TextPair, narrative
 from radfact.statistics.bootstrap import CountsFunction, Direction, Summary, summarize, summarize_counts
 from radfact.statistics.clusters import Clusters
 
 if TYPE_CHECKING:
-    from radfact.llm.plan import RequestPlan
     from radfact.metrics.resources import MetricResources
 
 Counts = npt.NDArray[np.float64]
@@ -34,7 +34,6 @@ _COLUMNS = frozenset(
     | {f"{side}_sentences{kind}" for side in ("candidate", "reference") for kind in ("", "_with_boxes", "_removed")}
 )
 """Columns of `samples.jsonl` other than scores."""
-BOTH_EMPTY = "both reports are empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +81,11 @@ class PooledScore:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Repeated queries behind a result, whose values are means over the repeats.
-
-    Attributes:
-        count: number of repeats.
-        repeat_sd: sample standard deviation of each dataset-level score over the repeats; None for fewer than two
-            values.
-        partly_failed: number of samples that some repeats scored and others did not.
-    """
+    """Repeated queries behind a result, whose values are means over the repeats."""
 
     count: int
-    repeat_sd: Mapping[str, float | None]
-    partly_failed: int = 0
+    repeat_sd: Mapping[str, float | None]  # of each dataset-level score; None for fewer than two values
+    partly_failed: int = 0  # samples that some repeats scored and others did not
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +220,6 @@ class Metric(ABC):
         Args:
             pairs: as for `score`.
         """
-        from radfact.llm.plan import RequestPlan
-
         if self.requirements.judge is None:
             return {}
         return {self.name: RequestPlan("not known", len(pairs), is_exact=False)}
@@ -300,13 +290,7 @@ def main_scores_of(metric: Metric | type[Metric]) -> list[str]:
 
 
 class FunctionMetric(Metric):
-    """A metric computed by a function of two texts.
-
-    Args:
-        function: of candidate and reference; returns a number, or numbers by score.
-        name: of the metric; by default that of the function.
-        scores: declared scores; by default one with the name of the metric, higher is better.
-    """
+    """A metric computed by a function of candidate and reference that returns a number, or numbers by score."""
 
     def __init__(
         self,
@@ -345,7 +329,7 @@ def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[dict[int, Pa
             if isinstance(item, TextPair):
                 candidate, reference = (text if any(map(str.isalnum, text)) else "" for text in texts)
                 if not candidate and not reference and not metric.scores_empty:
-                    skipped[place] = BOTH_EMPTY
+                    skipped[place] = "both reports are empty"
                     continue
                 item = replace(item, candidate=candidate, reference=reference)
         readable[place] = item
@@ -358,11 +342,7 @@ def plan_pairs(metric: Metric, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
 
 
 def score_pairs(metric: Metric, pairs: Sequence[Pair]) -> MetricResult:
-    """Score pairs by a metric, in the form that it reads, and validate its result.
-
-    Raises:
-        RunError: the metric fails, its result does not match its declaration, or it can read none of the pairs.
-    """
+    """Score pairs by a metric, in the form that it reads, and validate its result; RunError if it can read none."""
     readable, skipped = _readable_pairs(metric, pairs)
     if pairs and not readable:
         raise RunError(f"no sample could be scored: {skipped[0]}", code=ErrorCode.NOTHING_SCORED)

@@ -15,7 +15,7 @@ from radfact.judges import Judge
 from radfact.judges.callables import as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import RepeatOptions
-from radfact.metrics.protocol import Metric, MetricResult, Requirements, check_metric, report_errors
+from radfact.metrics.protocol import Metric, Requirements, check_metric, report_errors
 from radfact.metrics.registry import MetricEntry, MissingRequirementError, entries
 from radfact.metrics.weights import catalog, find_lack
 from radfact.options import rename_fields
@@ -84,7 +84,15 @@ class MetricResources:
         self.metric_args = {name: dict(arguments) for name, arguments in (metric_args or {}).items()}
         self._weights = weights if isinstance(weights, Mapping) else {}
         self._weight_roots = () if isinstance(weights, Mapping) else weights
-        _check_names(self._weights)
+        # All metrics are imported to know the names.
+        known = (
+            {name for entry in entries().values() for name in entry.declared.requirements.weights}
+            if self._weights
+            else ()
+        )
+        if unknown := [name for name in self._weights if name not in known]:
+            message = f"no metric has weights of that name; expected {', '.join(sorted(known))}"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field=f"weights.{unknown[0]}")
         self.needs_splitter = True
         self.usage_by_role: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._clients: list[ChatClient] = []
@@ -114,7 +122,9 @@ class MetricResources:
                 metric = factory.create(self, **arguments) if is_class else factory(**arguments)
         check_metric(metric, entry.home)
         if requirements.weights and requirements.judge is None and metric.reads == "text":
-            metric.score = _remember_last(metric.score)
+            # Another metric may combine this one, and score the same texts next.
+            remembered = lru_cache(maxsize=1)(lambda pairs, score=metric.score: score(list(pairs)))
+            metric.score = lambda pairs: remembered(tuple(pairs))
         self._metrics[entry] = metric
         return self._metrics[entry]
 
@@ -158,7 +168,10 @@ class MetricResources:
 
         model = self._model
         if isinstance(model, ChatClient):
-            _warn_of_parameters(name, parameters, model.identity.get("parameters"))
+            # A client may not know its own parameters.
+            known = parameters if (own := model.identity.get("parameters")) is None else own
+            if differences := [f"{key} {value}" for key, value in parameters.items() if known.get(key) != value]:
+                warnings.warn(f"{name} requires {', '.join(differences)}; the client has other values", stacklevel=2)
             return model
         if model is None or not _is_model(model):
             instead = "" if model is None else f" instead of {model}"
@@ -190,12 +203,6 @@ class MetricResources:
             client.close()
 
 
-def _remember_last(score: Callable[[Sequence[Any]], MetricResult]) -> Callable[[Sequence[Any]], MetricResult]:
-    """Return a function that does not score the same texts twice in a row; other metrics may combine this one."""
-    remembered = lru_cache(maxsize=1)(lambda pairs: score(list(pairs)))
-    return lambda pairs: remembered(tuple(pairs))
-
-
 def _is_model(name: str) -> bool:
     return name.partition(":")[0] not in WITHOUT_MODEL
 
@@ -204,21 +211,3 @@ def _check_packages(requirements: Requirements) -> None:
     for package in requirements.packages:
         if importlib.util.find_spec(package) is None:
             raise MissingRequirementError(f"needs the package {package}", 'pip install "maira-radfact[metrics,model]"')
-
-
-def _check_names(weights: Mapping[str, Path]) -> None:
-    if not weights:  # All metrics are imported to know the names.
-        return
-    known = sorted({name for entry in entries().values() for name in entry.declared.requirements.weights})
-    for name in weights:
-        if name not in known:
-            message = f"no metric has weights of that name; expected {', '.join(known)}"
-            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field=f"weights.{name}")
-
-
-def _warn_of_parameters(name: str, required: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> None:
-    """Warn that a client has other parameters than a metric requires, unless the client does not know its own."""
-    known = required if parameters is None else parameters
-    differences = [f"{key} {value}" for key, value in required.items() if known.get(key) != value]
-    if differences:
-        warnings.warn(f"{name} requires {', '.join(differences)}; the client has other values", stacklevel=3)

@@ -20,10 +20,10 @@ from radfact.errors import ErrorCode, Failure
 from radfact.judges import load_judge, load_splitter
 from radfact.judges.check import load_labeled_queries
 from radfact.judges.llm_splitter import load_split_examples
-from radfact.judges.prompt import load_few_shots
+from radfact.judges.prompt import load_few_shots, read_examples
 from radfact.llm import ChatClient, ChatRequest, MockChatModel, PromptPrefix, load_chat_client, mock_client
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
-from radfact.metrics.llm.vert import load_shots
+from radfact.metrics.llm.vert import Shot
 from radfact.rewards import make_reward
 
 REFUSED: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refused_options.yaml").read_text("utf-8"))
@@ -38,7 +38,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "few shots": load_few_shots,
     "labeled queries": load_labeled_queries,
     "split examples": load_split_examples,
-    "shots of VERT": load_shots,
+    "shots of VERT": lambda path: read_examples(path, Shot),
 }
 
 

@@ -28,9 +28,6 @@ FIVE = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Pleural Effusi
 LABELS = ("blank", "positive", "negative", "uncertain")
 """Classes of a head. The head of No Finding has the first two only."""
 
-BATCH_SIZE = 32
-MAX_TOKENS = 512
-
 
 def confusion_counts(
     candidate: NDArray[np.int_], reference: NDArray[np.int_], *, positive: Sequence[str] = ("positive",)
@@ -204,7 +201,7 @@ class Labeler:
             reason = " ".join(str(error).split())
             raise _invalid_checkpoint(f"expected the tensors of BERT: {reason:.200}", path) from None
         tokenizer = BertTokenizer.from_pretrained(str(folder))
-        self._encoder = Encoder(model, tokenizer, batch_size=BATCH_SIZE, max_tokens=MAX_TOKENS)
+        self._encoder = Encoder(model, tokenizer, batch_size=32, max_tokens=512)
         self._heads = list(zip(heads[0::2], heads[1::2], strict=True))
         words = len(bert["embeddings.word_embeddings.weight"])
         if len(tokenizer) > words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,9 @@ from radfact.metrics.classical import bertscore, chexbert, radgraph
 from radfact.metrics.classical.bleu import bleu_2
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore, Requirements, Score
 from radfact.metrics.registry import entries
+from radfact.metrics.resources import MetricResources
 from radfact.records import TextPair
 from radfact.statistics.bootstrap import CountsFunction
-
-if TYPE_CHECKING:
-    from radfact.metrics.resources import MetricResources
 
 
 @dataclass(frozen=True, slots=True)

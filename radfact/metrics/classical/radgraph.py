@@ -10,16 +10,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 from radfact.languages import Language
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
+from radfact.metrics.resources import MetricResources
 from radfact.records import TextPair
-
-if TYPE_CHECKING:
-    from radfact.metrics.resources import MetricResources
 
 Graph = Mapping[str, Any]
 """Annotations of a report: `entities` by id, each with `tokens`, `label` and `relations`, a list of (kind, id)."""

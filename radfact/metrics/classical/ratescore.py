@@ -36,11 +36,6 @@ AFFINITY = np.array(
 PENALTY = 0.8716553966489615
 """Factor of the similarity of an affirmed and a denied finding, as published with the matrix."""
 
-NER_BATCH_SIZE = 32
-NER_MAX_TOKENS = 512
-ENTITY_BATCH_SIZE = 256
-ENTITY_MAX_TOKENS = 30
-
 _MODEL_FILES = ("config.json", "tokenizer.json|{}", "model.safetensors|pytorch_model.bin")
 WEIGHTS = {
     "ratescore": tuple(
@@ -121,9 +116,7 @@ class RaTEScore(Metric):
             raise InputError(message, code=ErrorCode.INVALID_OPTION, field="penalty")
         self._penalty = float(penalty)
         self._recognizer = EntityRecognizer(folder / "ner")
-        self._encoder = Encoder.load(
-            "AutoModel", folder / "encoder", batch_size=ENTITY_BATCH_SIZE, max_tokens=ENTITY_MAX_TOKENS
-        )
+        self._encoder = Encoder.load("AutoModel", folder / "encoder", batch_size=256, max_tokens=30)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         entities = self.read([text for pair in pairs for text in (pair.candidate, pair.reference)])
@@ -151,7 +144,12 @@ class RaTEScore(Metric):
 
     def read(self, texts: Sequence[str]) -> list[Entities]:
         entities_by_text = self._recognizer.recognize(texts)
-        embeddings = _embed(self._encoder, [text for entities in entities_by_text for text, _ in entities])
+        embeddings: dict[str, NDArray[np.float64]] = {}
+        for batch, _, output in self._encoder.read([text for entities in entities_by_text for text, _ in entities]):
+            # The hidden state of the first token, as in the package.
+            vectors = output.last_hidden_state[:, 0].double().cpu().numpy()  # (texts, width)
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            embeddings |= zip(batch, vectors, strict=True)
         return [
             Entities(
                 tuple(text for text, _ in entities),
@@ -191,9 +189,7 @@ class EntityRecognizer:
     """The published token classifier of medical entities."""
 
     def __init__(self, folder: Path) -> None:
-        self._encoder = Encoder.load(
-            "AutoModelForTokenClassification", folder, batch_size=NER_BATCH_SIZE, max_tokens=NER_MAX_TOKENS
-        )
+        self._encoder = Encoder.load("AutoModelForTokenClassification", folder, batch_size=32, max_tokens=512)
         labels = self._encoder.model.config.id2label
         self._labels = [str(labels[index]) for index in range(len(labels))]
         expected = {"O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in TYPES)}
@@ -217,13 +213,3 @@ class EntityRecognizer:
                     for first, stop, kind in decode_spans(labels)
                 ]
         return [[entity for item in items for entity in entities[item]] for items in sentences]
-
-
-def _embed(encoder: Encoder, texts: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Return embeddings (width,) of length 1 by text: the hidden state of the first token, as in the package."""
-    embeddings: dict[str, NDArray[np.float64]] = {}
-    for batch, _, output in encoder.read(texts):
-        vectors = output.last_hidden_state[:, 0].double().cpu().numpy()  # (texts, width)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        embeddings |= zip(batch, vectors, strict=True)
-    return embeddings

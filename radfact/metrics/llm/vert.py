@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
-from radfact.errors import ErrorCode, InputError, option_error
-from radfact.io.jsonl import read_json
+from radfact.errors import ErrorCode, option_error
+from radfact.judges.prompt import read_examples
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.green import compute_counts, count_scores
@@ -22,7 +22,7 @@ from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.llm.responses.assessment import SECTION_TITLES, ScoredAssessment, parse_scored_assessment
 from radfact.metrics.protocol import Score
-from radfact.records import Record, Share, Text, TextPair, validate_model
+from radfact.records import Record, Share, Text, TextPair
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
 """Layouts. D.5: reports and scores. D.6: one example per error type, with counts. D.7: also with explanations.
@@ -47,14 +47,6 @@ class Shot(Record):
     def overall(self) -> float:
         """The score in the prompt: `score`, or max(0, 1 - 0.15 x significant errors), as in VERT, appendix D.6."""
         return max(0.0, 1 - 0.15 * sum(self.significant.values())) if self.score is None else self.score
-
-
-def load_shots(path: Path | str) -> list[Shot]:
-    """Read examples from a JSON list of objects with the fields of `Shot`."""
-    rows = read_json(path)
-    if not isinstance(rows, list) or not rows:
-        raise InputError("expected a list of at least one example", code=ErrorCode.INVALID_FORMAT, file=path)
-    return [validate_model(Shot, row, file=path, field=f"[{index}]") for index, row in enumerate(rows)]
 
 
 def draw_shots(shots: Sequence[Shot], n: int, *, seed: int = 42) -> list[Shot]:
@@ -100,7 +92,7 @@ class Vert(LLMMetric[ScoredAssessment]):
         super().__init__(client)
         self._few_shot_section = ""
         if shots is not None:
-            examples = load_shots(shots)
+            examples = read_examples(shots, Shot)
             drawn = examples if n is None else draw_shots(examples, n, seed=seed)
             self._few_shot_section = f"\n{few_shot_section(style, drawn)}"
 

@@ -5,35 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.io.jsonl import CompressedRows
 from radfact.judges import Judge, Splitter, default_splitter, load_splitter
-from radfact.judges.callables import as_judge, as_splitter
+from radfact.judges.callables import JudgeFunction, as_judge, as_splitter
 from radfact.judges.offline import OfflineJudge, count_unread
-from radfact.judges.protocol import (
-    EntailmentQuery,
-    ExplainingSplitter,
-    flatten_split,
-    locate_removed,
-    query_judge,
-)
+from radfact.judges.protocol import EntailmentQuery, ExplainingSplitter, flatten_split, locate_removed, query_judge
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.protocol import Metric, MetricResult, PooledScore, Requirements, Score, add_up_counts
 from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.scores import F1_PARTS, MEASURES, PARTS, SCORES, PairScores, Side, SplitPair
+from radfact.metrics.resources import MetricResources
 from radfact.reader.segmentation import lacks_sentence_marks
 from radfact.records import Pair, Report, Sentence, narratives
 from radfact.statistics.bootstrap import CountsFunction, Summary, summarize
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.significance import f1_counts, f1_from_counts
-
-if TYPE_CHECKING:
-    from radfact.judges.callables import JudgeFunction
-    from radfact.metrics.resources import MetricResources
 
 _Removed = dict[str, list[dict[str, Any]]]
 SplitReports = Mapping[str, Sequence[str] | Failure]
