@@ -11,14 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from radfact.errors import Failure
-from radfact.findings import (
-    Extraction,
-    FindingExtractor,
-    LLMFindingExtractor,
-    OfflineFindingExtractor,
-    Significance,
-    Tier,
-)
+from radfact.findings import FindingExtractor, LLMFindingExtractor, OfflineFindingExtractor, Significance, Tier
 from radfact.findings.comparison import FindingComparison, compare_findings
 from radfact.findings.records import ErrorKind
 from radfact.io.jsonl import CompressedRows
@@ -113,17 +106,16 @@ class FindingsBase(Metric):
         }
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        """Extract the findings of all reports and compare those of each pair.
-
-        Each record of the details has the findings of both reports with their verdicts, the matches and the errors of
-        one pair (docs/findings.md).
-        """
+        """Extract the findings of all reports and compare those of each pair (details: docs/findings.md)."""
         before = self.extractor.usage()
-        extractions = self._extract(pairs)
+        reports = _distinct_reports(pairs)
+        found = self.extractor.extract(list(reports.values()), [context for _, context in reports])
+        extractions = dict(zip(reports, found, strict=True))
         usage = {name: count - before.get(name, 0) for name, count in self.extractor.usage().items()}
         tables = {name: np.full((len(pairs), 2), math.nan) for name in _POOLED}
         rows, details, failures = list[dict[str, float]](), CompressedRows(), dict[int, str]()
-        for place, (pair, (candidate, reference)) in enumerate(zip(pairs, extractions, strict=True)):
+        for place, pair in enumerate(pairs):
+            candidate, reference = (extractions[repr(item), pair.context] for item in (pair.candidate, pair.reference))
             rows.append({})
             detail: dict[str, Any] = {}
             if not narrative(pair.reference).strip():
@@ -148,16 +140,6 @@ class FindingsBase(Metric):
             failures=failures,
             usage=usage,
         )
-
-    def _extract(self, pairs: Sequence[Pair]) -> list[tuple[Extraction, Extraction]]:
-        """Return the findings of both reports of each pair; the same report of the same patient is read once."""
-        reports = _distinct_reports(pairs)
-        contexts = [context for _, context in reports]
-        extractions = dict(zip(reports, self.extractor.extract(list(reports.values()), contexts), strict=True))
-        return [
-            (extractions[repr(pair.candidate), pair.context], extractions[repr(pair.reference), pair.context])
-            for pair in pairs
-        ]
 
 
 class Findings(FindingsBase):

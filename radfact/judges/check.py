@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -27,13 +27,10 @@ _Rows = Sequence[tuple[Example, Verdict | Failure]]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of a judge with itself: a whole report per call against one sentence per call.
-
-    `share` is the fraction of the queries with the same status; a failure agrees with none.
-    """
+    """Agreement of a judge with itself: a whole report per call against one sentence per call."""
 
     n: int
-    share: float
+    share: float  # of the queries with the same status; a failure agrees with none
     accuracy_report: float
     accuracy_sentence: float
 
@@ -82,11 +79,7 @@ def load_labeled_queries(path: Path | str | None = None) -> list[Example]:
 
 
 def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
-    """Run a judge on labeled queries and compute its scores.
-
-    A model that judges a report per call is also queried with a sentence per call, to measure its agreement with
-    itself. Seconds and cost do not include these calls.
-    """
+    """Run a judge on labeled queries and compute its scores; seconds and cost are without the calls for `agreement`."""
     if not labeled:
         raise InputError("expected at least one labeled judgment, found none", code=ErrorCode.EMPTY_INPUT)
     before, started = judge.usage(), time.perf_counter()
@@ -109,7 +102,7 @@ def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
         f1=f1,
         evidence_f1=_evidence_f1(rows),
         confusion=confusion,
-        relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], _relation),
+        relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], by_relation=True),
         by_topic={topic: _confusion([row for row in rows if row[0].topic == topic]) for topic in topics},
         by_set={name: counts for name, counts in sets.items() if counts},
         seconds=seconds,
@@ -127,12 +120,8 @@ def confusion_accuracy(confusion: Confusion) -> float | None:
     return correct / total if total else None
 
 
-def _outcome(verdict: Verdict | Failure) -> str:
-    return FAILED if isinstance(verdict, Failure) else verdict.status
-
-
-def _relation(verdict: Verdict | Failure) -> str:
-    return FAILED if isinstance(verdict, Failure) else verdict.relation or verdict.status
+def _outcome(verdict: Verdict | Failure, *, by_relation: bool = False) -> str:
+    return FAILED if isinstance(verdict, Failure) else (by_relation and verdict.relation) or verdict.status
 
 
 def _scores(true_positives: int, predicted: int, actual: int) -> tuple[float | None, float | None, float | None]:
@@ -158,10 +147,10 @@ def _evidence_f1(rows: _Rows) -> float | None:
     return _scores(common, sum(len(named) for named, _ in evidence), sum(len(labeled) for _, labeled in evidence))[2]
 
 
-def _confusion(rows: _Rows, outcome: Callable[[Verdict | Failure], str] = _outcome) -> Confusion:
+def _confusion(rows: _Rows, *, by_relation: bool = False) -> Confusion:
     counts: dict[str, Counter[str]] = {}
     for example, verdict in rows:
-        counts.setdefault(example.label, Counter())[outcome(verdict)] += 1
+        counts.setdefault(example.label, Counter())[_outcome(verdict, by_relation=by_relation)] += 1
     return {label: dict(row) for label, row in counts.items()}
 
 

@@ -104,11 +104,7 @@ class LLMJudge(PromptedModel):
         self._counts: Counter[str] = Counter()
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        """Return one verdict or failure per query, in order.
-
-        Equal queries are sent once, and queries with the same premises one after another. A hypothesis of a report
-        without a verdict after the repairs gets a separate call.
-        """
+        """Return one verdict or failure per query; a hypothesis that a report's call leaves open gets its own call."""
         calls = self._calls(queries)
         verdicts = self._complete(calls)
         incomplete = [call for call in calls if 1 < len(call.hypotheses) > len(call.verdicts)]

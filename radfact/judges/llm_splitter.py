@@ -66,12 +66,7 @@ def few_shot_messages(examples: Sequence[SplitExample]) -> tuple[Message, ...]:
 
 
 def parse_split(text: str, narrative: str) -> list[SplitSentence]:
-    """Parse the response to one narrative, strict on content and lenient on form.
-
-    The response is YAML or JSON, a list of `orig` and `new` (or such a list under one key), fenced or not. It is
-    refused (ValueError) without such a list, with an `orig` that is not in the narrative, and without an `orig` of a
-    sentence of the narrative, which would be lost silently.
-    """
+    """Parse the response to one narrative; ValueError if it lacks or invents a sentence of the narrative."""
     items = next(filter(None, map(_read_items, bodies(text))), [])
     if not items:
         raise ValueError("expected a list of orig (a sentence of the report) and new (a list of sentences)")

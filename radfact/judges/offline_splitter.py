@@ -27,10 +27,7 @@ class OfflineSplitter(OntologyReader, ExplainingSplitter):
     version = "7"
 
     def __init__(self, ontology: Path | str | None = None, *, keep_interpretations: bool = False) -> None:
-        """Load the ontology of a YAML file, by default the packaged one.
-
-        `keep_interpretations` keeps "consistent with pneumonia" after the finding that it interprets.
-        """
+        """Load the ontology of a YAML file; interpretations are such as "consistent with pneumonia"."""
         super().__init__(ontology)
         self.keep_interpretations = keep_interpretations
 

@@ -79,10 +79,7 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
 
 
 def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:
-    """Return the index of the first premise that a quotation means; None if none has enough in common with it.
-
-    Premises are compared verbatim, then normalized, then by the longest common substring.
-    """
+    """Return the index of the first premise that a quotation means; None if none has enough in common with it."""
     if quoted in premises:
         return list(premises).index(quoted)
     text, normalized = normalize_text(quoted), [normalize_text(premise) for premise in premises]
@@ -181,10 +178,7 @@ def fields_by_line(body: str, keys: str, first: str) -> list[tuple[str, list[str
 
 
 def _hypothesis_index(item: Fields, hypotheses: Sequence[str]) -> int:
-    """Return the index of the hypothesis of an item.
-
-    ValueError: no valid number and no quoted hypothesis, or the number of one hypothesis and the text of another.
-    """
+    """Return the index of the hypothesis of an item; ValueError if number and quoted text name none, or two."""
     phrase, number = item.get("phrase"), _NUMBER.search(str(item.get("number", "")))
     text = normalize_text(phrase) if isinstance(phrase, str) else ""
     quoted = [index for index, hypothesis in enumerate(hypotheses) if text and normalize_text(hypothesis) == text]

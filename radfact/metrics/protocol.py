@@ -401,10 +401,7 @@ def check_metric(metric: Any, label: str) -> None:
 
 @contextmanager
 def report_errors(label: str, kind: type[InputError] | type[RunError]) -> Iterator[None]:
-    """Convert any exception of a metric to a `kind` of one line with its location, so that other metrics continue.
-
-    The code may be a user's own; that of built-in metrics runs models with the user's files and memory.
-    """
+    """Convert any exception of a metric to a `kind` of one line with its location, so that other metrics continue."""
     try:
         yield
     except (InputError, RunError):

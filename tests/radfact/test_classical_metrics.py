@@ -163,7 +163,7 @@ def test_radcliq_combines_its_parts_and_bleu_2() -> None:
 
 @pytest.mark.parametrize(("candidate", "reference", "expected"), CASES["rewards"])
 def test_rewards_of_hand_made_graphs(candidate: str, reference: str, expected: list[float]) -> None:
-    functions = (radgraph.combined_f1, radgraph.entity_reward, radgraph.partial_reward, radgraph.complete_reward)
+    functions = tuple(radgraph.SCORES.values())
     rewards = [function(GRAPHS[candidate], GRAPHS[reference]) for function in functions]
     assert rewards == pytest.approx(expected)
 

@@ -39,23 +39,15 @@ def confusion_counts(
     return np.concatenate(outcomes, axis=1).astype(np.float64)
 
 
-def macro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn."""
-    return float(_f1_by_class(counts, classes).mean())
+def macro_f1(counts: Counts, classes: Sequence[int], *, weighted: bool = False) -> float:
+    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn.
 
-
-def weighted_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the mean F1 of classes, weighted by the references that have the finding; NaN without any."""
-    tp, _, fn, _ = _select(counts, classes)
-    support = tp + fn
-    return _ratio(float((_f1_by_class(counts, classes) * support).sum()), float(support.sum()))
-
-
-def _f1_by_class(counts: Counts, classes: Sequence[int]) -> Counts:
+    `weighted` weights classes by the references that have the finding; NaN without any.
+    """
     tp, fp, fn, _ = _select(counts, classes)
-    total = 2 * tp + fp + fn
-    f1: Counts = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
-    return f1
+    total, support = 2 * tp + fp + fn, tp + fn
+    f1 = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
+    return _ratio(float((f1 * support).sum()), float(support.sum())) if weighted else float(f1.mean())
 
 
 def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
@@ -106,8 +98,8 @@ _POOLED: Mapping[str, CountsFunction] = {
 
 _RRG: Mapping[str, CountsFunction] = {
     **{f"{name}.rrg": function for name, function in _AVERAGES.items()},
-    "chexbert_weighted_f1_14.rrg": partial(weighted_f1, classes=_ALL),
-    "chexbert_weighted_f1_5.rrg": partial(weighted_f1, classes=_FIVE),
+    "chexbert_weighted_f1_14.rrg": partial(macro_f1, classes=_ALL, weighted=True),
+    "chexbert_weighted_f1_5.rrg": partial(macro_f1, classes=_FIVE, weighted=True),
     **{f"{name}.rrg": function for name, function in _POOLED.items() if name.startswith("chexbert_f1_")},
 }
 
@@ -137,6 +129,7 @@ class CheXbert(Metric):
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         candidate_labels, candidate_embeddings = self._labeler.label([pair.candidate for pair in pairs])
         reference_labels, reference_embeddings = self._labeler.label([pair.reference for pair in pairs])
+        lengths = np.linalg.norm(candidate_embeddings, axis=1) * np.linalg.norm(reference_embeddings, axis=1)
         counts = confusion_counts(candidate_labels, reference_labels)
         plus_counts = confusion_counts(candidate_labels, reference_labels, positive=("positive", "uncertain"))
         details = [
@@ -144,7 +137,7 @@ class CheXbert(Metric):
             for candidate, reference in zip(candidate_labels, reference_labels, strict=True)
         ]
         return MetricResult(
-            {"chexbert_similarity": _cosines(candidate_embeddings, reference_embeddings)},
+            {"chexbert_similarity": ((candidate_embeddings * reference_embeddings).sum(axis=1) / lengths).tolist()},
             pooled={
                 name: PooledScore(plus_counts if name in _PLUS else counts, value) for name, value in _POOLED.items()
             },
@@ -169,11 +162,6 @@ class RrgCheXbert(CheXbert):
         return MetricResult(
             {}, pooled={name: PooledScore(counts, value) for name, value in _RRG.items()}, details=result.details
         )
-
-
-def _cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> list[float]:
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return [float(value) for value in (left * right).sum(axis=1) / lengths]
 
 
 def _findings(labels: NDArray[np.int_]) -> dict[str, str]:

@@ -64,25 +64,16 @@ def _f1(parts: Callable[[Graph], set[Hashable]], candidate: Graph, reference: Gr
 
 
 def combined_f1(candidate: Graph, reference: Graph) -> float:
-    """Compute RadGraph-F1: the mean of the F1 of entities and the F1 of relations; an empty set gives 0.
-
-    Source: code of RadCliQ; MAIRA-2, appendix D.1.
-    """
+    """Compute RadGraph-F1: the mean of the F1 of entities and of relations (code of RadCliQ; MAIRA-2, appendix D.1)."""
     return (_f1(_entities, candidate, reference) + _f1(_relations, candidate, reference)) / 2
 
 
-entity_reward = partial(_f1, _entities)
-"""RG_E, the reward "simple": F1 of the entities with their labels."""
-partial_reward = partial(_f1, _entities_with_link)
-"""RG_ER, the reward "partial": F1 of the entities with labels and whether they have a relation."""
-complete_reward = partial(_f1, _entities_with_relations)
-"""The reward "complete": F1 of the entities with kind and target of their relations."""
-
-_SCORES: Mapping[str, Callable[[Graph, Graph], float]] = {
+SCORES: Mapping[str, Callable[[Graph, Graph], float]] = {
     "radgraph_f1": combined_f1,
-    "rg_e": entity_reward,
-    "rg_er": partial_reward,
-    "rg_er_complete": complete_reward,
+    # The rewards "simple", "partial" and "complete" of the package.
+    "rg_e": partial(_f1, _entities),
+    "rg_er": partial(_f1, _entities_with_link),
+    "rg_er_complete": partial(_f1, _entities_with_relations),
 }
 
 WEIGHTS = {"radgraph": ("config.json", "weights.th", "vocabulary", "encoder")}
@@ -93,7 +84,7 @@ class RadGraph(Metric):
 
     name = "radgraph"
     measures = "agreement on entities and their relations"
-    scores: Mapping[str, Score] = {name: Score("higher", "F1 of entities and relations") for name in _SCORES}
+    scores: Mapping[str, Score] = {name: Score("higher", "F1 of entities and relations") for name in SCORES}
     main_scores = ("radgraph_f1",)
     requirements = Requirements(packages=("radgraph", "torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of PubMedBERT"
@@ -117,7 +108,7 @@ class RadGraph(Metric):
         empty: Graph = {"entities": {}}
         graph_pairs = [(graphs.get(candidate, empty), graphs.get(reference, empty)) for candidate, reference in texts]
         return MetricResult(
-            {name: [f1(*graph_pair) for graph_pair in graph_pairs] for name, f1 in _SCORES.items()},
+            {name: [f1(*graph_pair) for graph_pair in graph_pairs] for name, f1 in SCORES.items()},
             details=[
                 {"candidate": _describe(candidate), "reference": _describe(reference)}
                 for candidate, reference in graph_pairs

@@ -267,10 +267,7 @@ def _match_category(line: str, *, by_name: bool) -> tuple[str, str] | None:
 
 
 def _json_entries(value: Any) -> list[tuple[str, Any]]:
-    """Return the letter of each category of a JSON section and its value.
-
-    A list may hold categories with counts, or single errors with their categories; errors of a category are joined.
-    """
+    """Return the letter of each category of a JSON section and its value; a list may hold single errors instead."""
     if isinstance(value, dict):
         return [(_letter_of(key), item) for key, item in value.items()]
     if not isinstance(value, list):
