@@ -349,18 +349,10 @@ class RadFact:
     async def ascore(
         self, candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
     ) -> EvaluationResult:
-        """Score as `score` does, in a thread, so that the event loop stays free.
+        """Score in a thread, so that the event loop stays free. See `score` for arguments and errors.
 
         Cancellation stops the waiting. Queries that were sent to a model continue until they are answered or the
         program ends; with a cache no response is lost, and the same call sends only what is missing.
-
-        Args:
-            candidates: as in `score`.
-            references: as in `score`.
-
-        Raises:
-            InputError: as `score`.
-            RunError: as `score`.
         """
         import asyncio
         import concurrent.futures

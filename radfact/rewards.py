@@ -63,16 +63,7 @@ def make_reward(
 
 
 def load_reward(*metrics: MetricOrScore, weights: Sequence[float] | None = None, **options: Any) -> PairReward:
-    """Create a reward of pairs of reports, whose sentences may have boxes.
-
-    Args:
-        metrics: as for `make_reward`; scores of boxes are allowed.
-        weights: as for `make_reward`.
-        options: as for `make_reward`.
-
-    Raises:
-        InputError: as for `make_reward`.
-    """
+    """Create a reward of pairs of reports, whose sentences and scores may have boxes. See `make_reward`."""
     if not metrics:
         raise option_error("expected at least one metric", "metrics", ErrorCode.MISSING_OPTION)
     factors = list(weights) if weights is not None else [1.0] * len(metrics)

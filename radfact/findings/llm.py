@@ -82,12 +82,7 @@ class LLMFindingExtractor:
         return [responses.get(place, ()) for place in range(len(reports))]
 
     def plan(self, reports: Sequence[Report], contexts: Sequence[PatientContext]) -> RequestPlan:
-        """Count the requests of `extract` without sending any.
-
-        Args:
-            reports: as for `extract`.
-            contexts: of their patients.
-        """
+        """Count the requests that a call would send. See `extract`."""
         return plan_requests(self.client, list(self._requests(reports, contexts).values()))[0]
 
     def _requests(

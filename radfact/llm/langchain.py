@@ -68,19 +68,15 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
     except Exception as error:
         reason = " ".join(redact(str(error)).split())
         raise option_error(f"cannot set up {name}: {reason:.300}", "judge") from None
-    if ignored := _ignored_argument(chat_model, arguments):
-        message = f"{class_name} does not accept '{ignored}'; omit it with {ignored}=null"
-        raise option_error(message, f"judge_args.{ignored}")
-    return chat_model
-
-
-def _ignored_argument(chat_model: BaseChatModel, arguments: Mapping[str, Any]) -> str | None:
-    """Return an argument that the class ignores for this model: results would record it, but it would not be sent."""
+    # Results would record an argument that the class ignores for this model, but it would not be sent.
     fields = type(chat_model).model_fields
     names = {name: name for name in fields} | {field.alias: name for name, field in fields.items() if field.alias}
     used = {name for name, field in names.items() if getattr(chat_model, field) is not None}
     used |= getattr(chat_model, "model_kwargs", {}).keys()
-    return next((name for name in arguments if name not in used), None)
+    if ignored := next((name for name in arguments if name not in used), None):
+        message = f"{class_name} does not accept '{ignored}'; omit it with {ignored}=null"
+        raise option_error(message, f"judge_args.{ignored}")
+    return chat_model
 
 
 class LangChainBackend:
