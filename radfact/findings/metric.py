@@ -72,11 +72,7 @@ class FindingsBase(Metric):
     """Findings of two reports, matched with the least total cost, with a verdict on each and errors by significance.
 
     `findings` is 1 / (1 + E), where E sums the costs of all errors: the weight of each omitted, unsupported
-    or contradicted finding, and a part of the weight for each attribute that differs. It is 1 without an error, 0.5 for
-    one omitted urgent finding, and 0 for an empty candidate of a reference that is not empty. Two reports without a
-    positive finding have no error. An empty reference, and a report in which nothing can be read, have no value.
-    `findings` follows the severity of the corrections that a report needs, `findings_f1` the quality of the whole
-    report as radiologists rate it, so that both are main scores. See `docs/findings.md`.
+    or contradicted finding, and a part of the weight for each attribute that differs. See `docs/findings.md`.
     """
 
     name = "findings"

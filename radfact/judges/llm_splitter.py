@@ -51,11 +51,6 @@ class SplitExample(BaseModel):
     parsed_report: _ParsedReport
 
 
-def load_split_examples(path: Path | str = DEFAULT_FEW_SHOTS) -> list[SplitExample]:
-    """Read examples in the published layout: a list of `findings_text` and `parsed_report.sentence_list`."""
-    return read_examples(path, SplitExample)
-
-
 def few_shot_messages(examples: Sequence[SplitExample]) -> tuple[Message, ...]:
     """Return the constant part of every prompt: listing 1, then the worked narratives (listing 2)."""
     messages: list[Message] = [("system", SYSTEM_MESSAGE)]
@@ -191,4 +186,5 @@ def load_llm_splitter(options: JudgeOptions, cache: Path | None = None) -> LLMSp
     """Load the splitter of the paper with the model and the few-shot examples of options."""
     client, few_shots = options.load_client(PARAMETERS, cache), options.few_shots
     source = {} if few_shots is None else {"examples_from": few_shots.name}
-    return LLMSplitter(options.required_judge, client, load_split_examples(few_shots or DEFAULT_FEW_SHOTS), **source)
+    examples = read_examples(few_shots or DEFAULT_FEW_SHOTS, SplitExample)
+    return LLMSplitter(options.required_judge, client, examples, **source)

@@ -82,7 +82,13 @@ class HttpBackend:
             async with self._session.post(
                 self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
             ) as reply:
-                raw = await _read_limited(reply)
+                received = bytearray()
+                # Piece by piece: a few kilobytes can decompress to gigabytes.
+                async for piece in reply.content.iter_chunked(_PIECE_BYTES):
+                    received += piece
+                    if len(received) > MAX_RESPONSE_BYTES:
+                        raise CallError("stopped", f"a response of more than {MAX_RESPONSE_BYTES >> 20} MB")
+                raw = bytes(received)
                 if reply.status != 200:
                     raise status_error(reply.status, _server_message(raw), reply.headers.get("Retry-After"))
         except aiohttp.ClientConnectorCertificateError:
@@ -99,16 +105,6 @@ class HttpBackend:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
-
-
-async def _read_limited(reply: aiohttp.ClientResponse) -> bytes:
-    """Return the body of a reply, piece by piece: a few kilobytes can decompress to gigabytes."""
-    body = bytearray()
-    async for piece in reply.content.iter_chunked(_PIECE_BYTES):
-        body += piece
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise CallError("stopped", f"a response of more than {MAX_RESPONSE_BYTES >> 20} MB")
-    return bytes(body)
 
 
 def _checked_address(base_url: str) -> str:

@@ -52,10 +52,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 
 def plan_requests(client: ChatClient, requests: Sequence[ChatRequest[T]]) -> tuple[RequestPlan, list[T | None]]:
-    """Count the requests without a cached response, and return the cached values (None: missing or invalid).
-
-    Tokens are estimated from cached responses, or else by `CHARACTERS_PER_TOKEN` and the limit of a response.
-    """
+    """Count the requests without a cached response, and return the cached values (None: missing or invalid)."""
     values: list[T | None] = []
     characters: dict[tuple[str, tuple[Message, ...]], int] = {}
     cached: dict[tuple[str, tuple[Message, ...]], CachedResponse] = {}

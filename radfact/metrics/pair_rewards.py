@@ -77,11 +77,9 @@ def _has_words(report: Report | None) -> bool:
     return not is_missing(report) and any(map(str.isalnum, narrative(report or "")))
 
 
-def _have_boxes(pair: Pair) -> tuple[bool, bool]:
-    candidate, reference = (
-        not isinstance(report, str) and any(map(has_area, report)) for report in (pair.candidate, pair.reference)
-    )
-    return candidate, reference
+def _have_boxes(pair: Pair) -> list[bool]:
+    reports = (pair.candidate, pair.reference)
+    return [not isinstance(report, str) and any(map(has_area, report)) for report in reports]
 
 
 def _score(metric: Metric, pairs: list[Pair]) -> tuple[MetricResult, list[Pair]]:

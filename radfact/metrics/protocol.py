@@ -215,11 +215,7 @@ class Metric(ABC):
         return cls(*resources.find_weights(cls.requirements), **arguments)
 
     def plan(self, pairs: Sequence[Any]) -> dict[str, RequestPlan]:
-        """Count the requests to models that `score` would send, by role, without sending any.
-
-        Args:
-            pairs: as for `score`.
-        """
+        """Count the requests to models that `score` would send for pairs, by role, without sending any."""
         if self.requirements.judge is None:
             return {}
         return {self.name: RequestPlan("not known", len(pairs), is_exact=False)}

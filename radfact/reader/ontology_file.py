@@ -110,14 +110,7 @@ default_ontology = cache(partial(load_ontology, DEFAULT_PATH))
 
 
 class OntologyReader:
-    """A reader of reports without a model: rules over an ontology.
-
-    Args:
-        ontology: a YAML file; by default the packaged ontology.
-
-    Raises:
-        InputError: the ontology file is wrong, with its field.
-    """
+    """A reader of reports without a model: rules over an ontology, by default the packaged one."""
 
     name = "offline"
     version: str

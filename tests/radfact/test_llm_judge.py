@@ -345,7 +345,7 @@ def test_formatted_responses_are_parsed(made: list[tuple[str, list[str]]]) -> No
 
 
 def test_default_examples_are_nine_and_cover_every_sentence() -> None:
-    examples = llm_splitter.load_split_examples()
+    examples = prompt.read_examples(llm_splitter.DEFAULT_FEW_SHOTS, llm_splitter.SplitExample)
     assert len(examples) == 9
     for split, (_, written) in zip(examples, llm_splitter.few_shot_messages(examples)[2::2], strict=True):
         singles = [text for item in split.parsed_report.sentence_list for text in item.new if text]
@@ -354,15 +354,15 @@ def test_default_examples_are_nine_and_cover_every_sentence() -> None:
 
 @has_published
 def test_the_published_file_loads_and_shares_no_sentence_with_the_defaults(serve: Any) -> None:
-    path = PUBLISHED / "report_to_phrases_few_shot_examples.json"
+    files = PUBLISHED / "report_to_phrases_few_shot_examples.json", llm_splitter.DEFAULT_FEW_SHOTS
     published, defaults = (
         [sentence.orig for example in examples for sentence in example.parsed_report.sentence_list]
-        for examples in (llm_splitter.load_split_examples(path), llm_splitter.load_split_examples())
+        for examples in (prompt.read_examples(file, llm_splitter.SplitExample) for file in files)
     )
     assert len(published) == 46
     assert set(published).isdisjoint(defaults)
-    splitter = splitter_of(serve(lambda *_: (200, {}, "")), few_shots=path)
-    assert splitter.describe()["few_shots_from"] == path.name
+    splitter = splitter_of(serve(lambda *_: (200, {}, "")), few_shots=files[0])
+    assert splitter.describe()["few_shots_from"] == files[0].name
 
 
 @pytest.fixture

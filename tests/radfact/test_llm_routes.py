@@ -19,7 +19,7 @@ from radfact import llm
 from radfact.errors import ErrorCode, Failure
 from radfact.judges import load_judge, load_splitter
 from radfact.judges.check import load_labeled_queries
-from radfact.judges.llm_splitter import load_split_examples
+from radfact.judges.llm_splitter import SplitExample
 from radfact.judges.prompt import load_few_shots, read_examples
 from radfact.llm import ChatClient, ChatRequest, MockChatModel, PromptPrefix, load_chat_client, mock_client
 from radfact.llm.langchain import PARTNERS, LangChainBackend, load_chat_model
@@ -37,7 +37,7 @@ LOADERS: dict[str, Callable[..., object]] = {
 READERS: dict[str, Callable[[Path], object]] = {
     "few shots": load_few_shots,
     "labeled queries": load_labeled_queries,
-    "split examples": load_split_examples,
+    "split examples": lambda path: read_examples(path, SplitExample),
     "shots of VERT": lambda path: read_examples(path, Shot),
 }
 

@@ -173,7 +173,7 @@ class Labeler:
 
     def __init__(self, folder: Path) -> None:
         """Load `chexbert.pth` and `vocab.txt`; the checkpoint's tensors determine all sizes."""
-        from transformers import BertModel, BertTokenizer
+        from transformers import BertConfig, BertModel, BertTokenizer
 
         path = Path(folder) / "chexbert.pth"
         weights = _load_checkpoint(path)
@@ -183,7 +183,18 @@ class Labeler:
         if not bert or any(head is None for head in heads):
             raise _invalid_checkpoint("expected CheXbert: BERT and 14 linear heads", path)
         try:
-            model = BertModel(_config(bert))
+            words, width = bert["embeddings.word_embeddings.weight"].shape
+            config = BertConfig(
+                vocab_size=words,
+                hidden_size=width,
+                num_hidden_layers=sum(name.endswith(".attention.self.query.weight") for name in bert),
+                # The weights do not tell the number of heads; a head of BERT has 64 dimensions at any size.
+                num_attention_heads=max(1, width // 64),
+                intermediate_size=len(bert["encoder.layer.0.intermediate.dense.bias"]),
+                max_position_embeddings=len(bert["embeddings.position_embeddings.weight"]),
+                type_vocab_size=len(bert["embeddings.token_type_embeddings.weight"]),
+            )
+            model = BertModel(config)
             model.load_state_dict(bert, strict=True)
         except (KeyError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())
@@ -191,7 +202,6 @@ class Labeler:
         tokenizer = BertTokenizer.from_pretrained(str(folder))
         self._encoder = Encoder(model, tokenizer, batch_size=32, max_tokens=512)
         self._heads = list(zip(heads[0::2], heads[1::2], strict=True))
-        words = len(bert["embeddings.word_embeddings.weight"])
         if len(tokenizer) > words:
             message = f"expected {words} words as in the checkpoint, found {len(tokenizer)}"
             raise InputError(message, code=ErrorCode.MISMATCH, file=Path(folder) / "vocab.txt")
@@ -231,22 +241,6 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
         if not isinstance(value, torch.Tensor):
             raise _invalid_checkpoint(f"expected a tensor '{name}', found {type(value).__name__}", path)
     return {name.removeprefix("module."): value.float() for name, value in weights.items()}
-
-
-def _config(bert: Mapping[str, Any]) -> Any:
-    from transformers import BertConfig
-
-    words, width = bert["embeddings.word_embeddings.weight"].shape
-    return BertConfig(
-        vocab_size=words,
-        hidden_size=width,
-        num_hidden_layers=sum(name.endswith(".attention.self.query.weight") for name in bert),
-        # The weights do not tell the number of heads; a head of BERT has 64 dimensions at any size.
-        num_attention_heads=max(1, width // 64),
-        intermediate_size=len(bert["encoder.layer.0.intermediate.dense.bias"]),
-        max_position_embeddings=len(bert["embeddings.position_embeddings.weight"]),
-        type_vocab_size=len(bert["embeddings.token_type_embeddings.weight"]),
-    )
 
 
 def _invalid_checkpoint(message: str, path: Path) -> InputError:
