@@ -20,7 +20,10 @@ from typing import TYPE_CHECKING, Any, Self
 from radfact.errors import ErrorCode, InputError, RunError, option_error
 from radfact.io.outputs import RESULTS_FOLDER, lock_output
 from radfact.io.pairs import PairLike, ReportLike, as_pairs
+from radfact.judges import Judge, Splitter
+from radfact.judges.callables import JudgeFunction
 from radfact.judges.options import JudgeOptions
+from radfact.llm.plan import RequestPlan
 from radfact.llm.protocol import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors, score_pairs
 from radfact.metrics.radfact.options import BootstrapOptions, Compat, OnFailure
@@ -33,9 +36,6 @@ from radfact.results.options import PageOptions
 from radfact.results.writer import replace_results, write_results
 
 if TYPE_CHECKING:
-    from radfact.judges import Judge, Splitter
-    from radfact.judges.callables import JudgeFunction
-    from radfact.llm.plan import RequestPlan
     from radfact.results.compare import Comparison
 
 

@@ -141,7 +141,21 @@ def as_splitter(splitter: Splitter | SplitFunction) -> Splitter:
 def load_custom_judge(path: str, arguments: Mapping[str, Any] | None = None) -> Judge:
     """Load "MODULE:OBJECT": a `Judge`, a factory of one without positional arguments, or a function of a query."""
     name = f"python:{path}"
-    judge = _import_object(path, name)
+    module_name, colon, object_name = path.partition(":")
+    if not (colon and module_name and object_name):
+        raise option_error(f"expected python:MODULE:OBJECT, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
+    add_working_directory_to_path()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        message = f"{name}: no module named '{error.name}' in this directory or installed"
+        raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME) from None
+    except Exception as error:
+        raise _invalid_plugin(f"cannot import {name}: {_describe_error(error)}") from error
+    try:
+        judge = attrgetter(object_name)(module)
+    except AttributeError as error:
+        raise option_error(f"{name}: {error}", "judge", ErrorCode.UNKNOWN_NAME) from None
     is_function = callable(judge) and not isinstance(judge, Judge)
     if inspect.isclass(judge) or (
         # A function may take premises and hypothesis in their places or by their names.
@@ -181,24 +195,6 @@ def add_working_directory_to_path() -> None:
     if directory not in sys.path:
         # Last, so that no file in the directory replaces an installed module.
         sys.path.append(directory)
-
-
-def _import_object(path: str, name: str) -> Any:
-    module_name, colon, object_name = path.partition(":")
-    if not (colon and module_name and object_name):
-        raise option_error(f"expected python:MODULE:OBJECT, found '{name}'", "judge", ErrorCode.UNKNOWN_NAME)
-    add_working_directory_to_path()
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        message = f"{name}: no module named '{error.name}' in this directory or installed"
-        raise option_error(message, "judge", ErrorCode.UNKNOWN_NAME) from None
-    except Exception as error:
-        raise _invalid_plugin(f"cannot import {name}: {_describe_error(error)}") from error
-    try:
-        return attrgetter(object_name)(module)
-    except AttributeError as error:
-        raise option_error(f"{name}: {error}", "judge", ErrorCode.UNKNOWN_NAME) from None
 
 
 def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:

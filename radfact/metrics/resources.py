@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from radfact.cache_folders import weights_folder
 from radfact.errors import ErrorCode, InputError
-from radfact.judges import Judge
-from radfact.judges.callables import as_judge, as_splitter
+from radfact.judges import Judge, Splitter
+from radfact.judges.callables import JudgeFunction, as_judge, as_splitter
 from radfact.judges.options import JudgeOptions
 from radfact.metrics.options import RepeatOptions
 from radfact.metrics.protocol import Metric, Requirements, check_metric, report_errors
@@ -21,8 +21,6 @@ from radfact.metrics.weights import catalog, find_lack
 from radfact.options import rename_fields
 
 if TYPE_CHECKING:
-    from radfact.judges import Splitter
-    from radfact.judges.callables import JudgeFunction
     from radfact.llm import ChatClient
 
 WITHOUT_MODEL = ("offline", "python")
