@@ -162,17 +162,14 @@ class FindingChange:
 
 @dataclass(slots=True)
 class FindingContrast:
-    """One kind of finding, over the samples whose findings were compared for two systems.
-
-    `support` counts samples whose reference states the finding, `errors` those in which a system is wrong about it.
-    """
+    """One kind of finding, over the samples whose findings were compared for two systems."""
 
     metric: str
     finding: str
     name: str
-    support: int = 0
+    support: int = 0  # samples whose reference states the finding
     baseline_errors: int = 0
-    errors: int = 0
+    errors: int = 0  # samples in which the system is wrong about it
     improved: list[FindingChange] = field(default_factory=list)
     worse: list[FindingChange] = field(default_factory=list)
 

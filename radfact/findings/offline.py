@@ -51,10 +51,7 @@ class OfflineFindingExtractor(OntologyReader):
 
 @lru_cache(maxsize=1 << 15)
 def _read(text: str, ontology: Ontology) -> tuple[bool, tuple[Finding, ...]]:
-    """Return whether anything is read in a sentence, or in the sentences of a text, and the findings.
-
-    "Unremarkable study." and "Interval improvement." are read, although they name no finding.
-    """
+    """Return whether anything is read in a text, such as "Interval improvement.", and the findings."""
     reader = FactReader(ontology)
     parts = [remove_heading(part, reader) for part in segment_sentences(text)]
     facts = [fact for part in parts for fact in parse_sentence(part, ontology).facts]

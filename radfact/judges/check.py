@@ -37,12 +37,10 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class JudgeCheck:
-    """Scores of a judge on labeled queries; a score without a denominator is None.
+    """Scores of a judge on labeled queries, those of the entailed class; None without a denominator.
 
-    A failed query counts as wrong: it lowers the accuracy, and the recall if it is entailed. Precision, recall and F1
-    are those of the entailed class; `evidence_f1` is the micro F1 of evidence indices over entailed queries with
-    evidence that are judged as entailed. `relations` leaves out queries whose label is no relation, and counts a
-    verdict without a relation under its status.
+    A failed query counts as wrong. `evidence_f1` is the micro F1 of evidence indices over entailed queries with
+    evidence that are judged as entailed. `relations` counts a verdict without a relation under its status.
     """
 
     judge: str

@@ -75,17 +75,14 @@ class _FewShots(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A worked query in the published layout: a report, a hypothesis, and the sentences that decide its label.
-
-    `topic` is what the query tests, `development` whether it was used to develop a judge; None if unknown.
-    """
+    """A worked query in the published layout: a report, a hypothesis, and the sentences that decide its label."""
 
     reference: tuple[str, ...]
     phrase: str
     evidence: tuple[str, ...]
     label: Label
-    topic: str | None = None
-    development: bool | None = None
+    topic: str | None = None  # what the query tests
+    development: bool | None = None  # whether it was used to develop a judge; None if unknown
 
     @property
     def status(self) -> Status:

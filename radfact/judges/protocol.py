@@ -189,9 +189,7 @@ _Span = tuple[int, int]
 def locate_removed(narrative: str, split: Sequence[SplitSentence]) -> list[RemovedText]:
     """Return the removed parts of a narrative in the order of the sentences, with their positions if found.
 
-    Words are compared without case, and with any spaces and punctuation between them. A part is searched for in the
-    sentence that it was removed from. If the narrative does not contain this sentence, the part is located only if it
-    occurs exactly once. Positions do not overlap.
+    A part is searched for, by its words, in its sentence; without the sentence, it must occur exactly once.
     """
     if not any(sentence.all_removed for sentence in split):
         return []

@@ -163,10 +163,7 @@ def _blocks(body: str) -> list[dict[str, Any]]:
 
 
 def fields_by_line(body: str, keys: str, first: str) -> list[tuple[str, list[str]]]:
-    """Return the fields of a response that is no YAML: each key with the text after it, and the lines up to the next.
-
-    `keys` are separated by "|", and so are the `first` ones, which may begin an item of a list.
-    """
+    """Return each of the `keys` (k1|k2) with the lines up to the next; the `first` ones may begin an item of a list."""
     pattern = rf"^[\s{{*\"']*(?:-\s+[{{*\"']*(?={first}))?({keys})[\"'*]*\s*:[*\s]*(.*)$"
     fields: list[tuple[str, list[str]]] = []
     for line in body.splitlines():

@@ -35,13 +35,10 @@ _OWN_CLUSTER = {"include_dashboard": False, "object_store_memory": 512 * 1024**2
 
 @dataclass
 class RayWorkers:
-    """Workers that each load the same judge, splitter or engine: `load(name, **options)`, which has a method `usage`.
-
-    Its method `method` takes a list of items and returns one result per item, in order.
-    """
+    """Workers that load the same judge, splitter or engine: `load(name, **options)`, which has a method `usage`."""
 
     load: Callable[..., Any]  # of a module, so that workers can import it
-    method: str
+    method: str  # takes a list of items and returns one result per item, in order
     name: str
     options: Mapping[str, Any]
     cache: Path | None = None  # folder of the response cache, an argument of `load`

@@ -59,10 +59,7 @@ def strip_reasoning(text: str) -> str:
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return the content of a message, a text or a list of parts whose texts are joined.
-
-    Without content, its reasoning text is returned as reasoning that did not end. ValueError: other content.
-    """
+    """Return the text of a message or of its parts; without one, its reasoning as reasoning that did not end."""
     content = message.get("content") or ""
     if isinstance(content, list):
         parts = [{"text": part} if isinstance(part, str) else part for part in content]

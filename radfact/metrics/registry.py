@@ -88,15 +88,11 @@ class MissingRequirementError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class MetricEntry:
-    """A metric that is not imported yet; `home` is "module:object" of its class, of a factory, or of the metric itself.
-
-    All properties import it, and raise `InputError` if that fails.
-    """
+    """A metric whose properties import it; `home` is "module:object" of its class, of a factory, or of itself."""
 
     name: str
     home: str
-    package: str | None = None
-    """The package that registers it; None for built-in and custom metrics."""
+    package: str | None = None  # that registers it; None for built-in and custom metrics
 
     @property
     def is_builtin(self) -> bool:
@@ -218,10 +214,7 @@ def expand_presets(
 
 
 def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] = ()) -> list[MetricSelection]:
-    """Return the selected metrics, each once; variants in `compat` replace the selected metrics that have them.
-
-    The name of a metric selects all its scores, that of a score this one, "all" all metrics but variants.
-    """
+    """Return the metrics of names of metrics or scores, or all, each once; variants in `compat` replace some."""
     items = [metrics] if isinstance(metrics, str) else metrics
     if not items:
         message = "expected at least one metric; see 'radfact metrics'"

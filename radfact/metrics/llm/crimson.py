@@ -128,10 +128,7 @@ def crimson_prompt(
 
 
 def crimson_score(response: FindingErrors) -> float:
-    """Compute the score, in (-1, 1], from the findings and errors of a pair.
-
-    Source: the authors' code of CRIMSON, which rounds to four decimal places; the formula is in `docs/metrics.md`.
-    """
+    """Compute the score, in (-1, 1], as the authors' code of CRIMSON, which rounds it; see `docs/metrics.md`."""
     weights = _weights(response.reference_findings)
     predicted = _weights(response.predicted_findings)
     attribute_errors = dict.fromkeys(weights, 0.0)
