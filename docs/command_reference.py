@@ -27,9 +27,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def reference(program: str) -> str:
     """Return Markdown with one section per command of a program."""
     from maira.cli.main import app as maira
-    from radfact.cli.main import app as radfact
+    from radfact.cli.main import create_app
 
-    root = get_command({"maira": maira, "radfact": radfact}[program])
+    root = get_command({"maira": maira, "radfact": create_app()}[program])
     return "\n".join(_command(root, (program,)))
 
 

@@ -32,8 +32,6 @@ MAX_FAILURES = 3
 """Failures of each model that are shown during a run; results list all."""
 POLL_INTERVAL = 1.0
 """Seconds between checks whether a server has become silent, where lines are written."""
-
-
 SILENT_SECONDS = 5.0
 """Seconds without any response, after which the display says what a run waits for."""
 

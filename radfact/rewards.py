@@ -16,8 +16,6 @@ from radfact.statistics.bootstrap import Direction
 
 Completion = str | Sequence[Mapping[str, Any]] | None
 """Plain text, or the messages of a conversation, of which the last one's content is the report."""
-
-
 MetricOrScore = str | Metric | tuple[str | Metric, str]
 """A metric or its name, the name of a score, or a metric and the name of one of its scores."""
 

@@ -8,9 +8,9 @@ from typing import Any
 from typer.main import get_command
 
 from maira.cli.main import app as maira
-from radfact.cli.main import app as radfact
+from radfact.cli.main import create_app
 
-ROOTS: dict[str, Any] = {"radfact": get_command(radfact), "maira": get_command(maira)}
+ROOTS: dict[str, Any] = {"radfact": get_command(create_app()), "maira": get_command(maira)}
 
 _COMMAND = re.compile(r"\s*(?:\w+=\S+ )*(?:(?:accelerate launch|torchrun) .*-m |\.venv/bin/)?((?:radfact|maira) \S.*)")
 

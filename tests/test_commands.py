@@ -17,12 +17,12 @@ from long_values import DATA
 from typer.testing import CliRunner, Result
 
 from maira.cli.main import app as maira
-from radfact.cli.main import app as radfact
+from radfact.cli.main import create_app
 from radfact.cli.program import read_examples
 from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import Output
 
-APPS = {"radfact": radfact, "maira": maira}
+APPS = {"radfact": create_app(), "maira": maira}
 COLOR = re.compile(r"\x1b\[(?:[0-9;]*;)?[34][0-7]m|\x1b\[38;|\x1b\[48;")
 
 

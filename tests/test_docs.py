@@ -29,7 +29,7 @@ from maira.evaluate.ablations import read_configs
 from maira.generate import drafts
 from maira.generate.engine import GenerationOptions
 from radfact import Pair, evaluate
-from radfact.cli.main import app as radfact
+from radfact.cli.main import create_app
 from radfact.errors import ErrorCode, ExitCode
 from radfact.io.pairs import read_drafts, read_pairs
 
@@ -91,7 +91,7 @@ def _run(lines: Iterable[str]) -> dict[str, str]:
     printed = {}
     for line in dict.fromkeys(lines):
         name, *arguments = shlex.split(line.replace("--count 24", "--count 12"))
-        result = CliRunner().invoke(maira if name == "maira" else radfact, arguments)
+        result = CliRunner().invoke(maira if name == "maira" else create_app(), arguments)
         assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception!r}"
         printed[line] = result.output
     return printed

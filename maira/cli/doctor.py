@@ -33,7 +33,7 @@ def doctor(
     from typer.main import get_command
 
     from maira.doctor import diagnose
-    from radfact.cli.main import app as radfact
+    from radfact.cli.main import create_app as radfact
 
-    commands = {"maira": command_words(context.find_root().command), "radfact": command_words(get_command(radfact))}
+    commands = {"maira": command_words(context.find_root().command), "radfact": command_words(get_command(radfact()))}
     show(diagnose(commands, folders or (), metrics.weights), json)

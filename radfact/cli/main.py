@@ -49,7 +49,10 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "view": ("view:view", "Browse results folders in a local web page, and compare two of them side by side."),
     "judge-check": ("judge_check:judge_check", "Evaluate a judge on labeled examples."),
     "split": ("split:split", "Split narratives into sentences of one finding each, and list what was removed."),
-    "export": ("export:export", "Export scores in the published format, or reports in the format of ReXrank."),
+    "export": (
+        "export:export",
+        "Export scores as a table or in the published format, or reports in the format of ReXrank.",
+    ),
     "meta": (
         "meta.app:app",
         "Meta-evaluation: agreement with experts, corrections, detection of injected errors, ReXamine-Global, "
@@ -78,10 +81,3 @@ def main() -> None:
     # A file of options may have those of all commands.
     needs_all = any(word.startswith("--config") for word in sys.argv)
     run_command(create_app(_COMMANDS if needs_all else sys.argv[1:]), "radfact")
-
-
-def __getattr__(name: str) -> typer.Typer:
-    if name != "app":
-        raise AttributeError(f"module 'radfact.cli.main' has no attribute {name!r}")
-    globals()["app"] = app = create_app()
-    return app

@@ -253,8 +253,6 @@ _decoder = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant={"N
 _ANY = {"NaN": None, "Infinity": math.inf, "-Infinity": -math.inf}
 any_number = json.JSONDecoder(object_pairs_hook=_unique_object, parse_constant=_ANY.get)
 """Decoder that also reads infinity."""
-
-
 KeyLines = Mapping[tuple[str, ...], int]
 
 

@@ -121,15 +121,14 @@ def _release(lock: FileLock, lock_file: Path, created: Sequence[Path]) -> None:
 def _record_content(folder: Path, content: str) -> Iterator[None]:
     """Record the content of a folder if the block writes to it."""
     _finish_replacement(folder)
-    if _read_record(folder)["content"] == content:
-        yield
-        return
+    is_new = _read_record(folder)["content"] != content
     before = _entries(folder)
-    write_json(folder / RECORD, {"content": content, "files": []})
+    if is_new:
+        write_json(folder / RECORD, {"content": content, "files": []})
     try:
         yield
     finally:
-        if folder.is_dir() and _entries(folder) == before:
+        if is_new and folder.is_dir() and _entries(folder) == before:
             (folder / RECORD).unlink(missing_ok=True)
 
 

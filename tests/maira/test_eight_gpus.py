@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from maira.cli.main import app as maira
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.phantoms import write_phantoms
-from radfact.cli.main import app as radfact
+from radfact.cli.main import create_app
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def run(words: list[str], folder: Path) -> str:
         return done.stdout
     if words[0] != "torchrun":
         with chdir(folder):
-            result = CliRunner().invoke(maira if words[0] == "maira" else radfact, words[1:])
+            result = CliRunner().invoke(maira if words[0] == "maira" else create_app(), words[1:])
         assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}\n{result.exception!r}"
         return result.output
     codes, outputs = run_together(words[words.index("maira") + 1 :], folder)

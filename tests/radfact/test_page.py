@@ -20,7 +20,7 @@ from results_folder import HOSTILE, figure, page_data, sentence, write_folder, w
 from typer.testing import CliRunner
 
 from radfact import Pair, evaluate
-from radfact.cli.main import app
+from radfact.cli.main import create_app
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.pages import page as page_module
@@ -239,7 +239,7 @@ def test_the_location_of_images_is_an_option_that_is_kept(folder: Path, manifest
     record = page_record(PageOptions(manifest=manifest, images="beside"), folder)
     write_json(folder / "run.json", {"version": VERSION, "page": record.model_dump(mode="json")})
     for arguments, begin in (([], "report_images/"), (["--images", "inside"], "data:")):
-        assert CliRunner().invoke(app, ["page", str(folder), *arguments]).exit_code == 0
+        assert CliRunner().invoke(create_app(), ["page", str(folder), *arguments]).exit_code == 0
         study = Page(folder / "report.html").study()
         assert study["images"]["frontal"]["src"].startswith(begin)
         assert study["indication"] == "Cough."
