@@ -92,7 +92,7 @@ def _forest_plot(comparison: Comparison, path: Path) -> Plot | str:
     from radfact.pages.plots import forest
 
     first, texts = comparison.systems[0], []
-    panels: dict[str | None, list[tuple[str, str, Estimate]]] = defaultdict(list)
+    panels: dict[str, list[tuple[str, str, Estimate]]] = defaultdict(list)
     for name in comparison.main_scores:
         direction = comparison.scores[name][0].summary.direction
         sign = -1 if direction == "lower" else 1
@@ -100,15 +100,12 @@ def _forest_plot(comparison: Comparison, path: Path) -> Plot | str:
             if (difference := contrast.difference) is not None and difference.point is not None:
                 low, high = (end and sign * end for end in (difference.low, difference.high)[::sign])
                 estimate = Estimate(sign * difference.point, low, high, difference.n)
-                unit = comparison.units.get(name)
-                panels[unit].append((score_label(words(name), direction, None), system, estimate))
+                unit = f" ({comparison.units[name]})" if name in comparison.units else ""
+                panel = panels[f"Difference to {first}{unit}; right is better"]
+                panel.append((score_label(words(name), direction, None), system, estimate))
                 texts.append(f"{system}, {words(name)}: {with_interval(difference, '+')}")
-    labels = {
-        unit: f"Difference to {first}{f', scores from {unit}' if unit else ''}; right is better" for unit in panels
-    }
-    groups = {labels[unit]: rows for unit, rows in panels.items()}
     try:
-        return Plot(forest(groups, path), f"Differences to {first} with 95% intervals. {'; '.join(texts)}.")
+        return Plot(forest(panels, path), f"Differences to {first} with 95% intervals. {'; '.join(texts)}.")
     except InputError as error:
         return f"The forest plot {error.message}"
 
