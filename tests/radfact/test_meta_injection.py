@@ -27,8 +27,7 @@ from radfact.meta.datasets.reports import SiteReport, read_reports
 from radfact.meta.injection import llm_editor
 from radfact.meta.injection.detection import detect, detection_pairs, write_detection
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences, parse_facts, read_injected
-from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.injection.word_tables import tables
+from radfact.meta.injection.rules import RuleInjector, tables
 from radfact.meta.scores import ScoreColumns
 from radfact.reader.ontology_file import default_ontology
 

@@ -17,12 +17,12 @@ from scipy import stats
 from radfact.errors import ErrorCode, RunError
 from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.llm import mock_client
+from radfact.meta import rexamine as robustness
 from radfact.meta.datasets.reports import SiteReport, read_counts, read_reports
 from radfact.meta.injection.llm_editor import ModelEditor
 from radfact.meta.injection.records import read_injected
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.robustness import style_effects
-from radfact.meta.robustness.rexamine import RexamineResult, rexamine
+from radfact.meta.rexamine import RexamineResult, rexamine
 from radfact.meta.scores import ScoreColumns, ScoreFunction
 from radfact.records import Pair
 from radfact.statistics.bootstrap import Direction
@@ -38,7 +38,7 @@ def test_t_is_standardized_minus_original_and_negative_where_style_is_rewarded()
     values: dict[str, list[float]] = {"m": [1, 2, 3, 4, 5, 5, 5], "errors": [1, 2, 4, math.nan, 0, 0, 0]}
     directions: dict[str, Direction] = {"m": "higher", "errors": "lower"}
     styled: dict[str, list[float]] = {"m": [2, 4, 4, 6, 5, 5, 5], "errors": [0, 2, 1, 7, 0, 0, 1]}
-    tests = style_effects.style_tests(ScoreColumns(values, directions), ScoreColumns(styled, directions), SITES)
+    tests = robustness.style_tests(ScoreColumns(values, directions), ScoreColumns(styled, directions), SITES)
     x, y, errors, _ = tests
     expected = stats.ttest_rel([-2, -4, -4, -6], [-1, -2, -3, -4])
     assert expected.statistic < 0
@@ -47,13 +47,13 @@ def test_t_is_standardized_minus_original_and_negative_where_style_is_rewarded()
     # Style changes nothing at the second site: no t.
     assert (y.t, y.p, y.mean_difference, y.n) == (None, None, 0.0, 3)
     assert (errors.t, errors.n) == (pytest.approx(stats.ttest_rel([0, 2, 1], [1, 2, 4]).statistic), 3)
-    assert style_effects.significance_level([x, y]) == 0.025
+    assert robustness.significance_level([x, y]) == 0.025
 
 
 def test_table_2_counts_sites_below_the_corrected_level() -> None:
     results = (("x", -4.0, 0.001, -1), ("y", -2.0, 0.04, -1), ("z", None, None, 0))
-    tests = [style_effects.StyleTest("m", site, t, p, difference, 9) for site, t, p, difference in results]
-    assert style_effects.table_2(tests).rows == [["m", -3.0, -4.0, -2.0, 1, 3]]
+    tests = [robustness.StyleTest("m", site, t, p, difference, 9) for site, t, p, difference in results]
+    assert robustness.table_2(tests).rows == [["m", -3.0, -4.0, -2.0, 1, 3]]
 
 
 def test_rankings_by_site_and_style_are_positive_where_they_agree() -> None:
@@ -61,7 +61,7 @@ def test_rankings_by_site_and_style_are_positive_where_they_agree() -> None:
         "Original": ScoreColumns({"m": [4, 3, 2, 1, 1, 2, 3]}, {"m": "higher"}),
         "Standardized": ScoreColumns({"m": [4, 3, 1, 2, 3, 2, 1]}, {"m": "higher"}),
     }
-    table = style_effects.table_c(style_effects.rankings(scores, [0, 1, 2, 3, 0, 1, 2], SITES))  # type: ignore[arg-type]
+    table = robustness.table_c(robustness.rankings(scores, [0, 1, 2, 3, 0, 1, 2], SITES))  # type: ignore[arg-type]
     assert table.headings == ["Metric", "Ground truth", "x", "x n", "y", "y n"]
     assert list(table.rows) == [
         ["m", "Original", pytest.approx(1.0), 4, pytest.approx(-1.0), 3],
@@ -69,8 +69,8 @@ def test_rankings_by_site_and_style_are_positive_where_they_agree() -> None:
     ]
     # A site may have the name of a column.
     sites = (("A", 0.5, 4), ("A n", 0.7, 9))
-    results = [style_effects.Ranking("m", "Original", *site) for site in sites]
-    assert style_effects.table_c(results).rows == [["m", "Original", 0.5, 4, 0.7, 9]]
+    results = [robustness.Ranking("m", "Original", *site) for site in sites]
+    assert robustness.table_c(results).rows == [["m", "Original", 0.5, 4, 0.7, 9]]
 
 
 def test_counts_of_experts_are_read(tmp_path: Path) -> None:

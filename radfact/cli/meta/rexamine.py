@@ -20,9 +20,8 @@ from radfact.meta.datasets.reports import read_counts, read_reports
 from radfact.meta.injection.llm_editor import ModelEditor
 from radfact.meta.injection.records import RULES
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.robustness.rexamine import Editor
-from radfact.meta.robustness.rexamine import rexamine as run
-from radfact.meta.robustness.style_effects import short_table_c, table_2
+from radfact.meta.rexamine import Editor, short_table_c, table_2
+from radfact.meta.rexamine import rexamine as run
 from radfact.metrics.options import MetricOptions
 
 

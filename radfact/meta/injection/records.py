@@ -15,7 +15,6 @@ from radfact.errors import ErrorCode, InputError, check_unique_id
 from radfact.io.jsonl import read_jsonl, write_jsonl
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.datasets.reports import SiteReport
-from radfact.meta.injection.word_tables import pattern, removals
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.segmentation import segment_sentences
@@ -138,18 +137,3 @@ class ReportSentences:
 def parse_facts(sentence: str) -> tuple[Fact, ...]:
     """Return the facts that the offline judge's ontology reads in a sentence."""
     return parse_sentence(sentence, default_ontology()).facts
-
-
-def mentions_comparison(sentence: str) -> bool:
-    """Return whether a sentence contains a word for a change, a stable state or an earlier examination."""
-    return pattern("mention").search(sentence) is not None
-
-
-def remove_comparison(sentence: str) -> str | None:
-    """Return a sentence without its comparison; None if it has none ("increased markings" is a state) or breaks."""
-    if pattern("state").search(sentence) and not pattern("compared").search(sentence):
-        return None
-    text = sentence
-    for comparison, replacement in removals():
-        text = comparison.sub(replacement, text).strip(" ,")
-    return None if not text or text == sentence or pattern("broken").search(text) else text

@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import CategoryLetter
@@ -15,22 +16,36 @@ from radfact.errors import Failure
 from radfact.judges.offline import UNREAD_SHARE
 from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
-from radfact.meta.injection.records import (
-    RULES,
-    InjectedError,
-    InjectedReport,
-    ReportSentences,
-    mentions_comparison,
-    parse_facts,
-    remove_comparison,
-)
-from radfact.meta.injection.word_tables import pattern, tables
+from radfact.meta.injection.records import RULES, InjectedError, InjectedReport, ReportSentences, parse_facts
 from radfact.reader.facts import Fact
 from radfact.reader.ontology_file import default_ontology
 
 _UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased since the prior examination"
 MAX_ERRORS = 5
 """Errors of a report in ReXamine-Global."""
+
+
+@cache
+def tables() -> dict[str, Any]:
+    """Return the words and patterns of the rules."""
+    import yaml
+
+    text = Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return loaded
+
+
+@cache
+def pattern(name: str) -> re.Pattern[str]:
+    """Return the alternatives of a pattern as one."""
+    return _compile("|".join(tables()["patterns"][name]))
+
+
+@cache
+def _compile(text: str) -> re.Pattern[str]:
+    for name, part in tables()["parts"].items():
+        text = text.replace(f"<{name}>", part)
+    return re.compile(text, re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +315,7 @@ def _locations(document: ReportSentences, generator: random.Random) -> Iterator[
 def _added_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
     for index, sentence in enumerate(document.sentences):
         before = parse_facts(sentence)
-        if not before or any(fact.change for fact in before) or mentions_comparison(sentence):
+        if not before or any(fact.change for fact in before) or pattern("mention").search(sentence):
             continue
         increases = generator.random() < 0.5 and _can_increase(sentence, before)
         text = f"{sentence}, {_INCREASED if increases else _UNCHANGED}"
@@ -321,8 +336,12 @@ def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterato
         before = parse_facts(sentence)
         if not any(fact.change for fact in before):
             continue
-        text = remove_comparison(sentence)
-        if text is None:
+        if pattern("state").search(sentence) and not pattern("compared").search(sentence):
+            continue  # "increased markings" is a state
+        text = sentence
+        for comparison, replacement in tables()["removals"]:
+            text = _compile(comparison).sub(replacement, text).strip(" ,")
+        if not text or text == sentence or pattern("broken").search(text):
             continue
         text = _fix_articles(text)
         after = parse_facts(text)

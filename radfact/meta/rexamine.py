@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from radfact.errors import ErrorCode, Failure, InputError, RunError, list_some
 from radfact.io.csv_tables import read_csv
@@ -19,25 +22,18 @@ from radfact.io.outputs import replace_files
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import RULES, InjectedReport, read_injected, write_injected
 from radfact.meta.report import AnalysisReport
-from radfact.meta.robustness.style_effects import (
-    Ranking,
-    Style,
-    StyleTest,
-    rankings,
-    rho_by_style,
-    significance_level,
-    style_tests,
-    table_2,
-    table_c,
-)
 from radfact.meta.scores import ScoreColumns, ScoreFunction
+from radfact.optional import load_module
 from radfact.pages import plots
 from radfact.pages.meta_page import Table
 from radfact.records import Pair
 from radfact.statistics.clusters import id_order
+from radfact.statistics.correlation import correlate
 
 PER_SITE = 40
 """Reports of each site (ReXamine-Global, section 2)."""
+
+Style = Literal["Original", "Standardized"]
 
 
 class Editor(Protocol):
@@ -49,6 +45,33 @@ class Editor(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StyleTest:
+    """Paired t-test of one score at one site: standardized minus original, oriented so that higher is worse.
+
+    A negative `t` means that a candidate in the style of its reference is rewarded. `t` and `p` are None if fewer than
+    two reports have both scores, or if all differences are the same.
+    """
+
+    score: str
+    site: str
+    t: float | None
+    p: float | None
+    mean_difference: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Spearman's rho of a score with the experts' number of errors, at one site and for one style."""
+
+    score: str
+    style: Style
+    site: str
+    rho: float | None
+    n: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +112,10 @@ def rexamine(
     _write_for_experts(candidates, originals, folder / "for_experts.csv")
     experts, source = _expert_counts(candidates, counts)
     sites = [str(candidate.site) for candidate in candidates]
-    original_pairs = [Pair(c.sample_id, c.candidate, originals[c.sample_id]) for c in candidates]
-    original = score(original_pairs, folder / "original")
-    scores: dict[Style, ScoreColumns] = {
-        "Original": original,
-        "Standardized": score([candidate.pair for candidate in candidates], folder / "standardized"),
-    }
-    tests = style_tests(original, scores["Standardized"], sites)
-    ranked = rankings(scores, experts, sites) if source else []
+    original = score([Pair(c.sample_id, c.candidate, originals[c.sample_id]) for c in candidates], folder / "original")
+    standard = score([candidate.pair for candidate in candidates], folder / "standardized")
+    tests = style_tests(original, standard, sites)
+    ranked = rankings({"Original": original, "Standardized": standard}, experts, sites) if source else []
     ids = [candidate.sample_id for candidate in candidates]
     unmatched = {
         "uncounted": [] if counts is None else [key for key in ids if key not in counts],
@@ -232,6 +251,89 @@ def _notes(n: int, source: str | None, unmatched: Mapping[str, Sequence[str]], s
     if ids := unmatched["unknown_counts"]:
         notes.append(f"Counts with ids of no candidate: {len(ids)} ({list_some(ids)}).")
     return notes
+
+
+def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Sequence[str]) -> list[StyleTest]:
+    """Test scores of the same candidates with both references at every site (ReXamine-Global, 2.4, step 6)."""
+    tests = []
+    after = standardized.oriented
+    for name, before in original.oriented.items():
+        for site, indices in _by_site(sites).items() if name in after else ():
+            columns = np.array([before, after[name]])[:, indices]
+            columns = columns[:, ~np.isnan(columns).any(axis=0)]
+            gaps = columns[1] - columns[0]
+            t = p = None
+            # Gaps that differ by rounding errors only have no variance.
+            if len(gaps) and float(np.ptp(gaps)) > 1e-12:
+                result = load_module("scipy.stats").ttest_rel(columns[1], columns[0])
+                t, p = float(result.statistic), float(result.pvalue)
+            tests.append(StyleTest(name, site, t, p, float(gaps.mean()) if len(gaps) else None, len(gaps)))
+    return tests
+
+
+def significance_level(tests: Sequence[StyleTest]) -> float:
+    """Return the level of each test by Bonferroni: 0.05 over scores times sites."""
+    return 0.05 / max(len(tests), 1)
+
+
+def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sites: Sequence[str]) -> list[Ranking]:
+    """Correlate scores with numbers of errors (NaN = not counted) by site and style (ReXamine-Global, 2.4, step 7)."""
+    oriented = {style: {name: np.array(c) for name, c in columns.oriented.items()} for style, columns in scores.items()}
+    counts, results = np.array(experts, dtype=np.float64), []
+    for name in oriented["Original"]:
+        for style, columns in oriented.items() if name in oriented["Standardized"] else ():
+            for site, indices in _by_site(sites).items():
+                rho = correlate(counts[indices].tolist(), columns[name][indices].tolist(), replicates=0)["spearman"]
+                results.append(Ranking(name, style, site, rho.value, rho.n))
+    return results
+
+
+def _by_site(sites: Sequence[str]) -> dict[str, NDArray[np.int_]]:
+    return {site: np.flatnonzero(np.array(sites) == site) for site in sorted(set(sites))}
+
+
+def table_2(tests: Sequence[StyleTest]) -> Table:
+    """Return mean, minimum and maximum t over sites, and the number of sites with a significant effect (table 2)."""
+    level = significance_level(tests)
+    rows = []
+    for name in dict.fromkeys(test.score for test in tests):
+        of_score = [test for test in tests if test.score == name]
+        significant = sum(test.p is not None and test.p < level for test in of_score)
+        known = [test.t for test in of_score if test.t is not None]
+        rows.append([name, *_mean_and_range(known), significant, len(of_score)])
+    return Table(["Metric", "Mean t-stat", "Min t-stat", "Max t-stat", "Significant sites", "Sites"], rows)
+
+
+def table_c(results: Sequence[Ranking]) -> Table:
+    """Return Spearman's rho by score and style, with columns for each site and its number of reports (appendix C)."""
+    sites = list(dict.fromkeys(ranking.site for ranking in results))
+    cells = {(row.score, row.style, row.site): (row.rho, row.n) for row in results}
+    keys = dict.fromkeys((row.score, row.style) for row in results)
+    rows = [[*key, *(cell for site in sites for cell in cells.get((*key, site), (None, None)))] for key in keys]
+    return Table(["Metric", "Ground truth", *(heading for site in sites for heading in (site, f"{site} n"))], rows)
+
+
+def short_table_c(results: Sequence[Ranking]) -> Table:
+    """Return mean, minimum and maximum rho over sites, for a console."""
+    rows = []
+    for name, by_style in rho_by_style(results).items():
+        for style, values in by_style.items():
+            known = [value for value in values if not math.isnan(value)]
+            rows.append([name, style, *_mean_and_range(known), len(known)])
+    return Table(["Metric", "Ground truth", "Mean rho", "Min rho", "Max rho", "Sites"], rows)
+
+
+def _mean_and_range(known: Sequence[float]) -> list[float | None]:
+    return [sum(known) / len(known), min(known), max(known)] if known else [None, None, None]
+
+
+def rho_by_style(results: Sequence[Ranking]) -> dict[str, dict[str, list[float]]]:
+    """Return score -> style -> rho of every site, NaN = no value, for figure 3."""
+    columns: dict[str, dict[str, list[float]]] = {}
+    for ranking in results:
+        value = math.nan if ranking.rho is None else ranking.rho
+        columns.setdefault(ranking.score, {}).setdefault(ranking.style, []).append(value)
+    return columns
 
 
 def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> None:
