@@ -25,7 +25,7 @@ from radfact.judges.check import confusion_accuracy
 from radfact.records import validate_model
 from radfact.results.reader import read_run, read_scores
 from radfact.results.schema import RADFACT, ScoreRecord, describe_models, metric_of_scores
-from radfact.statistics.proportions import wilson_interval
+from radfact.statistics.bootstrap import wilson_interval
 
 PHANTOM = "phantom"
 """`source` of synthetic studies in a manifest."""

@@ -1,7 +1,4 @@
-"""Ensembles of judges: their average, or a linear regression on expert ratings, from and for results folders.
-
-Source: VERT, section 5.1.5.
-"""
+"""Ensembles of judges: their average, or a linear regression on expert ratings (VERT, section 5.1.5)."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from radfact.results.schema import ScoresFile, metric_of_scores
 from radfact.results.systems import metric_settings
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters
-from radfact.statistics.correlation import REPLICATES, SEED, correlate
+from radfact.statistics.correlation import SEED, correlate
 
 Method = Literal["linear_regression", "average"]
 
@@ -55,7 +52,7 @@ class Ensemble(Record):
         if missing := [name for name in self.coefficients if name not in features]:
             message = f"expected '{missing[0]}', which the ensemble was fitted with"
             raise InputError(message, code=ErrorCode.MISMATCH, field="features")
-        table = _table({name: features[name] for name in self.coefficients})
+        table = np.array([features[name] for name in self.coefficients], dtype=np.float64).T
         scores: list[float] = (table @ np.array(list(self.coefficients.values())) + self.intercept).tolist()
         return scores
 
@@ -131,14 +128,10 @@ def _to_arrays(
     features: Features, target: Sequence[float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
     """Return features (samples, features), target (samples,), and whether each sample has all values."""
-    table, expert = _table(features), np.asarray(target, dtype=np.float64)
-    return table, expert, ~(np.isnan(table).any(axis=1) | np.isnan(expert))
-
-
-def _table(features: Features) -> NDArray[np.float64]:
     if not features:
         raise InputError("expected at least one feature", code=ErrorCode.EMPTY_INPUT, field="features")
-    return np.array(list(features.values()), dtype=np.float64).T
+    table, expert = np.array(list(features.values()), dtype=np.float64).T, np.asarray(target, dtype=np.float64)
+    return table, expert, ~(np.isnan(table).any(axis=1) | np.isnan(expert))
 
 
 def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None) -> tuple[Sequence[str], ScoreColumns]:
@@ -170,9 +163,8 @@ class FittedEnsemble:
     features: Features
     clusters: Clusters
 
-    def table(self, *, replicates: int = REPLICATES, seed: int = SEED) -> Table:
+    def table(self, **draws: int) -> Table:
         """Return correlations with the experts, of the cross-validated ensemble and of each feature."""
-        draws = {"replicates": replicates, "seed": seed}
         columns = {"cross-validated": self.held_out, **self.features}
         estimates = {
             name: correlate(self.experts, column, clusters=self.clusters, **draws) for name, column in columns.items()
@@ -205,17 +197,14 @@ def fit_on_ratings(
         raise InputError(message)
     ensemble = fit_ensemble(features, experts, method=method, target_name=ratings.target, direction=direction)
     if method == "average":
-        ensemble = ensemble.model_copy(update={"direction": _common_direction(scores.directions)})
+        common, *others = dict.fromkeys(scores.directions.values())
+        if others:
+            found = ", ".join(f"{name} {direction}" for name, direction in scores.directions.items())
+            message = f"expected scores with the same direction for an average, found {found}"
+            raise InputError(message, code=ErrorCode.MISMATCH, field="features")
+        ensemble = ensemble.model_copy(update={"direction": common})
     held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=scored.clusters)
     return FittedEnsemble(ensemble, held_out, experts, features, scored.clusters)
-
-
-def _common_direction(directions: Mapping[str, Direction]) -> Direction:
-    if len(set(directions.values())) > 1:
-        found = ", ".join(f"{name} {direction}" for name, direction in directions.items())
-        message = f"expected scores with the same direction for an average, found {found}"
-        raise InputError(message, code=ErrorCode.MISMATCH, field="features")
-    return next(iter(directions.values()))
 
 
 class EnsembleMetric(Metric):

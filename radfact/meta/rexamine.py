@@ -110,7 +110,14 @@ def rexamine(
     excluded |= failed
     originals = {report.sample_id: report.report for report in drawn}
     _write_for_experts(candidates, originals, folder / "for_experts.csv")
-    experts, source = _expert_counts(candidates, counts)
+    if counts is None:
+        experts = [float(len(candidate.changes)) for candidate in candidates]
+    else:
+        experts = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
+        if all(map(math.isnan, experts)):
+            message = "expected ids of for_experts.csv in the results, found none of them"
+            raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
+    source = "experts" if counts is not None else "labels" if any(experts) else None
     sites = [str(candidate.site) for candidate in candidates]
     original = score([Pair(c.sample_id, c.candidate, originals[c.sample_id]) for c in candidates], folder / "original")
     standard = score([candidate.pair for candidate in candidates], folder / "standardized")
@@ -214,20 +221,6 @@ def _write_for_experts(candidates: Sequence[InjectedReport], originals: Mapping[
             hint = "move the file, or use another folder"
             raise InputError(f"{message}; {hint}", code=ErrorCode.OUTPUT_CONFLICT, file=path)
     Table(["id", "site", "reference", "candidate", "errors"], rows).write(path)
-
-
-def _expert_counts(
-    candidates: Sequence[InjectedReport], counts: Mapping[str, float] | None
-) -> tuple[list[float], str | None]:
-    """Return the number of errors of each candidate, and its source."""
-    if counts is None:
-        labels = [float(len(candidate.changes)) for candidate in candidates]
-        return labels, "labels" if any(labels) else None
-    values = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
-    if all(map(math.isnan, values)):
-        message = "expected ids of for_experts.csv in the results, found none of them"
-        raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
-    return values, "experts"
 
 
 def _notes(n: int, source: str | None, unmatched: Mapping[str, Sequence[str]], styler: str, injector: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Dataset-level scores with bootstrap intervals: means, harmonic means and functions of summed counts.
+"""Dataset-level scores with bootstrap intervals (means, F1, functions of summed counts), and intervals of proportions.
 
 `scipy.stats.bootstrap` is not used: all scores must be resampled alike, in the order of the published draws, and for
 six scores of 15,000 samples and 500 replicates it takes 0.30 s, where `summarize` takes 0.11 s.
@@ -27,6 +27,7 @@ RowFilter = Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 
 _SIGNIFICANT_DIGITS = 12
 _QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
+_Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,12 @@ def summarize(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> dict[str, Summary]:
-    """Summarize per-sample scores as dataset-level scores with bootstrap percentiles.
+    """Summarize per-sample scores as dataset-level scores with bootstrap percentiles (MAIRA-2, appendix C).
 
     A dataset-level score is the mean over the samples with a value. An F1 is the harmonic mean of dataset-level
     precision and recall, recomputed in every replicate. Replicates are drawn in sequence from one generator by
     `numpy.random.default_rng(seed).choice(n, n, replace=True)`, where n counts all samples, with and without a value,
     or all clusters of samples, in the order of the ids of `clusters`.
-
-    Source: RadFact (MAIRA-2, appendix C).
     """
     table, names = _to_table(values), list(values)
     known = ~np.isnan(table)
@@ -160,13 +159,20 @@ def bootstrap(
     clusters: Clusters | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     """Compute the dataset-level scores of `summarize` on every bootstrap replicate."""
-    table = _to_table(values)
+    table, scores = _to_table(values), len(values)
     known = ~np.isnan(table)
-    if table.shape[1]:
-        clusters = clusters or Clusters.of_single(table.shape[1])
-        means = _resample(np.where(known, table, 0.0), known, replicates, seed, clusters)
-    else:
-        means = np.full((len(values), replicates), math.nan)
+    # (2 * scores, samples): values, then 1 where known
+    stacked = np.concatenate([np.where(known, table, 0.0), known.astype(np.float64)])
+    clusters = clusters or Clusters.of_single(table.shape[1])
+    stacked = np.ascontiguousarray(clusters.sum(stacked.T).T)  # (2 * scores, clusters)
+    if clusters.by is not None:
+        has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
+        stacked[np.tile(~has_interval, 2)] = 0.0
+    generator, units = np.random.default_rng(seed), stacked.shape[1]
+    sums = np.zeros((replicates, 2 * scores))
+    for row in sums if units else ():
+        stacked.take(generator.choice(units, units, replace=True), axis=1).sum(axis=1, out=row)
+    means = _divide(sums[:, :scores], sums[:, scores:].astype(np.int_)).T
     samples = dict(zip(values, means, strict=True))
     for name, (precision, recall) in (f1 or {}).items():
         p, r = samples[precision], samples[recall]
@@ -204,20 +210,14 @@ def _divide(sums: NDArray[np.float64], counts: NDArray[np.int_]) -> NDArray[np.f
     return means
 
 
-def _resample(
-    filled: NDArray[np.float64], known: NDArray[np.bool_], replicates: int, seed: int, clusters: Clusters
-) -> NDArray[np.float64]:
-    """Return the means of every score on every replicate, (scores, replicates)."""
-    generator = np.random.default_rng(seed)
-    scores = len(filled)
-    stacked = np.concatenate([filled, known.astype(np.float64)])  # (2 * scores, samples): values, then 1 where known
-    stacked = np.ascontiguousarray(clusters.sum(stacked.T).T)  # (2 * scores, clusters)
-    if clusters.by is not None:
-        has_interval = (stacked[scores:] > 0).sum(axis=1) > 1
-        stacked[np.tile(~has_interval, 2)] = 0.0
-    units = stacked.shape[1]
-    sums = np.empty((replicates, 2 * scores))
-    for row in sums:
-        drawn = generator.choice(units, units, replace=True)
-        stacked.take(drawn, axis=1).sum(axis=1, out=row)
-    return _divide(sums[:, :scores], sums[:, scores:].astype(np.int_)).T
+def wilson_interval(part: int, whole: int) -> tuple[float, float] | None:
+    """Return the 95% interval of a proportion by Wilson's score method; None without a case.
+
+    It is not empty where no or every case is in the part.
+    """
+    if not whole:
+        return None
+    share, z2 = part / whole, _Z**2
+    center = (share + z2 / (2 * whole)) / (1 + z2 / whole)
+    half = _Z / (1 + z2 / whole) * math.sqrt(share * (1 - share) / whole + z2 / (4 * whole**2))
+    return (0.0 if part == 0 else center - half), (1.0 if part == whole else center + half)

@@ -97,11 +97,8 @@ def compare_kendall(
 
     Every bootstrap replicate draws the same samples for both scores. In every round of the permutation test, the ranks
     of the two scores are swapped with probability 0.5 for each sample, or for all samples of a cluster together; ranks,
-    because the scores have different scales. p = (k + 1) / (rounds + 1), where k rounds have a difference at least as
-    large as the observed one.
-
-    Source: Deutsch, Dror and Roth, "A Statistical Analysis of Summarization Evaluation Metrics Using Resampling
-        Methods", 2021 (there with standardized values in place of ranks).
+    because the scores have different scales (Deutsch, Dror and Roth, 2021, standardize them instead).
+    p = (k + 1) / (rounds + 1), where k rounds have a difference at least as large as the observed one.
     """
     (x, a, b), clusters = _known_samples((expert, first, second), clusters)
     n = len(x)
@@ -109,14 +106,14 @@ def compare_kendall(
         return KendallDifference(None, None, Estimate(None, n=n), None)
     stats = load_module("scipy.stats")
     weights = draw_weights(np.random.default_rng(seed), replicates, clusters)
-    left, right = (_kendall(x, column, np.ones((1, n)))[0].item() for column in (a, b))
-    difference = _estimate(right - left, _kendall(x, b, weights) - _kendall(x, a, weights), n)
+    left, right = (_kendall(x, (column, np.ones((1, n))))[0].item() for column in (a, b))
+    difference = _estimate(right - left, _kendall(x, (b, weights)) - _kendall(x, (a, weights)), n)
     if clusters.count < 2:
         return KendallDifference(left, right, difference, None)
     swaps = np.random.default_rng(seed).integers(0, 2, (rounds, clusters.count)).astype(np.float64)[:, clusters.codes]
     first_ranks, second_ranks = stats.rankdata(a), stats.rankdata(b)
-    gaps = _kendall_of((first_ranks, swaps), (second_ranks, 1 - swaps), expert=x)
-    gaps -= _kendall_of((first_ranks, 1 - swaps), (second_ranks, swaps), expert=x)
+    gaps = _kendall(x, (first_ranks, swaps), (second_ranks, 1 - swaps))
+    gaps -= _kendall(x, (first_ranks, 1 - swaps), (second_ranks, swaps))
     # Sums in another order may differ in the last digit. No comparison with NaN is true, so that it counts.
     extreme = int((~(np.abs(gaps) < abs(right - left) - 1e-12)).sum())
     return KendallDifference(left, right, difference, (extreme + 1) / (rounds + 1))
@@ -130,11 +127,7 @@ def _estimate(point: float, samples: _Values, n: int) -> Estimate:
     return Estimate(point, low, high, n)
 
 
-def _kendall(x: _Values, y: _Values, weights: _Weights) -> _Values:
-    return _kendall_of((y, weights), expert=x)
-
-
-def _kendall_of(*parts: tuple[_Values, _Weights], expert: _Values) -> _Values:
+def _kendall(expert: _Values, *parts: tuple[_Values, _Weights]) -> _Values:
     """Return tau-b of every replicate, to which each part adds its values by their weights.
 
     A sample that is drawn twice is tied with itself.
@@ -175,7 +168,7 @@ def _divide(part: _Values, whole: _Values) -> _Values:
 
 
 _RESAMPLE: Mapping[str, Callable[[_Values, _Values, _Weights], _Values]] = {
-    "kendall": _kendall,
+    "kendall": lambda x, y, weights: _kendall(x, (y, weights)),
     "spearman": lambda x, y, weights: _weighted_pearson(_ranks(x, weights), _ranks(y, weights), weights),
     "pearson": lambda x, y, weights: _weighted_pearson(x[None, :], y[None, :], weights),
 }

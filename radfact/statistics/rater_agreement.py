@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,15 +39,10 @@ def round_half_up(value: float) -> float:
     return math.floor(value + 0.5) if not math.isnan(value) else math.nan
 
 
-# Counts of errors
-
-
 def error_type_f1(expert: Sequence[float], predicted: Sequence[float]) -> float | None:
-    """Return F1 of the errors of one category, summed over reports; None without a report with both counts.
+    """Return F1 of the errors of one category, summed over reports; None without both counts (VERT, appendix C).
 
     Of h errors of the expert and g predicted ones, min(h, g) are true positives. A score whose denominator is 0 is 0.
-
-    Source: VERT, appendix C.
     """
     counts = np.array([expert, predicted], dtype=np.float64)
     counts = np.trunc(counts[:, ~np.isnan(counts).any(axis=0)])
@@ -72,9 +67,6 @@ def mean_detected(expert: Sequence[float], predicted: Sequence[float]) -> dict[i
     return {true: Mean.of(counts) for true, counts in sorted(groups.items())}
 
 
-# Severities
-
-
 @dataclass(frozen=True, slots=True)
 class SeverityErrors:
     """Differences of severities, predicted minus true: mean absolute difference, share of each difference, number."""
@@ -85,10 +77,7 @@ class SeverityErrors:
 
 
 def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> SeverityErrors | None:
-    """Compare the greatest severity of each report, 0 to 4; None without a report.
-
-    Source: FineRadScore, section 6.4 and figure 2.
-    """
+    """Compare the greatest severity of each report, 0 to 4 (FineRadScore, section 6.4, figure 2); None without any."""
     gaps = [ours - theirs for theirs, ours in zip(expert, predicted, strict=True)]
     if not gaps:
         return None
@@ -97,10 +86,7 @@ def severity_errors(expert: Sequence[int], predicted: Sequence[int]) -> Severity
 
 
 def rater_severity_errors(ratings: Iterable[Sequence[int]], *, seed: int = 42) -> SeverityErrors | None:
-    """Compare one random rater of each report with all other raters of it; None without a report with two raters.
-
-    Source: FineRadScore, section 6.4.
-    """
+    """Compare one random rater of each report with all others (FineRadScore, section 6.4); None without two raters."""
     generator = random.Random(seed)
     expert: list[int] = []
     predicted: list[int] = []
@@ -110,9 +96,6 @@ def rater_severity_errors(ratings: Iterable[Sequence[int]], *, seed: int = 42) -
             expert += [*severities[:chosen], *severities[chosen + 1 :]]
             predicted += [severities[chosen]] * (len(severities) - 1)
     return severity_errors(expert, predicted)
-
-
-# Preferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +123,7 @@ def preference_accuracy(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> PreferenceAccuracy:
-    """Return how often the preferred candidate is the experts' one; "equal" never is.
-
-    Source: GREEN, section 4.3.2 and table 6.
-    """
+    """Return how often the preferred candidate is the experts' one; "equal" never is (GREEN, 4.3.2 and table 6)."""
     rows = [(index, *row) for index, row in enumerate(zip(expert, preferred, strict=True)) if None not in row]
     if not rows:
         return PreferenceAccuracy(None)
@@ -158,22 +138,17 @@ def accuracy_by_confidence(
     expert: Sequence[Preference | None],
     preferred: Sequence[Preference | None],
     confidence: Sequence[float],
-    *,
-    replicates: int = 1000,
-    seed: int = 42,
-    clusters: Clusters | None = None,
+    **draws: Any,
 ) -> dict[float, PreferenceAccuracy]:
-    """Return `preference_accuracy` over the pairs of at least each confidence that occurs.
+    """Return `preference_accuracy` over the pairs of at least each confidence that occurs (GREEN, figure 6).
 
     A score that never prefers a candidate of these pairs has no accuracy.
-
-    Source: GREEN, figure 6.
     """
     rows = list(zip(expert, confidence, strict=True))
     table = {}
     for level in sorted({sure for theirs, sure in rows if theirs is not None}):
         of_level = [theirs if sure >= level else None for theirs, sure in rows]
-        table[level] = preference_accuracy(of_level, preferred, replicates=replicates, seed=seed, clusters=clusters)
+        table[level] = preference_accuracy(of_level, preferred, **draws)
     if all(accuracy.ties in (None, 1) for accuracy in table.values()):
         return {level: replace(accuracy, value=None, low=None, high=None) for level, accuracy in table.items()}
     return table
@@ -193,12 +168,10 @@ def confusion_counts(pairs: Sequence[tuple[float, float]], categories: Sequence[
 
 
 def kappa_from_counts(categories: Sequence[float]) -> CountsFunction:
-    """Return the linearly weighted kappa of two raters as a function of summed `confusion_counts`.
+    """Return the linearly weighted kappa of two raters (Cohen, 1968) as a function of summed `confusion_counts`.
 
     With two categories, it is the kappa without weights. It has no value (NaN) without ratings, or if both raters use
     a single category.
-
-    Source: Cohen, "Weighted kappa", 1968.
     """
     values = np.asarray(categories, dtype=np.float64)
     weights = np.abs(values[:, None] - values[None, :])
@@ -232,11 +205,9 @@ def coincidence_counts(items: Sequence[Sequence[float]], categories: Sequence[fl
 
 
 def alpha_from_counts(categories: Sequence[float], level: Level) -> CountsFunction:
-    """Return Krippendorff's alpha as a function of summed `coincidence_counts`.
+    """Return Krippendorff's alpha (Krippendorff, 2011) as a function of summed `coincidence_counts`.
 
     It has no value (NaN) without an item with two ratings, or if all ratings are the same.
-
-    Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011.
     """
     values = np.asarray(categories, dtype=np.float64)
 

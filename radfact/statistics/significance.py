@@ -113,11 +113,9 @@ def _comparable(
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values adjusted by Holm's method, which controls the family-wise error rate.
+    """Return p-values adjusted by Holm's method (Holm, 1979), which controls the family-wise error rate.
 
     The i-th smallest of m values is multiplied by m - i + 1, and is at least as large as the one before it.
-
-    Source: Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
     tests = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)

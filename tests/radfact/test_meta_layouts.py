@@ -65,8 +65,8 @@ def write_layout(folder: Path, layout: str, rows: slice = slice(None), **cells: 
 def attribute(sample: RatedReport, name: str) -> Any:
     if sample.corrections and name in ("changes", "comments", "insertions"):
         corrections = sample.corrections
-        comments = [item.comment for item in corrections.items]
-        return {"changes": line_changes(corrections), "comments": comments, "insertions": corrections.insertions}[name]
+        comments, changes = [item.comment for item in corrections.items], line_changes(corrections)[:-1]
+        return {"changes": changes, "comments": comments, "insertions": corrections.insertions}[name]
     return getattr(sample if name == "groups" else sample.pair, name)
 
 

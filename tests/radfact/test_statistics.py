@@ -24,10 +24,9 @@ from radfact.results.compare import compare
 from radfact.results.export import export
 from radfact.results.writer import write_results
 from radfact.statistics import rater_agreement as raters
-from radfact.statistics.bootstrap import Summary, bootstrap, harmonic_mean, summarize, summarize_counts
+from radfact.statistics.bootstrap import Summary, bootstrap, harmonic_mean, summarize, summarize_counts, wilson_interval
 from radfact.statistics.clusters import Clusters
 from radfact.statistics.correlation import compare_kendall, correlate
-from radfact.statistics.proportions import wilson_interval
 from radfact.statistics.significance import (
     adjust_holm,
     mean_counts,

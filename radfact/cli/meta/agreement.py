@@ -96,8 +96,8 @@ def agreement(
     record = {"table": str(table), "ids": ids, "layout": rating.layout, "group": group, **draws.record()}
     record["columns"] = rating.columns
     if rating.layout == "preferences":
-        _check_no_ids(rating)
-        notes = _preferences(table, scores, scoring, ask, {**record, "consensus": consensus}, out)
+        options = {"consensus": consensus, "cluster": draws.cluster}
+        notes = _preferences(_read_preferences(table, rating, **options), scores, scoring, ask, record | options, out)
     elif ask:
         raise InputError("expected --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS, field="--ask")
     else:
@@ -110,9 +110,10 @@ def agreement(
     scoring.finish(console)
 
 
-def _check_no_ids(rating: RatingOptions) -> None:
+def _read_preferences(table: Path, rating: RatingOptions, **options: Any) -> PreferenceSet:
     if rating.ids is not None:
         raise InputError("expected no ids with --layout preferences", code=ErrorCode.CONFLICTING_OPTIONS, field="--ids")
+    return read_preferences(table, columns=rating.columns, **options)
 
 
 def _correlations(
@@ -152,23 +153,35 @@ def _correlations(
 
 
 def _preferences(
-    table: Path, folders: Sequence[Path] | None, scoring: Scoring, ask: bool, record: dict[str, Any], out: Path
+    preferences: PreferenceSet,
+    folders: Sequence[Path] | None,
+    scoring: Scoring,
+    ask: bool,
+    record: dict[str, Any],
+    out: Path,
 ) -> list[str]:
-    how = {name: record[name] for name in ("consensus", "cluster", "columns")}
-    preferences = read_preferences(table, **how)
     drawn = preferences.clusters.resampling()
     record |= {"resampling": asdict(drawn)}
     draws = {"replicates": record["bootstrap"], "seed": record["seed"]}
     notes = [*preferences.notes, f"Intervals: {drawn.describe()}."]
-    queried, failed = _query_judge(preferences, scoring, draws) if ask else ({}, [])
-    needs_scores = bool(not ask or folders or scoring.names)
+    queried: dict[str, Mapping[float, PreferenceAccuracy]] = {}
+    failed: list[str] = []
+    if ask:
+        judge = scoring.judge
+        name = judge.required_judge
+        client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
+        with client, display_progress(new_console(stderr=True), {"preferences": client.usage_counter.as_dict}, None):
+            queried[f"{name} (direct query)"], failed = evaluate_judge(client, preferences, **draws)
+        scoring.is_incomplete = bool(failed)
+    needs_scores = bool(not ask or folders or scoring.metrics.metrics)
     scores = collect_scores(preferences.pairs, folders, scoring, out) if needs_scores else ScoreColumns({}, {})
     if ask:
         scores = replace(scores, models={**scores.models, "direct query": scoring.judge.required_judge})
     notes += scores.model_notes()
     accuracies = {**evaluate_scores(preferences, scores, **draws), **queried}
     show_table(new_console(), preference_table(accuracies))
-    notes += failed
+    if failed:
+        notes.append(f"{len(failed)} direct queries failed: {failed[0]}.")
     wrong = find_wrong_preferences(preferences, scores)
     result = AgreementResult([], disagreements=wrong, preferences=accuracies)
     ratings = RatingSet([], {}, "", None, notes)
@@ -176,36 +189,12 @@ def _preferences(
         return [*notes, *write_agreement(result, ratings, scores, new, record, None)]
 
 
-def _query_judge(
-    preferences: PreferenceSet, scoring: Scoring, draws: dict[str, int]
-) -> tuple[dict[str, Mapping[float, PreferenceAccuracy]], list[str]]:
-    """Return the accuracy of the judge's own preferences, and a note about failed queries."""
-    judge = scoring.judge
-    name = judge.required_judge
-    client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
-    usage = {"preferences": client.usage_counter.as_dict}
-    with client, display_progress(new_console(stderr=True), usage, None):
-        accuracies, reasons = evaluate_judge(client, preferences, **draws)
-    scoring.is_incomplete = bool(reasons)
-    notes = [f"{len(reasons)} direct queries failed: {reasons[0]}."] if reasons else []
-    return {f"{name} (direct query)": accuracies}, notes
-
-
 def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:
-    layout = options.layout
-    if layout == "preferences":
-        message = f"expected ratings ({', '.join(LAYOUTS)}), found '{layout}'"
+    if options.layout == "preferences":
+        message = f"expected ratings ({', '.join(LAYOUTS)}), found 'preferences'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="--layout")
-    ratings = read_ratings(
-        table,
-        layout,
-        experts=options.experts,
-        better=options.better,
-        target=options.target,
-        cluster=cluster,
-        columns=options.columns,
-        texts_only=texts_only,
-    )
+    own_options = options.model_dump(include={"experts", "better", "target", "columns"})
+    ratings = read_ratings(table, options.layout, cluster=cluster, texts_only=texts_only, **own_options)
     return ratings if options.ids is None else ratings.select(read_ids(options.ids))
 
 
@@ -233,16 +222,13 @@ def pairs(
 ) -> None:
     """Write the reports of a rated data set as pairs for 'radfact evaluate'."""
     if rating.layout == "preferences":
-        _check_no_ids(rating)
-        preferences = read_preferences(table, columns=rating.columns, texts_only=True)
+        preferences = _read_preferences(table, rating, texts_only=True)
         reports, by, notes = preferences.pairs, None, preferences.notes
     else:
         ratings = read(table, rating, texts_only=True)
         reports, by, notes = ratings.pairs, ratings.cluster_by, ratings.notes
-    rows = [[pair.sample_id, narrative(pair.candidate), narrative(pair.reference)] for pair in reports]
-    headings = ["example_id", "prediction", "target"]
-    if by is not None:
-        headings, rows = [*headings, by], [[*row, pair.cluster or ""] for row, pair in zip(rows, reports, strict=True)]
-    Table(headings, rows).write(out)
+    headings = ["example_id", "prediction", "target", *([] if by is None else [by])]
+    rows = [[pair.sample_id, *map(narrative, (pair.candidate, pair.reference)), pair.cluster or ""] for pair in reports]
+    Table(headings, [row[: len(headings)] for row in rows]).write(out)
     say_notes(new_console(), notes)
     say(new_console(), f"{len(reports)} pairs written to {out}", wrap=False)

@@ -17,15 +17,12 @@ from radfact.io.outputs import replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import corrections as report
 from radfact.meta.agreement.corrections import (
-    CorrectedReport,
-    CorrectionResult,
     Setting,
     correct_reports,
     evaluate_corrections,
     has_categories,
     write_corrections,
 )
-from radfact.meta.datasets.ratings import RatingSet
 from radfact.metrics.llm.fineradscore import Examples, FineRadScore
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics
@@ -78,8 +75,19 @@ def corrections(
     name = judge.required_judge
     selected = metrics if metrics.metrics else metrics.model_copy(update={"metrics": _TEXT_METRICS})
     scoring = Scoring(selected, judge, cache)
-    select_metrics(scoring.names)  # refuses unknown names before the model is queried
-    reports, excluded = _correct(ratings, judge, cache, setting, examples, paraphrase_by, seed)
+    select_metrics(selected.metrics)  # refuses unknown names before the model is queried
+    models = {"corrections": ("--judge", name, FineRadScore.parameters)}
+    if paraphrase_by is not None:
+        models["paraphrases"] = ("--paraphrase-by", paraphrase_by, {})
+    with ExitStack() as stack:
+        clients = {
+            role: stack.enter_context(client_of(model, judge, cache, option=option, parameters=parameters))
+            for role, (option, model, parameters) in models.items()
+        }
+        usage_by_role = {role: client.usage_counter.as_dict for role, client in clients.items()}
+        stack.enter_context(display_progress(new_console(stderr=True), usage_by_role, None))
+        metric, paraphraser = FineRadScore(clients["corrections"], examples=examples), clients.get("paraphrases")
+        reports, excluded = correct_reports(ratings, metric, setting=setting, paraphraser=paraphraser, seed=seed)
     with scoring.scorer(main_only=True) as score:
         result = evaluate_corrections(reports, ratings, score, out)
     record = {"table": str(table), "layout": rating.layout, "judge": name, "examples": examples, "seed": seed}
@@ -89,42 +97,15 @@ def corrections(
     with replace_files(out) as new:
         missing = write_corrections(result, reports, excluded, new, record, setting=setting, notes=notes)
     console = new_console()
-    _show(result)
+    changes = report.change_table(result)
+    changes = changes.select([name for name in changes.headings if not name.endswith(", n")])
+    severities = report.severity_table(result).select(report.SEVERITY_COLUMNS)
+    for shown in (changes, report.text_table(result), severities, report.category_shares_table(result)):
+        if shown.rows:
+            show_table(console, shown)
     say_notes(console, [*ratings.notes, *missing])
     if excluded:
         say(console, f"{len(excluded)} reports excluded, listed on the page", style="red")
     say(console, f"Read the result in {out / 'corrections.html'}", wrap=False)
     scoring.is_incomplete = bool(excluded)
     scoring.finish(console, named=bool(metrics.metrics))
-
-
-def _correct(
-    ratings: RatingSet,
-    judge: JudgeOptions,
-    cache: Path,
-    setting: Setting,
-    examples: Examples,
-    paraphrase_by: str | None,
-    seed: int,
-) -> tuple[list[CorrectedReport], dict[str, str]]:
-    models = [("corrections", "--judge", judge.required_judge, FineRadScore.parameters)]
-    if paraphrase_by is not None:
-        models.append(("paraphrases", "--paraphrase-by", paraphrase_by, {}))
-    with ExitStack() as stack:
-        clients = {
-            role: stack.enter_context(client_of(name, judge, cache, option=option, parameters=parameters))
-            for role, option, name, parameters in models
-        }
-        usage_by_role = {role: client.usage_counter.as_dict for role, client in clients.items()}
-        stack.enter_context(display_progress(new_console(stderr=True), usage_by_role, None))
-        metric, paraphraser = FineRadScore(clients["corrections"], examples=examples), clients.get("paraphrases")
-        return correct_reports(ratings, metric, setting=setting, paraphraser=paraphraser, seed=seed)
-
-
-def _show(result: CorrectionResult) -> None:
-    changes = report.change_table(result)
-    changes = changes.select([name for name in changes.headings if not name.endswith(", n")])
-    severities = report.severity_table(result).select(report.SEVERITY_COLUMNS)
-    for table in (changes, report.text_table(result), severities, report.category_shares_table(result)):
-        if table.rows:
-            show_table(new_console(), table)

@@ -56,9 +56,11 @@ def fit(
     """
     console = new_console()
     ratings = read(table, rating, draws.cluster)
-    folders = _folders(judges)
+    folders, names = _folders(judges), None if features is None else comma_list(features)
+    if names == []:
+        raise InputError("--features: expected names of scores, separated by commas", code=ErrorCode.INVALID_OPTION)
     with rename_fields({"runs": "--judges", "features": "--judges"}):
-        sample_ids, scores = read_features(folders, _names(features))
+        sample_ids, scores = read_features(folders, names)
         digests = pair_digests(ratings.pairs)
         say_matches([match_samples(folder, digests) for folder in folders.values()])
         fitted = fit_on_ratings(ratings, sample_ids, scores, method=method, folds=folds, seed=draws.seed)
@@ -107,10 +109,3 @@ def apply_ensemble(
 
 def _folders(judges: Sequence[str]) -> Mapping[str, Path]:
     return {name: Path(folder) for name, folder in parse_key_values(judges, "--judges").items()}
-
-
-def _names(features: str | None) -> list[str] | None:
-    names = None if features is None else comma_list(features)
-    if names == []:
-        raise InputError("--features: expected names of scores, separated by commas", code=ErrorCode.INVALID_OPTION)
-    return names

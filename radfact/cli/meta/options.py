@@ -59,22 +59,20 @@ class Scoring:
     unavailable: dict[str, str] = field(default_factory=dict)
     is_incomplete: bool = False
 
-    @property
-    def names(self) -> list[str]:
-        return list(self.metrics.metrics)
-
     def finish(self, console: Console, *, named: bool = True) -> None:
         """Print which metrics gave no result."""
         for name, reason in self.unavailable.items():
             say(console, f"without {name}: {reason}", style="yellow")
-        selected = select_metrics(self.names) if named and self.unavailable else []
+        selected = select_metrics(self.metrics.metrics) if named and self.unavailable else []
         if self.is_incomplete or any(choice.is_named and choice.entry.name in self.unavailable for choice in selected):
             raise typer.Exit(ExitCode.INCOMPLETE)
 
     @contextmanager
     def scorer(self, *, main_only: bool = False) -> Iterator[ScoreFunction]:
         """Create the metrics, show their progress, and release their resources at the end."""
-        with MetricSet(self.names, judge=self.judge, cache=self.cache, weights=self.metrics.weights) as metrics:
+        with MetricSet(
+            self.metrics.metrics, judge=self.judge, cache=self.cache, weights=self.metrics.weights
+        ) as metrics:
 
             def score(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
                 scores = compute_scores(pairs, metrics, folder, main_only=main_only)
@@ -93,12 +91,12 @@ def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, param
 
 def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scoring: Scoring, out: Path) -> ScoreColumns:
     """Read scores from results folders, compute them by metrics, or both."""
-    if not (folders or scoring.names):
+    if not (folders or scoring.metrics.metrics):
         message = "expected --metrics to compute, or --scores with a results folder"
         raise InputError(message, code=ErrorCode.MISSING_OPTION)
     scores = load_scores(folders, pairs) if folders else ScoreColumns({}, {})
     say_matches(scores.matches)
-    if scoring.names:
+    if scoring.metrics.metrics:
         with scoring.scorer() as score:
             computed = score(pairs, out / "evaluation")
         scores = ScoreColumns(

@@ -58,7 +58,7 @@ def rexamine(
     site_reports, excluded = read_reports(reports, columns=names.columns)
     expert_counts, agreement = (None, []) if counts is None else read_counts(counts)
     scoring = Scoring(metrics, judge, cache)
-    if not scoring.names:
+    if not metrics.metrics:
         raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
     if styler is None and not judge.judge:
         message = "expected a model that standardizes the reports, in --styler or --judge"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -14,15 +14,7 @@ from radfact.meta.datasets.ratings import COUNTS, Better, RatingSet, is_category
 from radfact.meta.scores import ScoreColumns, orient
 from radfact.optional import load_module
 from radfact.statistics.bootstrap import round_noise
-from radfact.statistics.correlation import (
-    REPLICATES,
-    ROUNDS,
-    SEED,
-    Estimate,
-    KendallDifference,
-    compare_kendall,
-    correlate,
-)
+from radfact.statistics.correlation import Estimate, KendallDifference, compare_kendall, correlate
 from radfact.statistics.rater_agreement import Mean, count_accuracy, error_type_f1, mean_detected, round_half_up
 from radfact.statistics.significance import adjust_holm
 
@@ -85,7 +77,7 @@ class MetricContrast:
     score: str
     baseline: str
     kendall: KendallDifference
-    p_holm: float | None = None
+    p_holm: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +97,7 @@ def _oriented_target(ratings: RatingSet) -> list[float]:
 
 
 def correlate_with_experts(
-    ratings: RatingSet,
-    scores: ScoreColumns,
-    *,
-    group: str | None = None,
-    replicates: int = REPLICATES,
-    seed: int = SEED,
+    ratings: RatingSet, scores: ScoreColumns, *, group: str | None = None, **draws: int
 ) -> list[MetricAgreement]:
     """Correlate scores with the experts' target, over all and within groups (GREEN, ReXamine-Global and VERT)."""
     expert = _oriented_target(ratings)
@@ -118,12 +105,12 @@ def correlate_with_experts(
     for name, column in scores.oriented.items():
         for label, indices in ratings.indices_by_group(group or ratings.group).items():
             ours, theirs = ([values[index] for index in indices] for values in (column, expert))
-            estimates = correlate(theirs, ours, replicates=replicates, seed=seed, clusters=clusters.select(indices))
+            estimates = correlate(theirs, ours, clusters=clusters.select(indices), **draws)
             results.append(MetricAgreement(name, label, estimates))
     return results
 
 
-def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: int = SEED) -> list[RaterAgreement]:
+def compare_raters(ratings: RatingSet, **draws: int) -> list[RaterAgreement]:
     """Compare raters in pairs and with the mean of all; not their counts by category (GREEN, figure 5)."""
     results, clusters = [], ratings.candidate_clusters
     for quantity in dict.fromkeys((ratings.target, *(name for name in ratings.better if not is_category_count(name)))):
@@ -132,8 +119,7 @@ def compare_raters(ratings: RatingSet, *, replicates: int = REPLICATES, seed: in
             means = [Mean.of(row).value for row in zip(*columns.values(), strict=True)]
             columns = {MEAN_RATER: np.array(means, dtype=np.float64), **columns}
         for (first, left), (second, right) in combinations(columns.items(), 2):
-            estimates = correlate(left.tolist(), right.tolist(), replicates=replicates, seed=seed, clusters=clusters)
-            kendall = estimates["kendall"]
+            kendall = correlate(left.tolist(), right.tolist(), clusters=clusters, **draws)["kendall"]
             difference = Mean.of(np.abs(left - right).tolist()).value
             results.append(RaterAgreement(quantity, first, second, kendall, difference))
     return results
@@ -147,11 +133,9 @@ def counted_quantity(score: str, quantities: Mapping[str, Better]) -> str | None
     return max((name for name in counts if score.endswith(f"_{name}")), key=len, default=None)
 
 
-def _counted_quantities(ratings: RatingSet, scores: ScoreColumns) -> Iterator[tuple[str, str]]:
-    for name in scores.values:
-        quantity = counted_quantity(name, ratings.better)
-        if quantity is not None:
-            yield name, quantity
+def _counted_quantities(ratings: RatingSet, scores: ScoreColumns) -> list[tuple[str, str]]:
+    quantities = ((name, counted_quantity(name, ratings.better)) for name in scores.values)
+    return [(name, quantity) for name, quantity in quantities if quantity is not None]
 
 
 def count_errors(ratings: RatingSet, scores: ScoreColumns) -> list[CountError]:
@@ -193,13 +177,7 @@ def _rounded_means(ratings: RatingSet, quantity: str) -> list[float]:
 
 
 def compare_metrics(
-    ratings: RatingSet,
-    scores: ScoreColumns,
-    baseline: str | None = None,
-    *,
-    replicates: int = REPLICATES,
-    rounds: int = ROUNDS,
-    seed: int = SEED,
+    ratings: RatingSet, scores: ScoreColumns, baseline: str | None = None, **draws: int
 ) -> list[MetricContrast]:
     """Test each score against the baseline: does it agree better or worse with the experts' target?"""
     columns = scores.oriented
@@ -210,14 +188,13 @@ def compare_metrics(
         return []
     first = baseline or next(iter(columns))
     expert = _oriented_target(ratings)
-    draws = {"replicates": replicates, "rounds": rounds, "seed": seed}
-    contrasts = [
-        MetricContrast(name, first, compare_kendall(expert, columns[first], column, clusters=ratings.clusters, **draws))
+    tests = {
+        name: compare_kendall(expert, columns[first], column, clusters=ratings.clusters, **draws)
         for name, column in columns.items()
         if name != first
-    ]
-    adjusted = adjust_holm([contrast.kendall.p for contrast in contrasts])
-    return [replace(contrast, p_holm=p) for contrast, p in zip(contrasts, adjusted, strict=True)]
+    }
+    adjusted = adjust_holm([test.p for test in tests.values()])
+    return [MetricContrast(name, first, test, p) for (name, test), p in zip(tests.items(), adjusted, strict=True)]
 
 
 def find_disagreements(ratings: RatingSet, scores: ScoreColumns) -> list[Disagreement]:
@@ -228,16 +205,11 @@ def find_disagreements(ratings: RatingSet, scores: ScoreColumns) -> list[Disagre
         known = order[~np.isnan(expert + np.array(column))[order]]
         if len(known) < 2:
             continue
-        theirs, ours = (_relative_ranks(np.array(side)[known].tolist()) for side in (expert, column))
+        ranks = [load_module("scipy.stats").rankdata(round_noise(np.array(side)[known])) for side in (expert, column)]
+        theirs, ours = (((rank - 1) / (len(known) - 1)).tolist() for rank in ranks)  # from 0 to 1
         rows = sorted(zip(known.tolist(), theirs, ours, strict=True), key=lambda row: -round(abs(row[2] - row[1]), 9))
-        for index, *ranks in rows[:LISTED]:
-            if ranks[0] != ranks[1]:
+        for index, first, second in rows[:LISTED]:
+            if first != second:
                 sample_id, value = ratings.samples[index].pair.sample_id, scores.values[name][index]
-                results.append(Disagreement(name, sample_id, target[index], value, *ranks))
+                results.append(Disagreement(name, sample_id, target[index], value, first, second))
     return results
-
-
-def _relative_ranks(values: Sequence[float]) -> list[float]:
-    """Return ranks from 0 (smallest) to 1 (largest); equal values have their mean rank."""
-    ranks = load_module("scipy.stats").rankdata(round_noise(values))
-    return [float(rank - 1) / (len(values) - 1) for rank in ranks]

@@ -1,7 +1,4 @@
-"""FineRadScore compared with radiologists: correct rated reports with a model and evaluate its corrections.
-
-Source: FineRadScore. Tables, sections and figures are those of the paper.
-"""
+"""FineRadScore compared with radiologists, in the tables, sections and figures of its paper."""
 
 from __future__ import annotations
 
@@ -42,6 +39,9 @@ Setting = Literal["original", "shuffled", "paraphrased"]
 
 SEVERITY_COLUMNS = ("rater", "n", "mean absolute error", "equal", "within one")
 
+Change = Literal["no_change", "delete", "rewrite", "insert", "no_insert"]
+CHANGES: tuple[Change, ...] = get_args(Change)
+
 
 @dataclass(frozen=True, slots=True)
 class CorrectedReport:
@@ -65,29 +65,25 @@ def correct_reports(
 
     Returns the corrected reports, and the reason for each report that the model has not corrected.
     """
+    samples = {sample.pair.sample_id: sample for sample in ratings.samples}
     lines_by_id = {
-        sample.pair.sample_id: sample.corrections.lines
-        if sample.corrections
-        else split_lines(narrative(sample.pair.candidate))
-        for sample in ratings.samples
+        key: sample.corrections.lines if sample.corrections else split_lines(narrative(sample.pair.candidate))
+        for key, sample in samples.items()
     }
     excluded: dict[str, str] = {}
     if setting == "paraphrased":
         lines_by_id, excluded = _paraphrase_lines(lines_by_id, paraphraser or metric.client)
-    references = {sample.pair.sample_id: narrative(sample.pair.reference) for sample in ratings.samples}
+    references = {key: narrative(sample.pair.reference) for key, sample in samples.items()}
     if setting == "shuffled":
         references = {key: shuffle_lines(text, seed=seed) for key, text in references.items()}
     requests = [metric.request_for_lines(lines, references[key]) for key, lines in lines_by_id.items()]
-    responses = dict(zip(lines_by_id, metric.client.complete_all(requests), strict=True))
     reports = []
-    for sample in ratings.samples:
-        key = sample.pair.sample_id
-        response = responses.get(key)
+    for key, response in zip(lines_by_id, metric.client.complete_all(requests), strict=True):
         if isinstance(response, Failure):
             excluded[key] = response.reason
-        elif response is not None:
+        else:
+            sample, pair = samples[key], Pair(key, " ".join(response.lines), references[key])
             expert = sample.corrections and replace(sample.corrections, lines=response.lines)
-            pair = Pair(key, " ".join(response.lines), references[key])
             reports.append(CorrectedReport(sample, pair, response, expert))
     if not reports:
         raise RunError(next(iter(excluded.values()), "no report to correct"), code=ErrorCode.JUDGE_FAILED)
@@ -150,9 +146,11 @@ def evaluate_corrections(
     for group, indices in groups.items() if len(groups) > 2 else [("all", groups["all"])]:
         result.changes[group] = change_agreement([reports[index] for index in indices])
     greatest = [max(report.model.severities, default=0) for report in reports]
+    samples = sorted(ratings.samples, key=lambda sample: id_order(sample.pair.sample_id))
+    by_raters = replace(ratings, samples=[sample for sample in samples if sample.corrections is not None]).candidates()
     errors = {
         "model": severity_errors([_max_severity(report.rated) for report in reports], greatest),
-        "other raters": _other_raters(ratings),
+        "other raters": rater_severity_errors([list(map(_max_severity, samples)) for samples in by_raters]),
     }
     result.severities.update({name: error for name, error in errors.items() if error is not None})
     if texts := corrected_text_pairs(reports):
@@ -173,13 +171,6 @@ def _max_severity(rated: RatedReport) -> int:
     return int(rated.mean(SEVERITY_MAX))
 
 
-def _other_raters(ratings: RatingSet) -> SeverityErrors | None:
-    """Compare radiologists who corrected the same candidate; None without such a candidate."""
-    ordered = sorted(ratings.samples, key=lambda sample: id_order(sample.pair.sample_id))
-    corrected = replace(ratings, samples=[sample for sample in ordered if sample.corrections is not None])
-    return rater_severity_errors([list(map(_max_severity, samples)) for samples in corrected.candidates()])
-
-
 def has_categories(ratings: RatingSet) -> bool:
     return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
 
@@ -190,10 +181,9 @@ def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[
     known = [report for report in reports if not math.isnan(sum(map(report.rated.mean, counts)))]
     shares = {}
     for letter in CATEGORY_NAMES:
-        cases = []
-        for report in known:
-            count = round_half_up(sum(report.rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:]))
-            cases.append((count > 0, any(letter in item.categories for item in report.model.items)))
+        means = [sum(report.rated.mean(f"{kind}_{letter}") for kind in COUNTS[1:]) for report in known]
+        predicted = [any(letter in item.categories for item in report.model.items) for report in known]
+        cases = [(round_half_up(mean) > 0, is_found) for mean, is_found in zip(means, predicted, strict=True)]
         shares[letter] = {
             "precision": Mean.of(is_true for is_true, is_found in cases if is_found),
             "recall": Mean.of(is_found for is_true, is_found in cases if is_true),
@@ -294,17 +284,12 @@ def write_corrections(
     return report.write("corrections", "FineRadScore compared with radiologists", details, notes)
 
 
-Change = Literal["no_change", "delete", "rewrite", "insert", "no_insert"]
-CHANGES: tuple[Change, ...] = get_args(Change)
-
-
 def line_changes(corrections: Corrections) -> list[Change]:
-    """Return the change of each line of the candidate: no_change, delete or rewrite."""
-    by_line = corrections.by_line()
-    return [
-        "no_change" if number not in by_line else "delete" if by_line[number].text is None else "rewrite"
-        for number in range(len(corrections.lines))
-    ]
+    """Return the change of each line of the candidate (no_change, delete or rewrite), then insert or no_insert."""
+    changes: list[Change] = ["no_change"] * len(corrections.lines)
+    for number, item in corrections.by_line().items():
+        changes[number] = "delete" if item.text is None else "rewrite"
+    return [*changes, "insert" if corrections.insertions else "no_insert"]
 
 
 def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
@@ -315,27 +300,23 @@ def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
     cases: dict[Change, list[bool]] = {change: [] for change in CHANGES}
     for report in reports:
         if report.expert is not None:
-            for true, predicted in zip(_changes(report.expert), _changes(report.model), strict=True):
+            for true, predicted in zip(line_changes(report.expert), line_changes(report.model), strict=True):
                 cases[true].append(predicted == true)
     return {change: Mean.of(same) for change, same in cases.items()}
 
 
-def _changes(corrections: Corrections) -> list[Change]:
-    return [*line_changes(corrections), "insert" if corrections.insertions else "no_insert"]
-
-
-def corrected_text(corrections: Corrections) -> str:
-    """Return all rewritten and inserted lines as one text, which tables 2, 5 and 8 compare per report."""
-    by_line = corrections.by_line()
-    rewritten = [text for number in sorted(by_line) if (text := by_line[number].text) is not None]
-    return " ".join([*rewritten, *corrections.insertions])
-
-
 def corrected_text_pairs(reports: Sequence[CorrectedReport]) -> list[Pair]:
-    """Pair the model's `corrected_text` with the radiologist's; reports without either are excluded."""
-    corrections = [(report.model, report.expert) for report in reports]
-    texts = [(corrected_text(ours), corrected_text(theirs) if theirs else "") for ours, theirs in corrections]
+    """Pair the model's corrected text with the radiologist's; reports without either are excluded."""
+    texts = [(_corrected_text(report.model), _corrected_text(report.expert)) for report in reports]
     return [Pair(str(index), *both) for index, both in enumerate(texts) if any(both)]
+
+
+def _corrected_text(corrections: Corrections | None) -> str:
+    """Return all rewritten and inserted lines as one text, which tables 2, 5 and 8 compare per report."""
+    if corrections is None:
+        return ""
+    rewritten = [item.text for _, item in sorted(corrections.by_line().items()) if item.text is not None]
+    return " ".join([*rewritten, *corrections.insertions])
 
 
 def shuffle_lines(report: str, *, seed: int = 42) -> str:
@@ -355,10 +336,7 @@ def paraphrase(client: ChatClient, texts: Sequence[str]) -> list[str | Failure]:
     In the paper radiologists checked that each paraphrase has the same content; here nothing checks this.
     """
     prompt = load_prompt("paraphrase")
-    requests = [
-        ChatRequest(
-            (("user", fill_prompt(prompt, report=text)),), partial(parse_report, source=text, requires_overlap=False)
-        )
-        for text in texts
-    ]
-    return client.complete_all(requests)
+    parsers = {text: partial(parse_report, source=text, requires_overlap=False) for text in texts}
+    return client.complete_all(
+        [ChatRequest((("user", fill_prompt(prompt, report=text)),), parsers[text]) for text in texts]
+    )

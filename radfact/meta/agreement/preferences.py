@@ -17,15 +17,11 @@ from radfact.records import narrative
 from radfact.statistics.clusters import id_order
 from radfact.statistics.rater_agreement import Preference, PreferenceAccuracy, accuracy_by_confidence, prefer_lower
 
-_LABELS: Mapping[str, Preference] = {"better than": "first", "worse than": "second", "equal to": "equal"}
-_LABEL = re.compile(r"\bassistant 1 is (better than|worse than|equal to) assistant 2\b")
-_SWAPPED_LABEL = re.compile(r"\bassistant 2 is (better than|worse than|equal to) assistant 1\b")
-_SWAPPED: Mapping[Preference, Preference] = {"first": "second", "second": "first", "equal": "equal"}
+_LABEL = re.compile(r"\bassistant ([12]) is (better than|worse than|equal to) assistant (?!\1)[12]\b")
 _NO_LETTERS = re.compile(r"[\W_]")
 _AROUND_LABEL = re.compile(
     r"(?:label|final|answer|verdict|conclusion|decision|judge?ment|preference|result|output|overall|last|line"
-    r"|in|the|my|"
-    r"is|so|thus|hence|therefore| )*"
+    r"|in|the|my|is|so|thus|hence|therefore| )*"
 )
 """Words that may surround the label in its line; any other word may negate it."""
 
@@ -44,13 +40,11 @@ class WrongPreference:
 
 
 def evaluate_scores(
-    preferences: PreferenceSet, scores: ScoreColumns, *, replicates: int, seed: int
+    preferences: PreferenceSet, scores: ScoreColumns, **draws: int
 ) -> dict[str, dict[float, PreferenceAccuracy]]:
     """Return how often each score prefers the experts' candidate, by minimum confidence (GREEN, figure 6)."""
-    return {
-        name: _accuracy(preferences, preferred, replicates, seed)
-        for name, preferred in _preferred_by_scores(preferences, scores).items()
-    }
+    preferred = _preferred_by_scores(preferences, scores)
+    return {name: _accuracy(preferences, choices, draws) for name, choices in preferred.items()}
 
 
 def find_wrong_preferences(preferences: PreferenceSet, scores: ScoreColumns) -> list[WrongPreference]:
@@ -76,38 +70,38 @@ def _preferred_by_scores(preferences: PreferenceSet, scores: ScoreColumns) -> di
 
 
 def _accuracy(
-    preferences: PreferenceSet, preferred: Sequence[Preference | None], replicates: int, seed: int
+    preferences: PreferenceSet, preferred: Sequence[Preference | None], draws: Mapping[str, int]
 ) -> dict[float, PreferenceAccuracy]:
-    expert, confidence, clusters = preferences.expert, preferences.confidence, preferences.clusters
-    return accuracy_by_confidence(expert, preferred, confidence, replicates=replicates, seed=seed, clusters=clusters)
+    expert, confidence = preferences.expert, preferences.confidence
+    return accuracy_by_confidence(expert, preferred, confidence, clusters=preferences.clusters, **draws)
 
 
 def evaluate_judge(
-    client: ChatClient, preferences: PreferenceSet, *, replicates: int, seed: int
+    client: ChatClient, preferences: PreferenceSet, **draws: int
 ) -> tuple[dict[float, PreferenceAccuracy], list[str]]:
     """Return a model's accuracy by confidence, and reasons of failures (GREEN, appendix A.3 and table 6)."""
     prompt = load_prompt("preference")
-    indices = [index for index, expert in enumerate(preferences.expert) if expert is not None]
-    requests = []
-    for index in indices:
-        first, second = preferences.first[index], preferences.second[index]
-        texts = {"reference": first.reference, "first": first.candidate, "second": second.candidate}
-        text = fill_prompt(prompt, **{name: narrative(report) for name, report in texts.items()})
-        requests.append(ChatRequest((("user", text),), parse_preference))
-    responses = client.complete_all(requests)
-    preferred: list[Preference | None] = [None] * len(preferences.expert)
-    for index, response in zip(indices, responses, strict=True):
-        preferred[index] = None if isinstance(response, Failure) else response
-    reasons = [response.reason for response in responses if isinstance(response, Failure)]
-    return _accuracy(preferences, preferred, replicates, seed), reasons
+    requests = {}
+    for index, (first, second) in enumerate(zip(preferences.first, preferences.second, strict=True)):
+        if preferences.expert[index] is not None:
+            texts = {"reference": first.reference, "first": first.candidate, "second": second.candidate}
+            text = fill_prompt(prompt, **{name: narrative(report) for name, report in texts.items()})
+            requests[index] = ChatRequest((("user", text),), parse_preference)
+    responses = dict(zip(requests, client.complete_all([*requests.values()]), strict=True))
+    reasons = [response.reason for response in responses.values() if isinstance(response, Failure)]
+    chosen = {index: choice for index, choice in responses.items() if not isinstance(choice, Failure)}
+    preferred = [chosen.get(index) for index in range(len(preferences.expert))]
+    return _accuracy(preferences, preferred, draws), reasons
 
 
 def parse_preference(text: str) -> Preference:
     """Parse a response whose last line is the label, as the prompt requires; earlier lines are ignored."""
     lines = [_NO_LETTERS.sub(" ", line) for line in strip_reasoning(text).splitlines()]
     last = " ".join(next((line for line in reversed(lines) if line.strip()), "").lower().split())
-    labels = {_LABELS[label] for label in _LABEL.findall(last)}
-    labels |= {_SWAPPED[_LABELS[label]] for label in _SWAPPED_LABEL.findall(last)}
-    if len(labels) == 1 and _AROUND_LABEL.fullmatch(_SWAPPED_LABEL.sub("", _LABEL.sub("", last))):
+    labels: set[Preference] = {
+        "equal" if label == "equal to" else "first" if (number == "1") == (label == "better than") else "second"
+        for number, label in _LABEL.findall(last)
+    }
+    if len(labels) == 1 and _AROUND_LABEL.fullmatch(_LABEL.sub("", last)):
         return labels.pop()
     raise ValueError('expected a last line such as "Assistant 1 is better than Assistant 2"')

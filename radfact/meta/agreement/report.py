@@ -74,10 +74,9 @@ def write_agreement(
         for name, accuracies in result.preferences.items()
     }
     matches = [asdict(match) for match in scores.matches]
-    about = {**record, "models": dict(scores.models), "results_folders": matches}
     mismatches = [note for match in scores.matches for note in match.notes()]
-    on_page = _missing_values(result, display_names=True)
-    notes = [*scores.model_notes(), *ratings.notes, *mismatches, *on_page]
+    notes = [*scores.model_notes(), *ratings.notes, *mismatches, *_missing_values(result, display_names=True)]
+    about = {**record, "models": dict(scores.models), "results_folders": matches}
     details = {**about, **asdict(result), "preferences": levels}
     missing = report.write("agreement", "Agreement of metrics with experts", details, notes)
     return [*_missing_values(result, display_names=False), *missing]
@@ -211,12 +210,12 @@ def _add_counts(report: AnalysisReport, result: AgreementResult) -> None:
     report.add("Counts of errors", table, text, file="count_errors")
     counts = result.count_agreement
     rows = [[row.score, row.quantity, true, m.value, m.n] for row in counts for true, m in row.detected.items()]
-    means = {row.score: {true: mean.value for true, mean in row.detected.items()} for row in counts if row.detected}
+    means = {row.score: {"mean detected": {n: mean.value for n, mean in row.detected.items()}} for row in counts}
     images = report.draw(
         "detected",
         "Mean detected errors by the experts' number",
         plots.curves,
-        {score: {"mean detected": points} for score, points in means.items()},
+        {score: curves for score, curves in means.items() if curves["mean detected"]},
         x="experts' number",
         y="mean detected",
         diagonal=True,
@@ -306,9 +305,6 @@ def category_table(counts: Sequence[CountAgreement]) -> Table:
 
 
 def preference_table(preferences: Preferences) -> Table:
-    rows = [
-        [name, level, accuracy.n, accuracy.value, accuracy.low, accuracy.high, accuracy.ties]
-        for name, levels in preferences.items()
-        for level, accuracy in levels.items()
-    ]
+    accuracies = [(name, level, a) for name, levels in preferences.items() for level, a in levels.items()]
+    rows = [[name, level, a.n, a.value, a.low, a.high, a.ties] for name, level, a in accuracies]
     return Table(["score", "minimum confidence", "n", "accuracy", "low", "high", "ties"], rows)

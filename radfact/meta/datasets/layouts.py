@@ -312,8 +312,7 @@ _NO_SIGNIFICANCE = re.compile(
 )
 _DOUBT = re.compile(
     r"\b(?:no|non|not|without|lacking|little|low|less|minor|unclear|unknown|uncertain|possibly|potentially"
-    r"|perhaps|maybe|"
-    r"questionabl[ey]|borderline)\b"
+    r"|perhaps|maybe|questionabl[ey]|borderline)\b"
 )
 """Words that make a heading ambiguous."""
 
@@ -364,7 +363,8 @@ def parse_annotation(text: str) -> dict[tuple[str, str], float]:
             raise ValueError(f"expected a category of errors, found '{name}'")
         if (kind, letter) in counts:
             raise ValueError(f"duplicate category '{name}'")
-        counts[kind, letter] = _count(count)
+        whole = None if isinstance(count, bool) else _COUNT.fullmatch(str(count).strip())
+        counts[kind, letter] = float(whole[1]) if whole else math.nan
     if all(map(math.isnan, counts.values())):
         raise ValueError("expected counts of errors by significance and category")
     return dict.fromkeys(product(COUNTS[1:], _CATEGORIES), math.nan) | counts
@@ -402,8 +402,3 @@ def _significance(heading: str) -> str | None:
     if 0 < negated < mentions or _DOUBT.search(_NO_SIGNIFICANCE.sub("", words)):
         return _AMBIGUOUS
     return "insignificant" if negated else "significant"
-
-
-def _count(count: Any) -> float:
-    match = None if isinstance(count, bool) else _COUNT.fullmatch(str(count).strip())
-    return float(match[1]) if match else math.nan

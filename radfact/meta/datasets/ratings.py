@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import filterfalse
+from itertools import accumulate, filterfalse
 from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
@@ -104,9 +104,8 @@ class RatingSet:
         missing = ids.difference(*(_id_prefixes(sample.pair.sample_id) for sample in selected))
         if missing:
             known = ", ".join(sample.pair.sample_id for sample in self.samples[:3])
-            raise InputError(
-                f"no report has the id '{min(missing)}'; ids are {known}, ...", code=ErrorCode.UNKNOWN_NAME, field="ids"
-            )
+            message = f"no report has the id '{min(missing)}'; ids are {known}, ..."
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="ids")
         return replace(self, samples=selected)
 
     def means(self, quantity: str) -> list[float]:
@@ -145,8 +144,7 @@ class RatingSet:
 
 
 def _id_prefixes(sample_id: str) -> set[str]:
-    parts = sample_id.split("_")
-    return {"_".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return {*accumulate(sample_id.split("_"), "{}_{}".format)}
 
 
 def count_quantities(counts: Mapping[Count, float]) -> dict[str, dict[str, float]]:

@@ -61,8 +61,7 @@ def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
     """Return the pairs to score: all candidates, then each report against itself."""
     own = [Pair(f"{source}_0", text, text) for source, text in {row.source_id: row.reference for row in rows}.items()]
     sample_ids = {row.sample_id for row in rows}
-    clash = next((pair.sample_id for pair in own if pair.sample_id in sample_ids), None)
-    if clash is not None:
+    if clash := next((pair.sample_id for pair in own if pair.sample_id in sample_ids), None):
         message = f"expected another id, found '{clash}', which is reserved"
         raise InputError(message, code=ErrorCode.DUPLICATE, field="sample_id")
     return [*(row.pair for row in rows), *own]
@@ -118,16 +117,19 @@ def write_detection(
     """Write `detection.json`, CSV tables, plots and `detection.html`; return sentences about missing plots."""
     report = AnalysisReport(folder)
     numbers = {name: sum(len(rows[i].changes) for i in indices) for name, indices in _by_category(rows).items()}
+    steps = {(row.score, row.category): row.steps for row in result.detections}
+    above = {(row.score, row.category): row.above_rewording for row in result.detections}
+    means = {(row.score, row.category, n): mean.value for row in result.detections for n, mean in row.curve.items()}
     report.add(
         "Detected errors",
-        _table_by_category(result, [*numbers, _REWORDED], "steps"),
+        _pivot(["score"], steps, [*numbers, _REWORDED]),
         f"How often a score gets worse with one more error in the same report; under {_REWORDED}, how often it gets "
         f"worse with another wording of the same content, which it should not. {CATEGORY_LEGEND}",
         file="steps",
     )
     report.add(
         "Errors compared with rewording",
-        _table_by_category(result, [*numbers], "above_rewording"),
+        _pivot(["score"], above, [*numbers]),
         "How often one error makes a report worse than another wording of the same content, in reports with a "
         "candidate without errors.",
         file="above_rewording",
@@ -135,7 +137,7 @@ def write_detection(
     report.add(
         "Mean by number of errors",
         *_plots(result, report),
-        _curve_table(result),
+        _pivot(["score", "category"], means, sorted({number for *_, number in means})),
         "Not every report offers more errors, so that larger numbers are means over fewer reports.",
         file="curves",
     )
@@ -162,16 +164,6 @@ def detection_table(result: DetectionResult) -> Table:
     return Table(["score", "category", "steps detected", "steps", "above rewording"], rows)
 
 
-def _table_by_category(result: DetectionResult, categories: Sequence[str], attribute: str) -> Table:
-    cells = {(row.score, row.category): getattr(row, attribute) for row in result.detections}
-    return _pivot(["score"], cells, categories)
-
-
-def _curve_table(result: DetectionResult) -> Table:
-    cells = {(row.score, row.category, n): mean.value for row in result.detections for n, mean in row.curve.items()}
-    return _pivot(["score", "category"], cells, sorted({number for *_, number in cells}))
-
-
 def _pivot(headings: Sequence[str], cells: Mapping[tuple[Any, ...], Any], columns: Sequence[Any]) -> Table:
     """Return a table with a column for each last part of the keys, and a row for each rest."""
     keys = dict.fromkeys(key[:-1] for key in cells)
@@ -181,16 +173,14 @@ def _pivot(headings: Sequence[str], cells: Mapping[tuple[Any, ...], Any], column
 
 def _plots(result: DetectionResult, report: AnalysisReport) -> list[Plot]:
     """Plot counts of errors against the true number, and all other scores."""
-    quantities = count_directions()
     counting: dict[str, dict[str, dict[int, float | None]]] = {}
     others: dict[str, dict[str, dict[int, float | None]]] = {}
     for row in result.detections:
-        quantity = counted_quantity(row.score, quantities)
+        quantity = counted_quantity(row.score, count_directions())
         # Counts of one category, and of insignificant errors, are in the table only.
         if row.curve and quantity in (None, "errors", "significant"):
             panels = others if quantity is None else counting
             panels.setdefault(row.score, {})[row.category] = {n: mean.value for n, mean in row.curve.items()}
-    by, x = "by the number of injected errors", "injected errors"
-    y = "mean detected errors"
+    by, x, y = "by the number of injected errors", "injected errors", "mean detected errors"
     detected = report.draw("detected", f"Mean detected errors {by}", plots.curves, counting, x=x, y=y, diagonal=True)
     return [*detected, *report.draw("curves", f"Mean {by}", plots.curves, others, x=x, y="mean", diagonal=False)]

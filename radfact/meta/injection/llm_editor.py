@@ -55,12 +55,12 @@ class ModelEditor:
         return {"model": self.client.identity, "prompt": self.instructions}
 
     def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
-        adds_errors = self.prompt == "perturb"
         requests = []
-        for row in reports:
-            user = f"{row.report}\n\n{self.instructions}" if adds_errors else row.report
-            messages = (("user", user),) if adds_errors else (("system", self.instructions), ("user", user))
-            parse = partial(_parse_rewritten, source=row.report, changed=adds_errors)
+        for report in (row.report for row in reports):
+            messages: tuple[Message, ...] = ("system", self.instructions), ("user", report)
+            if self.prompt == "perturb":
+                messages = (("user", f"{report}\n\n{self.instructions}"),)
+            parse = partial(_parse_rewritten, source=report, changed=self.prompt == "perturb")
             requests.append(ChatRequest(messages, parse))
         return _rewrite(self.client, reports, requests)
 
@@ -94,7 +94,9 @@ def inject_with_model(
         for index, report in enumerate(reports)
     }
 
-    parse = partial(_parse_with_text, category=category, count=count)
+    def parse(text: str, source: SiteReport) -> tuple[str, InjectedReport]:
+        return text, parse_modified_report(text, source, category, count)
+
     results: dict[int, InjectedReport | Failure] = {}
     for _ in range(TRIES):
         indices = [index for index in range(len(reports)) if index not in results]
@@ -128,10 +130,6 @@ def _plausibility_request(modified: InjectedReport) -> ChatRequest[str | None]:
     )
     prefix = PromptPrefix([("system", load_prompt("plausible", _PACKAGE))])
     return ChatRequest((("user", content),), parse_plausibility, prefix=prefix)
-
-
-def _parse_with_text(text: str, source: SiteReport, category: CategoryLetter, count: int) -> tuple[str, InjectedReport]:
-    return text, parse_modified_report(text, source, category, count)
 
 
 def parse_modified_report(text: str, source: SiteReport, category: CategoryLetter, count: int) -> InjectedReport:
@@ -177,11 +175,9 @@ def parse_plausibility(text: str) -> str | None:
 def inject_mixed_with_model(
     client: ChatClient, reports: Sequence[SiteReport], categories: Sequence[Sequence[CategoryLetter]], *, seed: int = 42
 ) -> list[InjectedReport | Failure]:
-    """Inject errors of several categories with a model, or paraphrase reports without a category.
+    """Inject errors of several categories with a model, or paraphrase reports without one (GREEN, A.4).
 
     Half of the requests, drawn by seed and report, ask for subtle errors. The changed sentences are not known.
-
-    Source: GREEN, appendix A.4.
     """
     requests = []
     for report, letters in zip(reports, categories, strict=True):
@@ -194,17 +190,13 @@ def inject_mixed_with_model(
         prompt = fill_prompt(load_prompt("modify" if letters else "rephrase", _PACKAGE), **slots)
         parse = partial(parse_candidate, source=report.report, changed=bool(letters))
         requests.append(ChatRequest((("user", prompt),), parse))
-    return [
-        result
-        if isinstance(result, Failure)
-        else result.model_copy(
-            update={
-                "sample_id": f"{result.source_id}_{''.join(letters) or 'reworded'}",
-                "changes": tuple(InjectedError(category=letter, operation=_OPERATION) for letter in letters),
-            }
-        )
-        for letters, result in zip(categories, _rewrite(client, reports, requests), strict=True)
-    ]
+    results = _rewrite(client, reports, requests)
+    for index, (letters, result) in enumerate(zip(categories, results, strict=True)):
+        if isinstance(result, InjectedReport):
+            sample_id = f"{result.source_id}_{''.join(letters) or 'reworded'}"
+            changes = tuple(InjectedError(category=letter, operation=_OPERATION) for letter in letters)
+            results[index] = result.model_copy(update={"sample_id": sample_id, "changes": changes})
+    return results
 
 
 def draw_categories(source_id: str, *, seed: int = 42) -> tuple[CategoryLetter, ...]:
@@ -216,12 +208,10 @@ def draw_categories(source_id: str, *, seed: int = 42) -> tuple[CategoryLetter, 
 
 def parse_candidate(text: str, source: str, *, changed: bool = False) -> str:
     """Parse the report after "[Candidate]:" in a response."""
-    parts = re.split(
-        r"\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", strip_reasoning(text), maxsplit=1, flags=re.IGNORECASE
-    )
-    if len(parts) < 2:
+    _, *rest = re.split(r"(?i)\W*\bcandidate(?: report)?[\]*_]*[ \t]*:", strip_reasoning(text), maxsplit=1)
+    if not rest:
         raise ValueError("expected a report after [Candidate]:")
-    return _parse_rewritten(parts[1], source, changed=changed)
+    return _parse_rewritten(rest[0], source, changed=changed)
 
 
 def _parse_rewritten(text: str, source: str, *, changed: bool) -> str:

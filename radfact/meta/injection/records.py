@@ -64,10 +64,8 @@ class InjectedReport(Record):
 
     @property
     def counts(self) -> dict[str, float]:
-        counts = dict.fromkeys(ERROR_CATEGORIES, 0.0)
-        for change in self.changes:
-            counts[change.category] += 1
-        return counts
+        letters: list[str] = [change.category for change in self.changes]
+        return {letter: float(letters.count(letter)) for letter in ERROR_CATEGORIES}
 
 
 def write_injected(path: Path | str, reports: Iterable[InjectedReport]) -> int:
@@ -95,9 +93,6 @@ def to_rating_set(reports: Iterable[InjectedReport]) -> RatingSet:
     return RatingSet(samples, count_directions(), "errors", "category")
 
 
-_FINAL_MARKS = ".!?"
-
-
 @dataclass(frozen=True, slots=True)
 class ReportSentences:
     """The text of a report with single spaces, its sentences without their final marks, and their spans with these."""
@@ -113,21 +108,17 @@ class ReportSentences:
         sentences, spans, position = [], [], 0
         for sentence in segment_sentences(report):
             start = text.find(sentence, position)
-            if start < 0:
-                continue
-            end = position = start + len(sentence)
-            while end < len(text) and text[end] in _FINAL_MARKS:
-                end += 1
-            sentences.append(sentence)
-            spans.append((start, end))
+            if start >= 0:
+                position = start + len(sentence)
+                sentences.append(sentence)
+                spans.append((start, len(text) - len(text[position:].lstrip(".!?"))))
         return cls(text, tuple(sentences), tuple(spans))
 
     def replaced(self, changes: Mapping[int, str | None], added: Mapping[int, Sequence[str]]) -> str:
-        parts, position = [], 0
+        parts, position = list[str](), 0
         for index, (start, end) in enumerate(self.spans):
-            parts.append(self.text[position:start].strip())
-            parts.append((changes[index] or "") if index in changes else self.text[start:end])
-            parts.extend(added.get(index, ()))
+            sentence = changes.get(index, self.text[start:end]) or ""
+            parts += [self.text[position:start].strip(), sentence, *added.get(index, ())]
             position = end
         parts.append(self.text[position:].strip())
         return " ".join(part for part in parts if part)

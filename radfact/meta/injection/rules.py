@@ -59,9 +59,6 @@ class Edit:
     is_addition: bool = False
 
 
-EditGenerator = Callable[[ReportSentences, random.Random], Iterator[Edit]]
-
-
 class RuleInjector:
     """Injects k errors into reports, at most one per sentence.
 
@@ -263,8 +260,6 @@ def _swaps(
     changed: str,
     document: ReportSentences,
     _: random.Random,
-    *,
-    alone: bool = False,
 ) -> Iterator[Edit]:
     """Replace one word by that of a table, and thereby change one property of the stated findings.
 
@@ -283,7 +278,7 @@ def _swaps(
             word, replacement = match[1].lower(), words[match[1].lower()]
             if pattern("terms").match(sentence, match.start()):
                 continue
-            if alone and (present.count(word) > 1 or replacement in present):
+            if changed == "places" and (present.count(word) > 1 or replacement in present):
                 continue
             if match[0][:1].isupper():
                 replacement = replacement.capitalize()
@@ -308,8 +303,8 @@ def _is_misplaced(before: Fact, after: Fact) -> bool:
 
 
 def _locations(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
-    yield from _swaps("sides", "c", "laterality flip", "places", document, generator, alone=True)
-    yield from _swaps("zones", "c", "location swap", "places", document, generator, alone=True)
+    yield from _swaps("sides", "c", "laterality flip", "places", document, generator)
+    yield from _swaps("zones", "c", "location swap", "places", document, generator)
 
 
 def _added_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
@@ -347,9 +342,8 @@ def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterato
         after = parse_facts(text)
         if any(fact.change for fact in after) or not _differ_only_in("change", before, after):
             continue
-        if not _names_bare_structure(text) and all(
-            fact.concept not in tables()["states"] for fact in before if fact.change
-        ):
+        states = [fact for fact in before if fact.change and fact.concept in tables()["states"]]
+        if not states and not _names_bare_structure(text):
             yield Edit("f", "comparison removed", index, f"{text[:1].upper()}{text[1:]}.")
 
 
@@ -372,7 +366,7 @@ def _fix_articles(text: str) -> str:
     return re.sub(r"\b([Aa]) (?=[aei]|o(?!ne\b|nce\b)|up|un(?!i))", r"\1n ", text)
 
 
-_GENERATORS: Mapping[CategoryLetter, EditGenerator] = {
+_GENERATORS: Mapping[CategoryLetter, Callable[[ReportSentences, random.Random], Iterator[Edit]]] = {
     "a": _false_findings,
     "b": _omissions,
     "c": _locations,
