@@ -272,7 +272,7 @@ def test_plots_omit_missing_values_and_keep_scales(tmp_path: Path, monkeypatch: 
     figures: list[Any] = []
     known, without_interval, none = Estimate(0.0, -0.5, 0.5, 9), Estimate(-0.4, n=9), Estimate(None, n=2)
     rows = [("both", "all", known), ("both", "site", none), ("bare", "all", without_interval), ("none", "all", none)]
-    plots.forest(rows, tmp_path / "forest")
+    plots.forest({"tau": rows}, tmp_path / "forest")
     plots.bars({"one": {-1.0: 0.5, 0.0: 0.5}}, tmp_path / "bars", x="x", y="share", width=1.0)
     directions: dict[str, Direction] = {"rouge_l": "higher", "green_ec": "lower"}
     scores = {"rouge_l": [0.1, 0.4], "green_ec": [3.0, 1.0]}
