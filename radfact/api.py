@@ -92,7 +92,7 @@ def evaluate(
 def compare(
     *systems: EvaluationResult | Path | str,
     names: Sequence[str] = (),
-    scores: Sequence[str] = (),
+    scores: str | Sequence[str] = (),
     bootstrap: int = 500,
     rounds: int | None = None,
     seed: int = 42,
@@ -120,7 +120,12 @@ def compare(
     if names and len(names) != len(systems):
         message = f"expected a name for each of the {len(systems)} systems, found {len(names)}"
         raise option_error(message, "names", ErrorCode.MISMATCH)
-    options = {"replicates": bootstrap, "rounds": rounds, "seed": seed, "cluster": cluster}
+    if len({*names}) < len(names):
+        raise option_error(f"expected different names, found {', '.join(names)}", "names", ErrorCode.DUPLICATE)
+    if rounds is not None and rounds < 1:
+        raise option_error(f"expected 1 round or more, found {rounds}", "rounds")
+    draws = BootstrapOptions(bootstrap=bootstrap, seed=seed)
+    options = {"replicates": draws.bootstrap, "rounds": rounds, "seed": draws.seed, "cluster": cluster}
     with TemporaryDirectory() as temporary:
         folders = []
         for number, system in enumerate(systems, start=1):

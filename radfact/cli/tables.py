@@ -144,10 +144,8 @@ def _show_scores(console: Console, result: EvaluationResult, verbose: bool) -> N
     deviations, units, main = result.repeat_sd, result.units, main_scores(scores_file(result))
     with_value = scores_with_value(result.summaries)
     headings = ["score", "point", "median" if verbose else "", "95% interval", "repeat sd" if deviations else "", "n"]
-    headings.append("failed" if verbose and any(run.result.failures for run in result.runs.values()) else "")
     rows: list[list[str]] = []
     for metric, names in main.items():
-        failed = str(len(result.runs[metric].result.failures))
         if verbose and rows:
             rows.append([""] * len(headings))
         for name in (name for name in result.runs[metric].summaries if name in with_value) if verbose else names:
@@ -155,7 +153,7 @@ def _show_scores(console: Console, result: EvaluationResult, verbose: bool) -> N
             numbers = [score.point, score.median, deviations.get(name)]
             point, median, deviation = map(format_number, numbers)
             label = score_label(name, score.direction, units.get(name))
-            rows.append([label, point, median, format_interval(score), deviation, str(score.n), failed])
+            rows.append([label, point, median, format_interval(score), deviation, str(score.n)])
     shown = [index for index, heading in enumerate(headings) if heading]
     show_rows(console, [headings[index] for index in shown], ([row[index] for index in shown] for row in rows))
     drawn = f"; {result.resampling.describe()}" if result.draws.get("bootstrap") else ""
@@ -190,7 +188,8 @@ def _show_radfact(console: Console, result: EvaluationResult, verbose: bool) -> 
     split = f", narratives split by {splitter.get('name')}" if splitter else ""
     say(console, f"radfact: judge {judge.get('name')}, {result.options['compat']} mode{split}")
     candidate, reference = counts["candidate_sentences"], counts["reference_sentences"]
-    text = f"{counts['scored']} of {counts['samples']} samples scored{_without_sentences(counts)}"
+    scored = len(result.pairs) - len(result.runs["radfact"].result.failures)
+    text = f"{scored} of {counts['samples']} samples scored{_without_sentences(counts)}"
     if verbose:
         text += f"; {candidate} candidate and {reference} reference sentences"
     if verbose or counts["failed_judgments"]:
@@ -219,9 +218,9 @@ def _without_sentences(counts: Mapping[str, int]) -> str:
     text = ""
     if count := counts["candidates_without_sentences"]:
         empty = f" ({counts['empty_candidates']} empty)" if counts["empty_candidates"] else ""
-        text += f", {count} of them have no candidate sentence{empty}, hence no precision and a recall of 0"
+        text += f", {count} of them without a candidate sentence{empty}, hence no precision and a recall of 0"
     if count := counts["references_without_sentences"]:
-        text += f", {count} of them have no reference sentence, hence no recall and a precision of 0"
+        text += f", {count} of them without a reference sentence, hence no recall and a precision of 0"
     return text
 
 

@@ -104,6 +104,8 @@ def _forest_plot(comparison: Comparison, path: Path) -> Plot | str:
                 panel = panels[f"Difference to {first}{unit}; right is better"]
                 panel.append((score_label(words(name), direction, None), system, estimate))
                 texts.append(f"{system}, {words(name)}: {with_interval(difference, '+')}")
+    if not panels:
+        return "No main score has a value in two systems on the same samples, so there is no plot of differences."
     try:
         return Plot(forest(panels, path), f"Differences to {first} with 95% intervals. {'; '.join(texts)}.")
     except InputError as error:

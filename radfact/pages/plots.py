@@ -66,16 +66,17 @@ def forest(panels: Mapping[str, Sequence[tuple[str, str, Estimate]]], path: Path
         lowest = min(overall.values(), default=0.0) - 1
         order.reverse()
         order.sort(key=lambda name: overall.get(name, lowest))
-        _label(axes, label + ", 95% interval" * any(e.low is not None for *_, e in rows), None)
+        _label(axes, _plain(label) + ", 95% interval" * any(e.low is not None for *_, e in rows), None)
         for number, group in enumerate(groups):
             offset = 0.7 * (0.5 - (number + 0.5) / len(groups))
-            style = {"color": "black" if group == "all" else f"C{number - ('all' in groups)}"}
+            color = "black" if group == "all" else f"C{number - ('all' in groups[:number])}"
             of_group = [(order.index(score) + offset, e) for score, other, e in rows if other == group]
-            marks = [(e.value, y) for y, e in of_group]
-            axes.plot(*zip(*marks, strict=True), "D" if group == "all" else "o", markersize=4, label=group, **style)
+            values, places = [e.value for _, e in of_group], [y for y, _ in of_group]
+            marker = "D" if group == "all" else "o"
+            axes.plot(values, places, marker, markersize=4, label=_plain(group), color=color)
             for y, e in of_group:
                 if e.low is not None and e.high is not None:
-                    axes.plot([e.low, e.high], [y, y], linewidth=1.2, **style)
+                    axes.plot([e.low, e.high], [y, y], linewidth=1.2, color=color)
         axes.axvline(0, **_GUIDE)
         axes.set_yticks(range(len(order)), list(map(words, order)))
         axes.set_ylim(-0.6, len(order) - 0.4)
@@ -175,6 +176,11 @@ def _label(axes: Any, x: str | None, y: str | None) -> None:
     axes.set_xlabel(x or "", fontsize=8)
     axes.set_ylabel(y or "", fontsize=8)
     axes.tick_params(labelsize=8)
+
+
+def _plain(text: str) -> str:
+    """Return a text that matplotlib draws unchanged: without formulas, and in the legend despite an underscore."""
+    return text.replace("$", r"\$").replace("_", " _", text.startswith("_"))
 
 
 def _save_with_legend(figure: Any, axes: Any, path: Path, *, columns: int = 4, fewest: int = 2) -> Path:

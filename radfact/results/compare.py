@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, option_error
 from radfact.findings.details import FindingContrast, contrast_findings
 from radfact.records import NO_CLUSTERS
 from radfact.results.display import main_scores, select_scores
@@ -87,14 +87,9 @@ class Comparison:
             for system, contrast in zip(self.systems, contrasts, strict=True) if not names or name in names else ():
                 own, difference = contrast.summary, contrast.difference or Summary(None)
                 points = [score and score.point for score in (contrast.baseline, contrast.paired)]
-                pair = [
-                    contrast.difference and difference.n,
-                    *points,
-                    difference.point,
-                    difference.low,
-                    difference.high,
-                ]
-                row = [name, own.direction, name in self.main_scores, system, *pair, contrast.p, contrast.p_holm]
+                n = contrast.difference and difference.n
+                row = [name, own.direction, name in self.main_scores, system, n, *points]
+                row += [difference.point, difference.low, difference.high, contrast.p, contrast.p_holm]
                 rows.append([*row, own.n, own.point, own.low, own.high])
         return rows
 
@@ -162,7 +157,7 @@ def compare(
 def compare_systems(
     systems: Sequence[System],
     *,
-    scores: Sequence[str] = (),
+    scores: str | Sequence[str] = (),
     other_columns: Sequence[Mapping[str, Column]] = (),
     has_baseline: bool = True,
     replicates: int = 500,
@@ -199,6 +194,9 @@ def compare_systems(
         for name, contrasts in contrasts_by_score.items()
         if any(contrast.summary.point is not None for contrast in contrasts)
     }
+    if scores and not with_value.keys() & main:
+        message = f"expected a score with a value in some system, found none of {', '.join(main)}"
+        raise option_error(message, "scores", ErrorCode.NOTHING_SCORED)
     main = [name for name in with_value if name in main]
     p_values = [contrast.p for name in main for contrast in with_value[name]]
     adjusted = iter(adjust_holm(p_values))

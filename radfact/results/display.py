@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from radfact.errors import ErrorCode, option_error, suggest_name
+from radfact.metrics.options import split_names
 from radfact.metrics.protocol import main_scores_of
 from radfact.metrics.registry import entries
 from radfact.results.schema import RADFACT, ScoresFile, describe_models, scores_with_value
@@ -41,11 +42,11 @@ def main_scores(scores: ScoresFile) -> dict[str, list[str]]:
     return main
 
 
-def select_scores(scores: ScoresFile, known: Container[str], chosen: Sequence[str]) -> list[str]:
+def select_scores(scores: ScoresFile, known: Container[str], chosen: str | Sequence[str]) -> list[str]:
     """Return the chosen scores among those that are known; the name of a metric stands for its main scores."""
     main = main_scores(scores)
     selected: list[str] = []
-    for name in chosen:
+    for name in split_names(chosen):
         own = [name] if name in known else [score for score in main.get(name, ()) if score in known]
         if not own:
             names = [score for score in scores.scores if score in known]

@@ -319,7 +319,7 @@ class EvaluationResult:
         settings = None if run is None else run.metric.describe()
         return {**(settings or {}), **({} if narratives(self.pairs) else {"splitter": None})}
 
-    def to_latex(self, scores: Sequence[str] = ()) -> str:
+    def to_latex(self, scores: str | Sequence[str] = ()) -> str:
         """Return a table of scores with intervals for a paper, in LaTeX with booktabs.
 
         Args:
@@ -330,7 +330,7 @@ class EvaluationResult:
         """
         return self._paper_table(scores).to_latex()
 
-    def to_markdown(self, scores: Sequence[str] = ()) -> str:
+    def to_markdown(self, scores: str | Sequence[str] = ()) -> str:
         """Return a table of scores with intervals for a paper, in Markdown.
 
         Args:
@@ -341,7 +341,7 @@ class EvaluationResult:
         """
         return self._paper_table(scores).to_markdown()
 
-    def _paper_table(self, scores: Sequence[str]) -> PaperTable:
+    def _paper_table(self, scores: str | Sequence[str]) -> PaperTable:
         from radfact.results.paper import result_table
         from radfact.results.writer import scores_file
 

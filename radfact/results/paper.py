@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCORE_COLUMNS = ("score", "direction", "unit", "n", "point", "low", "high", "repeat_sd")
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"},
     **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "≤": r"$\leq$", "–": "--"},
 }
 _MARKDOWN = {character: f"\\{character}" for character in "\\`*_{}[]<>|#"}
@@ -78,12 +78,12 @@ def score_rows(scores: ScoresFile, chosen: Sequence[str] = ()) -> list[list[Any]
     return [[name, *(getattr(scores.scores[name], column) for column in SCORE_COLUMNS[1:])] for name in names]
 
 
-def _selected_names(scores: ScoresFile, chosen: Sequence[str]) -> list[str]:
+def _selected_names(scores: ScoresFile, chosen: str | Sequence[str]) -> list[str]:
     main = [name for names in main_scores(scores).values() for name in names]
     return select_scores(scores, scores.scores, chosen or main or list(scores.scores))
 
 
-def result_table(scores: ScoresFile, chosen: Sequence[str], version: str | None) -> PaperTable:
+def result_table(scores: ScoresFile, chosen: str | Sequence[str], version: str | None) -> PaperTable:
     """Return the chosen scores of one system, or its main scores."""
     names = _selected_names(scores, chosen)
     samples = scores.counts.get("samples")
@@ -125,7 +125,7 @@ def comparison_table(comparison: Comparison, names: Sequence[str]) -> PaperTable
     if comparison.tests:
         notes.append(
             f"*: differs from {comparison.systems[0]} (approximate randomization, p adjusted by Holm's method for "
-            f"{comparison.tests} tests at most 0.05)."
+            f"{comparison.tests} test{'s' * (comparison.tests > 1)} at most 0.05)."
         )
     models = _describe_models(comparison.models, comparison.versions)
     return PaperTable(" ".join(notes) + models, ["Score", *comparison.systems], rows)

@@ -217,8 +217,8 @@ def test_score_counts_samples_without_precision(run: Run) -> None:
     code, out, _ = run("score", "some.csv", "--judge", "offline", "--out", "s")
     assert code == 0
     text = " ".join(out.split())
-    assert "4 of 4 samples scored, 2 of them have no candidate sentence (1 empty)" in text
-    assert "1 of them have no reference sentence" in text
+    assert "4 of 4 samples scored, 2 of them without a candidate sentence (1 empty)" in text
+    assert "1 of them without a reference sentence" in text
     counts = json.loads(Path("s/scores.json").read_text())["counts"]
     assert (counts["empty_candidates"], counts["candidates_without_sentences"]) == (1, 2)
 

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -109,6 +110,10 @@ def test_results_in_memory_are_compared_as_their_folders(folders: list[Path]) ->
     assert results[0].to_latex(["rouge_l"]) == results[0].to_latex()
     with raises("scores: unknown-name"):
         results[0].to_latex(["rouge_l", "logical_f1"])
+    wrong: list[dict[str, Any]] = [{"names": ["one"] * 2}, {"rounds": -1}, {"bootstrap": -1}, {"scores": "spatial_f1"}]
+    for options in wrong:
+        with pytest.raises(InputError, match=f"^{next(iter(options))}: "):
+            radfact.compare(*folders, **options)
 
 
 def test_tables_for_papers_are_printed_and_written(folders: list[Path], run_radfact: Run) -> None:
@@ -213,6 +218,8 @@ def test_compare_writes_its_files(comparison: Comparison, tmp_path: Path) -> Non
     assert (rows[0]["p"], rows[0]["n"], rows[0]["own_n"]) == ("", "", "5")
     assert float(rows[1]["p"]) > 0
     assert float(rows[1]["difference"]) == pytest.approx(float(rows[1]["point"]) - float(rows[1]["baseline"]))
+    write_comparison(replace(comparison, main_scores=[]), tmp_path)
+    assert "there is no plot of differences" in page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -246,10 +253,10 @@ def test_the_result_is_said_in_a_sentence(difference: float, direction: Directio
 
 def test_a_table_for_a_paper_has_bold_best_values_and_escaped_names() -> None:
     values = [Summary(0.25, 0.2, 0.2, 0.25, 0.3, 0.3, 3), Summary(0.7504, n=2), Summary(0.75, n=3), Summary(None)]
-    names = ["50%_a & b", "c|*d", "e", "~\\f"]
+    names = ["50%_a & b", "c|*d", '"e"', "~\\f"]
     comparison = two_systems(*map(Contrast, values), names=names)
     table = comparison.to_latex()
-    assert r"Score & 50\%\_a \& b & c\textbar{}*d & e & \textasciitilde{}\textbackslash{}f \\" in table
+    assert r"Score & 50\%\_a \& b & c\textbar{}*d & ''e'' & \textasciitilde{}\textbackslash{}f \\" in table
     # Equal as they are shown, so that both are the best.
     expected = r"& 0.250 [0.200, 0.300] & \textbf{0.750} (n = 2) & \textbf{0.750} & -- \\"
     assert rf"X $\uparrow$ (0 to 100) {expected}" in table
@@ -257,7 +264,7 @@ def test_a_table_for_a_paper_has_bold_best_values_and_escaped_names() -> None:
     assert "RadFact: offline. Computed with maira-radfact 1.0." in table
     assert (table.count("{"), table.count(r"\begin")) == (table.count("}"), 2)
     markdown = comparison.to_markdown().splitlines()
-    assert markdown[2] == r"| Score | 50%\_a & b | c\|\*d | e | ~\\f |"
+    assert markdown[2] == r'| Score | 50%\_a & b | c\|\*d | "e" | ~\\f |'
     assert markdown[4] == "| X ↑ (0 to 100) | 0.250 [0.200, 0.300] | **0.750** (n = 2) | **0.750** | – |"
 
 

@@ -272,18 +272,21 @@ def test_plots_omit_missing_values_and_keep_scales(tmp_path: Path, monkeypatch: 
     figures: list[Any] = []
     known, without_interval, none = Estimate(0.0, -0.5, 0.5, 9), Estimate(-0.4, n=9), Estimate(None, n=2)
     rows = [("both", "all", known), ("both", "site", none), ("bare", "all", without_interval), ("none", "all", none)]
-    plots.forest({"tau": rows}, tmp_path / "forest")
+    plots.forest({"tau": rows, "$x^$": [("other", "_own", known)]}, tmp_path / "forest")
+    figures[0].canvas.draw()
     plots.bars({"one": {-1.0: 0.5, 0.0: 0.5}}, tmp_path / "bars", x="x", y="share", width=1.0)
     directions: dict[str, Direction] = {"rouge_l": "higher", "green_ec": "lower"}
     scores = {"rouge_l": [0.1, 0.4], "green_ec": [3.0, 1.0]}
     plots.scatter([5, 2], scores, {"all": [0, 1]}, tmp_path / "s", directions=directions, label="experts")
     matplotlib.pyplot.close("all")
-    (forest,), (bars,), panels = (figure.axes[:2] for figure in figures)
+    (forest, other), (bars,), panels = (figure.axes[:2] for figure in figures)
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["all", " _own"]
+    assert [label.get_text() for label in other.get_yticklabels()] == ["Other"]
     assert [label.get_text() for label in forest.get_yticklabels()] == ["Bare", "Both"]
     (marks,) = (line for line in forest.get_lines() if line.get_marker() == "D")
     assert sorted(marks.get_xdata()) == [-0.4, 0.0]
-    # The marks, one interval, and the line at zero.
-    assert len(forest.get_lines()) == 3
+    # The marks of each group, one interval, and the line at zero.
+    assert len(forest.get_lines()) == 4
     assert all(tick == round(tick) for tick in bars.get_xticks())
     assert [panel.get_ylabel() for panel in panels] == ["higher is better", "lower is better"]
     assert [panel.get_title() for panel in panels] == ["ROUGE-L", "GREEN ec"]
