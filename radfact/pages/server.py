@@ -90,10 +90,10 @@ class Explorer:
         shown = [name for names in groups.values() for name in names if name in selected]
         folders = ", ".join(map(str, self.folders))
         count, broken = len(self.runs), len(self.runs) - len(readable)
-        counts = f"{count} {'run' if count == 1 else 'runs'}" + (f", {broken} cannot be read" if broken else "")
+        counts = f"{count} {'run' if count == 1 else 'runs'} in {folders}{f'; {broken} cannot be read' * (broken > 0)}"
         return simple_page(
             "Runs",
-            lead=f"{counts} in {folders}",
+            lead=counts,
             folders=folders,
             runs=list(self.runs.values()),
             can_compare=len(readable) > 1,
