@@ -144,14 +144,14 @@ def test_modules_import_no_heavy_library_that_they_do_not_use(modules: str, unus
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 31154, "radfact/*": 1924, "radfact/cli": 2955, "radfact/findings": 1723,
+    "radfact": 31153, "radfact/*": 1929, "radfact/cli": 2954, "radfact/findings": 1723,
     "radfact/io": 1935, "radfact/judges": 2217, "radfact/llm": 2268, "radfact/meta": 3678, "radfact/metrics": 5224,
-    "radfact/pages": 2365, "radfact/reader": 3821, "radfact/results": 2147, "radfact/statistics": 897,
+    "radfact/pages": 2373, "radfact/reader": 3821, "radfact/results": 2134, "radfact/statistics": 897,
     "radfact pages": 2658, "maira": 19584, "maira/*": 210, "maira/cli": 2089, "maira/evaluate": 529,
     "maira/generate": 2195, "maira/grounding": 469, "maira/judge": 1180, "maira/model": 2072, "maira/publish": 342,
     "maira/review": 3832, "maira/runtime": 351, "maira/train": 6315, "maira and data pages": 3901,
     "data": 6256, "data/*": 1911, "data/annotation": 619, "data/dicom": 772, "data/phantoms": 842, "data/sources": 2112,
-    "encoders": 396, "tests": 36031, "tests/radfact": 13024, "tests/maira": 13621, "tests/data": 2919,
+    "encoders": 396, "tests": 36041, "tests/radfact": 13034, "tests/maira": 13621, "tests/data": 2919,
     "tests/benchmarks": 2510,
 }
 # fmt: on

@@ -115,15 +115,15 @@ class Comparison:
 
     def _result(self, index: int, display: Callable[[str], str]) -> str:
         first, system = self.systems[0], self.systems[index]
-        of_all = f"of {len(self.main_scores)} main score{'s' * (len(self.main_scores) > 1)}"
+        count = f"{len(self.main_scores)} main score{'s' * (len(self.main_scores) > 1)}"
         parts = []
         for verdict in ("better", "worse", "different"):
             names = [display(name) for name in self.main_scores if self.scores[name][index].verdict == verdict]
             if names:
                 than = "from" if verdict == "different" else "than"
-                parts.append(f"{verdict} {than} {first} in {len(names)} {of_all} ({', '.join(names)})")
+                parts.append(f"{verdict} {than} {first} in {len(names)} of {count} ({', '.join(names)})")
         if not parts:
-            return f"{system} is significantly different from {first} in 0 {of_all}."
+            return f"No difference between {system} and {first} in {count} is significant."
         return f"{system} is significantly {' and '.join(parts)}."
 
 

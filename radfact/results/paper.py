@@ -85,21 +85,16 @@ def _selected_names(scores: ScoresFile, chosen: str | Sequence[str]) -> list[str
 
 def result_table(scores: ScoresFile, chosen: str | Sequence[str], version: str | None) -> PaperTable:
     """Return the chosen scores of one system, or its main scores."""
-    names = _selected_names(scores, chosen)
-    samples = scores.counts.get("samples")
+    records = {name: scores.scores[name] for name in _selected_names(scores, chosen)}
+    samples, excluded = scores.counts.get("samples"), scores.counts.get("excluded")
     rows = [
         (score_label(words(name), record.direction, record.unit), [_cell(record, samples)])
-        for name in names
-        for record in [scores.scores[name]]
+        for name, record in records.items()
     ]
-    intervals = _describe_intervals([scores.scores[name] for name in names], samples, scores.resampling)
-    excluded = scores.counts.get("excluded")
-    caption = f"{intervals}{f'; {excluded} samples are not scored by every metric' if excluded else ''}."
-    return PaperTable(
-        caption + _describe_models([describe_models(scores)], [version]),
-        ["Score", "Value [95% interval]"],
-        rows,
-    )
+    caption = _describe_values(list(records.values()), samples, scores.resampling)
+    caption += f" {excluded} samples are not scored by every metric." if excluded else ""
+    models = _describe_models([describe_models(scores)], [version])
+    return PaperTable(caption + models, ["Score", "Value [95% interval]"], rows)
 
 
 def comparison_table(comparison: Comparison, names: Sequence[str]) -> PaperTable:
@@ -108,42 +103,31 @@ def comparison_table(comparison: Comparison, names: Sequence[str]) -> PaperTable
     for name in names:
         contrasts = comparison.scores[name]
         direction = contrasts[0].summary.direction
-        values = [contrast.summary.point for contrast in contrasts]
-        known = [_number(value) for value in values if value is not None]
-        # Equal as they are shown; no value is the best if all are equal, or if none is better.
-        best = None if len(set(known)) < 2 or direction == "neutral" else _best(values, direction == "higher")
         label = score_label(words(name), direction, comparison.units.get(name))
-        cells = [
-            _cell(contrast.summary, comparison.shared, best, is_significant=contrast.verdict is not None)
-            for contrast in contrasts
-        ]
+        # Values are equal if they are as they are shown; none is the best if all are equal, or without a direction.
+        shown = {f"{value:.3f}": value for contrast in contrasts if (value := contrast.summary.point) is not None}
+        order = sorted(shown, key=shown.__getitem__, reverse=direction == "higher")
+        best = order[0] if len(order) > 1 and direction != "neutral" else None
+        cells = [_cell(each.summary, comparison.shared, best, each.verdict is not None) for each in contrasts]
         rows.append((label, cells))
     all_cells = [cell for _, cells in rows for cell in cells]
     summaries = [contrast.summary for name in names for contrast in comparison.scores[name]]
-    notes = [f"{_describe_intervals(summaries, comparison.shared, comparison.resampling)}."]
-    notes += ["Bold: best value of the score."] if any(cell.is_best for cell in all_cells) else []
-    if comparison.tests:
-        notes.append(
-            f"*: differs from {comparison.systems[0]} (approximate randomization, p adjusted by Holm's method for "
+    caption = _describe_values(summaries, comparison.shared, comparison.resampling)
+    if any(cell.is_best for cell in all_cells):
+        caption += " Bold: best value of the score."
+    if any(cell.is_significant for cell in all_cells):
+        caption += (
+            f" *: differs from {comparison.systems[0]} (approximate randomization, p adjusted by Holm's method for "
             f"{comparison.tests} test{'s' * (comparison.tests > 1)} at most 0.05)."
         )
-    models = _describe_models(comparison.models, comparison.versions)
-    return PaperTable(" ".join(notes) + models, ["Score", *comparison.systems], rows)
+    caption += _describe_models(comparison.models, comparison.versions)
+    return PaperTable(caption, ["Score", *comparison.systems], rows)
 
 
-def _best(values: Sequence[float | None], is_higher_better: bool) -> str:
-    known = [value for value in values if value is not None]
-    return _number(max(known) if is_higher_better else min(known))
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _cell(summary: Summary, samples: int | None, best: str | None = None, *, is_significant: bool = False) -> Cell:
+def _cell(summary: Summary, samples: int | None, best: str | None = None, is_significant: bool = False) -> Cell:
     if summary.point is None:
         return Cell("–")
-    value = _number(summary.point)
+    value = f"{summary.point:.3f}"
     has_interval = summary.low is not None and summary.high is not None
     interval = f"[{summary.low:.3f}, {summary.high:.3f}]" if has_interval else ""
     # The caption has the number of samples.
@@ -156,11 +140,15 @@ def _join(cell: Cell, escapes: Mapping[str, str], start: str, end: str, mark: st
     return value + mark * cell.is_significant + f" {cell.interval}" * bool(cell.interval)
 
 
-def _describe_intervals(summaries: Sequence[Summary], samples: int | None, resampling: Resampling | None) -> str:
-    intervals = "Values" + " with 95% bootstrap intervals" * any(score.low is not None for score in summaries)
-    if resampling is not None and resampling.by is not None:
-        return f"{intervals}, {resampling.describe()}"
-    return f"{intervals}{f', n = {samples} samples' if samples is not None else ''}"
+def _describe_values(summaries: Sequence[Summary], samples: int | None, resampling: Resampling | None) -> str:
+    has_intervals = any(score.low is not None for score in summaries)
+    text = "Values with 95% bootstrap intervals" if has_intervals else "Values"
+    if has_intervals and resampling is not None and resampling.by is not None:
+        text += f", {resampling.describe()}"
+    elif samples is not None:
+        text += f", n = {samples} samples"
+    fewer = any(score.n not in (samples, None) for score in summaries if score.point is not None)
+    return f"{text}{'; (n = ...): samples with a value, where they are fewer' if fewer else ''}."
 
 
 def _describe_models(models: Sequence[Mapping[str, str]], versions: Sequence[str | None]) -> str:

@@ -70,7 +70,7 @@ class Bleu(Metric):
     """BLEU-1 to BLEU-4 with tokenizer 13a in lower case: corpus BLEU, and sentence BLEU with effective order."""
 
     name = "bleu"
-    measures = "common n-grams of one to four words"
+    measures = "common n-grams of words"
     scores: Mapping[str, Score] = _scores("", "", "0 to 100")
     main_scores = ("bleu_2",)
     requirements = Requirements(packages=("sacrebleu",))
