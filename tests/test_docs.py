@@ -207,7 +207,9 @@ def test_records_of_the_files_page_are_readable(tmp_path: Path) -> None:
     assert read_pairs(tmp_path / "rexrank.json")[0].candidate == "Left pleural effusion."
 
 
-@pytest.mark.parametrize(("page", "printed"), [("score.md", "1.0 1.0\n"), ("README.md", "0.5 0.5\n")])
+@pytest.mark.parametrize(
+    ("page", "printed"), [("score.md", "1.0 1.0\n"), ("README.md", "0.5 0.5\n"), ("metrics.md", "2.0\n")]
+)
 def test_the_example_in_python_runs_without_a_file(
     page: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,7 @@
 """From an archive to PNGs and a manifest: samples, restart, damaged radiographs, several processes, Ray."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,11 +15,8 @@ from error_checks import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from typer.testing import CliRunner
-from waiting import wait_until
 
 import maira.data.preparation
-from maira.cli.main import app
 from maira.data.archive import Archive, ArchiveStudy, Radiograph, View
 from maira.data.image_check import ImageCheck
 from maira.data.manifest import read_failures, read_manifest
@@ -245,6 +239,8 @@ def test_a_replaced_radiograph_is_converted_again(tmp_path: Path) -> None:
     other = np.random.default_rng(1).integers(0, 255, (48, 40), np.uint8)
     Image.fromarray(other).save(tmp_path / "archive/2-frontal.png")
     (tmp_path / "archive/3-frontal.png").unlink()  # what is gone was converted, and stays
+    (tmp_path / "out/images/00").mkdir(exist_ok=True)
+    (tmp_path / "out/images/00/.half.png.x1").write_bytes(b"of a run that was killed")
     prepared = _prepare(archive, tmp_path / "out")
     assert (prepared.converted, prepared.failures) == (1, [])
     after = _files(tmp_path / "out")
@@ -296,31 +292,6 @@ def test_an_unconvertible_radiograph_is_replaced_by_another(tmp_path: Path) -> N
     again = _prepare(archive, tmp_path / "again")
     assert [study.lateral is None for study in again.studies] == [False]
     assert all(f.reason.startswith("sample s uses another lateral image: ") for f in again.failures)
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes(tmp_path: Path) -> None:
-    archive = _archive(tmp_path / "archive", 150)
-    rows = [{"sample_id": s.study_id, "frontal": str(s.radiographs[0].path)} for s in archive.studies]
-    table = tmp_path / "studies.jsonl"
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def words(out: str) -> list[str]:
-        return ["prepare", "table", "--root", str(table), "--size", "32", "--out", str(tmp_path / out)]
-
-    images = tmp_path / "out/images"
-    command = [sys.executable, "-m", "maira", *words("out")]
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as process:
-        wait_until(lambda: len(list(images.glob("*/*.png"))) >= 20 or process.poll() is not None)
-        os.killpg(process.pid, signal.SIGKILL)
-    there = {path: path.stat().st_ino for path in images.glob("*/*.png")}
-    assert 20 <= len(there) < 150
-    (images / "00").mkdir(exist_ok=True)
-    (images / "00/.half.png.x1").write_bytes(b"half")
-    for out in ("out", "whole"):
-        assert CliRunner().invoke(app, words(out)).exit_code == 0
-    assert {path: path.stat().st_ino for path in there} == there
-    assert _files(tmp_path / "out") == _files(tmp_path / "whole")
 
 
 def _crash_on_two(radiograph: Radiograph, target: Path, **settings: Any) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from dicom_files import RAMP, convert, real_radiograph, small_file, write_dicom
 from error_checks import raises
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -210,19 +210,28 @@ def test_lossless_jpeg_of_a_real_radiograph_is_equal(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    stored=st.integers(8, 16),
+    stored=st.integers(8, 16) | st.just(32),
     signed=st.booleans(),
+    slope=st.sampled_from([None, 2.0, -0.5]),
     photometric=st.sampled_from(["MONOCHROME1", "MONOCHROME2"]),
     syntax=st.sampled_from([IMPLICIT, DEFLATED, BIG_ENDIAN, RLE]),
     seed=st.integers(0, 99),
 )
 def test_depth_and_sign_do_not_depend_on_the_form(
-    tmp_path_factory: pytest.TempPathFactory, stored: int, signed: bool, photometric: str, syntax: str, seed: int
+    tmp_path_factory: pytest.TempPathFactory,
+    stored: int,
+    signed: bool,
+    slope: float | None,
+    photometric: str,
+    syntax: str,
+    seed: int,
 ) -> None:
+    assume(stored < 32 or syntax != RLE)  # which has no such depth
     folder = tmp_path_factory.mktemp("radiographs")
     values = np.random.default_rng(seed).integers(0, 2**stored, (7, 9)) - (2 ** (stored - 1) if signed else 0)
-    pixels = values.astype(("i" if signed else "u") + ("1" if stored == 8 else "2"))
-    fields = {"stored": stored, "PhotometricInterpretation": photometric}
+    pixels = values.astype(f"{'i' if signed else 'u'}{-(-stored // 8)}")
+    rescale = {} if slope is None else {"RescaleSlope": slope, "RescaleIntercept": -7}
+    fields = {"stored": stored, "PhotometricInterpretation": photometric} | rescale
     plain = write_dicom(folder / "plain.dcm", pixels, **fields)
     if syntax == RLE:
         radiograph = pydicom.dcmread(plain)
@@ -234,7 +243,8 @@ def test_depth_and_sign_do_not_depend_on_the_form(
     np.testing.assert_array_equal(convert(folder / "form.dcm", 7), levels)
     # At its own size nothing is interpolated: levels are the values themselves, scaled.
     scaled = (values - values.min()) * 255 / (values.max() - values.min())
-    np.testing.assert_allclose(levels, scaled if photometric == "MONOCHROME2" else 255 - scaled, atol=0.51)
+    is_rising = (photometric == "MONOCHROME2") == ((slope or 1) > 0)
+    np.testing.assert_allclose(levels, scaled if is_rising else 255 - scaled, atol=0.51)
 
 
 def test_big_endian_words_are_swapped(tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
 """One run in several processes, as `accelerate launch` and `torchrun` start them, and in one that is killed."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from draft_files import read_rows, without_time
+from draft_files import without_time
 from long_values import DATA
-from maira_command import maira
 from ports import free_port
 from tiny_runs import run_together, write_damaged
 from waiting import PATIENCE
@@ -114,27 +111,6 @@ def test_bad_input_is_reported_once(checkpoint: Path, phantoms: Path, tmp_path: 
     assert "Traceback" not in output
     assert other_output == ""
     assert out.read_text() == "mine\n"
-
-
-# Kills its own process when answers are on disk and half of the next one is too.
-KILLED = DATA["killed run"]
-
-
-def test_a_killed_run_is_finished_by_the_same_command(checkpoint: Path, phantoms: Path, tmp_path: Path) -> None:
-    manifest, complete = tmp_path / "set" / "manifest.jsonl", tmp_path / "whole" / "drafts.jsonl"
-    write_manifest(manifest, read_manifest(phantoms)[:6])
-    out = tmp_path / "drafts.jsonl"
-    command = _command(checkpoint, manifest, out)
-    killed = subprocess.run([sys.executable, "-c", KILLED, *command, "--batch", "2"], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not out.exists()
-    remaining = [json.loads(line) for line in (tmp_path / "drafts.jsonl.partial").read_text().splitlines()[:-1]]
-    assert len(remaining) == 3
-    maira(*command, "--batch", "2")
-    maira(*_command(checkpoint, manifest, complete))
-    assert without_time(out) == without_time(complete)
-    assert [row for row in read_rows(out) if row in remaining] == sorted(remaining, key=read_rows(out).index)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafts.jsonl", "drafts.run.json", "set", "whole"]
 
 
 STOPS = DATA["stopping processes"]

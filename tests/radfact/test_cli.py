@@ -178,6 +178,7 @@ def test_choice_of_the_splitter_and_its_options(
 
 def test_options_reach_the_judge(run: Run, pairs: str) -> None:
     options = ["--few-shots", "F", "--system", "S", "--format", "schema", "--batch", "report", "--concurrency", "8"]
+    options += ["--max-invalid", "3"]
     with patch("radfact.judges.loading.judge_of", return_value=OfflineJudge()) as load:
         run("score", pairs, *REMOTE, *options, "--out", "done")
         run("score", pairs, *REMOTE, "--out", "done", "--cache", "responses")
@@ -185,6 +186,7 @@ def test_options_reach_the_judge(run: Run, pairs: str) -> None:
     expected = {
         **{"judge": "openai:m", "base_url": REMOTE[3], "judge_args": {"seed": "1"}, "few_shots": Path("F")},
         **{"system": Path("S"), "answer_format": "schema", "batch": "report", "concurrency": 8},
+        "max_invalid": 3,
     }
     assert {name: getattr(given, name) for name in expected} == expected
     assert (first_cache, second_cache) == (Path("done/cache"), Path("responses"))

@@ -31,7 +31,6 @@ from radfact.results.green_summary import cluster, format_summary, load_assessme
 
 Run, Serve = Callable[..., tuple[int, str, str]], Callable[..., ChatServer]
 CASES = yaml.safe_load(Path(__file__).with_name("score_options.yaml").read_text("utf-8"))
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 @pytest.fixture
@@ -187,27 +186,6 @@ def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Serve) -
     assert all(f"wrong: {text}" in out for text in check["wrong"])
     assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2
     assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
-
-
-def test_compare_counts_the_shared_samples(run: Run) -> None:
-    run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "a")
-    Path("pairs.csv").write_text(Path("pairs.csv").read_text().replace("Large heart.", "Edema.").replace("3,,", "4,,"))
-    run("evaluate", "pairs.csv", "--metrics", "rouge_l", "--out", "b")
-    code, out, _ = run("compare", "a", "b", "--rounds", "99", "--out", "c")
-    assert code == 0
-    (row,) = (line for line in out.splitlines() if re.match(r"a +\d+ +\d+ +\d+ +\d+", line))
-    # Samples, shared, empty candidates, not scored.
-    assert re.findall(r"\d+", row) == ["3", "2", "1", "0"]
-    assert Path("c/comparison.html").is_file()
-    assert run("compare", "a", "nowhere")[0] == 2
-
-
-def test_the_documentation_has_every_metric_and_its_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = DOCS.read_text("utf-8")
-    assert {name for name in entries() if f"`{name}`" not in text} == set()
-    example = next(iter(re.findall(r"```python\n(.*?)```", text, re.S)))
-    exec(compile(example, "metrics.md", "exec"), {})
-    assert capsys.readouterr().out == "2.0\n"
 
 
 def test_score_counts_samples_without_precision(run: Run) -> None:

@@ -27,7 +27,7 @@ from radfact.io.jsonl import read_json
 from radfact.metrics.classical.bleu import CocoBleu, RadEvalBleu
 from radfact.metrics.classical.radcliq import InverseRadCliQ
 from radfact.metrics.protocol import Counts, Metric, MetricResult, PooledScore
-from radfact.metrics.registry import entries, expand_presets, select_metrics
+from radfact.metrics.registry import expand_presets, select_metrics
 from radfact.pages.comparison_page import difference_table, write_comparison
 from radfact.records import Box, Pair, Pairs, Sentence, TextPair
 from radfact.results.compare import Comparison, Contrast, compare
@@ -93,6 +93,8 @@ def test_main_scores_are_one_of_each_metric_or_the_chosen_ones(folders: list[Pat
         compare(folders, scores=["rouge_1"])
     code, out, _ = run_radfact("compare", *map(str, folders), "--scores", "rouge_l", "--rounds", "99")
     assert code == 0
+    # Samples, shared, empty candidates, not scored.
+    assert re.search(r"^good +6 +5 +0 +0\b", out, re.M)
     assert "logical_f1" not in out.partition("is better")[0]
     assert "logical_f1" in run_radfact("compare", *map(str, folders), "--verbose", "--rounds", "99")[1]
 
@@ -135,7 +137,7 @@ def test_tables_for_papers_are_printed_and_written(folders: list[Path], run_radf
     assert "--scores" in run_radfact("export", names[0], "--scores", "rouge_l")[2]
 
 
-def test_a_row_holds_scores_of_the_same_samples(tmp_path: Path) -> None:
+def test_a_row_holds_scores_of_the_same_samples(tmp_path: Path, run_radfact: Run) -> None:
     """A system that writes only the easy reports is compared on these, and its empty candidates are counted."""
     wrong = ["Nothing of note."] * 2
     evaluate(pairs([*TEXTS[:4], *wrong]), ["radfact"], judge="offline", out=tmp_path / "a")
@@ -149,6 +151,7 @@ def test_a_row_holds_scores_of_the_same_samples(tmp_path: Path) -> None:
     assert [row.summary.n for row in comparison.scores["logical_precision"]] == [6, 4]
     assert comparison.scores["logical_precision"][0].summary.point == pytest.approx(4 / 6)
     assert (comparison.empty_candidates, comparison.excluded) == ([0, 2], [0, 0])
+    assert re.search(r"^b +6 +6 +2 +0\b", run_radfact("compare", "a", "b", "--rounds", "9")[1], re.M)
     assert comparison.models[0] == {"radfact": "offline, narratives split by offline"}
 
 
@@ -377,18 +380,6 @@ def test_bleu_without_smoothing_is_that_of_nltk(metric: type[Metric]) -> None:
     expected = [corpus_bleu(references, candidates, weights=[1 / order] * order) for order in orders]
     pooled = list(metric().score(PAIRS).pooled.values())[: len(orders)]
     assert [score.value(score.counts.sum(axis=0)) for score in pooled] == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
-def test_scores_of_variants_have_their_own_names(entry: Any) -> None:
-    """RadFact keeps its names: the pages and the export know its scores by them."""
-    for name, variant in ((name, variant.load()) for name, variant in entry.variants.items()):
-        assert (variant.variant, variant.name) == (name, entry.name)
-        assert variant.difference
-        suffix = "" if entry.name == "radfact" else f".{name}"
-        assert all(score.endswith(suffix) for score in variant.scores)
-        assert set(variant.pooled) <= set(variant.scores)
-        assert set(variant.main_scores) <= set(variant.scores)
 
 
 def test_scores_of_different_variants_are_not_compared(tmp_path: Path) -> None:

@@ -63,12 +63,6 @@ def test_a_non_finite_number_is_refused_and_keeps_the_old_file(number: float, tm
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        write_jsonl(tmp_path / "rows.jsonl", ({"a": 1 / number} for number in (1, 0)))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_written_files_are_private(tmp_path: Path) -> None:
     write_json(tmp_path / "new" / "scores.json", {})
     append_jsonl(tmp_path / "new" / "rows.jsonl", [{}])

@@ -310,12 +310,3 @@ def test_a_wrong_field_is_named(tmp_path: Path, edited: list[Any], error: str, v
     file.write_text(json.dumps(data))  # Written faster than as YAML, of which it is a part.
     with raises(f"ontology.yaml: {error}"):
         load_ontology(file)
-
-
-def test_a_file_that_is_missing_or_no_yaml_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ontology.yaml"
-    with raises("ontology.yaml: file-not-found"):
-        load_ontology(path)
-    path.write_text("findings:\n  a: [\n")
-    with raises("ontology.yaml:3: invalid-format"):
-        load_ontology(path)

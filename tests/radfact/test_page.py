@@ -296,19 +296,7 @@ def test_an_invalid_record_is_refused(folder: Path, place: str, fields: dict[str
         write_page(folder)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "\udcff", "[" * 100_000], ids=["open", "list", "no UTF-8", "deep"])
-def test_a_line_that_is_no_object_is_refused(folder: Path, line: str) -> None:
-    with (folder / "sentences.jsonl").open("a", encoding="utf-8", errors="surrogateescape") as handle:
-        handle.write(line)
-    with pytest.raises(InputError) as error:
-        write_page(folder)
-    assert (error.value.file, error.value.line) == (folder / "sentences.jsonl", 9)
-
-
-def test_missing_samples_and_duplicate_drafts_are_refused(folder: Path, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "drafts.jsonl", [{"sample_id": "a", "report": ""}] * 2)
-    with raises("drafts.jsonl:2: sample_id: duplicate"):
-        write_page(folder, unscored=tmp_path / "drafts.jsonl")
+def test_missing_samples_are_refused(folder: Path) -> None:
     (folder / "samples.jsonl").write_text("")
     with raises("samples.jsonl: mismatch"):
         write_page(folder)

@@ -411,12 +411,3 @@ def test_an_excerpt_keeps_what_tells_the_problem() -> None:
         '{"status": "maybe", "evidence": ["[...]"]}'
     )
     assert len(excerpt("word " * 500, [report])) < 210
-
-
-def test_the_limit_of_invalid_responses_is_an_option(run_radfact: Any) -> None:
-    rows = [f"{pair.sample_id},Effusion {pair.sample_id}.,No effusion." for pair in PAIRS]
-    Path("pairs.csv").write_text("\n".join(["id,candidate,reference", *rows]))
-    command = ["score", "pairs.csv", "--judge", "mock:m", "--judge-arg", "responses=Sorry", "--splitter", "offline"]
-    for limit, reason in ((), "[judge-failed]"), (("--max-invalid", "0"), "[nothing-scored]"):
-        code, _, error = run_radfact(*command, *limit)
-        assert (code, error.split()[-1]) == (1, reason)

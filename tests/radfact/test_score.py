@@ -297,11 +297,6 @@ def test_a_failed_judgment_excludes_its_sample_or_is_not_entailed(answer: Any) -
     assert (sample.failure, sample.scores["logical_precision"]) == (None, 0.5)
 
 
-def test_sentences_have_the_order_of_their_reports() -> None:
-    result = RadFact(judge=Oracle(verbatim), bootstrap=0).score([texts("b", "a")], [texts("a", "c")])
-    assert [[row.side, row.index, row.text, row.status] for row in result.sentences] == CASES["sentences in order"]
-
-
 @pytest.mark.parametrize("options", CASES["invalid options"])
 def test_an_invalid_option_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InputError) as error:
