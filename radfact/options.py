@@ -99,11 +99,6 @@ class Options(BaseModel):
         return arguments
 
 
-def record_options(*models: Options) -> dict[str, Any]:
-    """Return the options of several models as one record of `run.json`."""
-    return {name: value for model in models for name, value in model.record().items()}
-
-
 def option_of(model: type[Options], name: str) -> Option:
     """Return how a field of a model appears on the command line."""
     for item in model.model_fields[name].metadata:

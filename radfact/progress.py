@@ -61,7 +61,6 @@ class ServerActivity:
             self._calls -= 1
 
     def respond(self) -> None:
-        """Record a response."""
         self._silent_since, self._problem = self._clock(), ""
 
     def wait(self, problem: str, seconds: float) -> None:
@@ -103,13 +102,8 @@ class Price:
     currency: str = ""
 
     def cost(self, usage: UsageCounts) -> float:
-        """Compute what the tokens of a usage cost."""
         tokens_in, tokens_out = usage.get("tokens_in", 0), usage.get("tokens_out", 0)
         return (tokens_in * self.tokens_in + tokens_out * self.tokens_out) / 1e6
-
-    def format_cost(self, usage: UsageCounts) -> str:
-        """Format what the tokens of a usage cost, with the currency."""
-        return f"{self.cost(usage):,.2f} {self.currency}".strip()
 
 
 def parse_price(text: str | None) -> Price | None:
@@ -139,7 +133,6 @@ class Meter:
         self._readings: deque[tuple[float, int]] = deque()
 
     def read(self, usage: UsageCounts, now: float) -> None:
-        """Update from a usage."""
         if not usage:
             return
         self.planned = usage.get("planned", 0)
@@ -165,7 +158,6 @@ class Meter:
         return f"{self.done:,}{planned} done{rate}{left}"
 
     def line(self) -> str:
-        """Return name, pace and status as one line."""
         return ", ".join(filter(None, (f"{self.name}: {self.pace}", self.status)))
 
 
@@ -176,7 +168,7 @@ def describe_usage(usage: UsageCounts, price: Price | None) -> str:
     if usage.get("tokens_in"):
         parts.append(f"tokens {format_count(usage['tokens_in'])} in, {format_count(usage.get('tokens_out', 0))} out")
     if price is not None:
-        parts.append(f"cost {price.format_cost(usage)}")
+        parts.append(f"cost {price.cost(usage):,.2f} {price.currency}".strip())
     return ", ".join(parts)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from radfact.cli.command import with_options
-from radfact.cli.options import OUTPUT, SCORES, ScoreSelection, VerboseOption
+from radfact.cli.options import OUTPUT, SCORES, ScoreSelection, VerboseOption, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.io.csv_tables import format_csv
 from radfact.io.outputs import Output, replace_files
@@ -19,12 +20,12 @@ from radfact.pages.meta_page import Table
 from radfact.results.compare import SCORE_COLUMNS, Comparison
 from radfact.results.compare import compare as compare_folders
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
 _LISTED = 10
 """Number of findings that are printed, of those that are better and of those that are worse."""
+_METRIC = "Also compare the pooled scores of this custom metric; repeatable."
+_ROUNDS = "Number of rounds of approximate randomization. Default: 1000, or 200 for each test if that is more."
+_FORMAT = "Print only the table of main scores, for a paper or other programs."
+_OUT = "Also write comparison.json, comparison.csv, an HTML page and its plot to this folder."
 
 
 class ComparisonOptions(BootstrapOptions):
@@ -45,40 +46,11 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(help="Results folders, the baseline first.")],
     draws: ComparisonOptions,
     selection: ScoreSelection,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE:OBJECT",
-            help="Also compare the pooled scores of this custom metric; repeatable.",
-            rich_help_panel=SCORES,
-        ),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MAX_REPLICATES,
-            metavar="N",
-            help="Number of rounds of approximate randomization. Default: 1000, or 200 for each test if that is more.",
-            rich_help_panel=SCORES,
-        ),
-    ] = None,
+    metric: Annotated[list[str] | None, option(_METRIC, "MODULE:OBJECT", SCORES)] = None,
+    rounds: Annotated[int | None, option(_ROUNDS, "N", SCORES, min=1, max=MAX_REPLICATES)] = None,
     verbose: VerboseOption = False,
-    format: Annotated[
-        Literal["latex", "markdown", "csv"] | None,
-        typer.Option(
-            help="Print only the table of main scores, for a paper or other programs.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Also write comparison.json, comparison.csv, an HTML page and its plot to this folder.",
-            rich_help_panel=OUTPUT,
-        ),
-        Output("folder"),
-    ] = None,
+    format: Annotated[Literal["latex", "markdown", "csv"] | None, option(_FORMAT, None, OUTPUT)] = None,
+    out: Annotated[Path | None, option(_OUT, "FOLDER", OUTPUT), Output("folder")] = None,
 ) -> None:
     """Compare results folders on their common samples, with paired significance tests.
 

@@ -6,28 +6,27 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from radfact import api
 from radfact.cli.command import with_options
-from radfact.cli.inputs import check_files, check_images, describe_difference, fill_page_options, read_reports
+from radfact.cli.inputs import check_files, describe_difference, fill_page_options, read_reports
 from radfact.cli.options import CacheFolder, DryRunOption, InputOptions, Out, PairsArgument, PriceOption, VerboseOption
 from radfact.cli.tables import describe_input, new_console, quiet_libraries, say, show_results, show_rows
 from radfact.errors import ExitCode
+from radfact.io.pairs import read_drafts
 from radfact.judges.options import JudgeOptions
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
-from radfact.options import only, record_options
+from radfact.options import only
+from radfact.pages.page import check_manifest
 from radfact.progress import Price, display_progress, format_count, parse_price
 from radfact.records import narratives
 from radfact.results.options import PageOptions
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 SCORE_HELP = """Score candidates against references with RadFact, and write a results folder.
 
@@ -71,7 +70,8 @@ def _evaluate(
     check_files(page.manifest, page.unscored)
     read = read_reports(pairs, inputs, bootstrap)
     if page.manifest is not None:
-        check_images(page.manifest, page.unscored, read)
+        drafts = read.without_reference if page.unscored is None else read_drafts(page.unscored)
+        check_manifest(page.manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
     if metrics.metrics == ("radfact",):
         judge.required_judge  # noqa: B018 - raises an error before anything is loaded
     cache = cache or out / "cache"
@@ -96,7 +96,8 @@ def _evaluate(
         if dry_run:
             show_plan(console, selected.plan(read), selected.unavailable, rate)
             return
-        options = record_options(inputs, metrics, repeats, judge, scoring, bootstrap)
+        models = (inputs, metrics, repeats, judge, scoring, bootstrap)
+        options = {name: value for model in models for name, value in model.record().items()}
         options["metrics"] = [item for item in selected.names if isinstance(item, str)]
         # `compat` in the record of a run is that of RadFact.
         options["variants"] = list(selected.compat) or None

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from radfact.cli.command import with_options
-from radfact.cli.options import OUTPUT, ScoreSelection
+from radfact.cli.options import OUTPUT, ScoreSelection, option
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, option_error
 from radfact.io.csv_tables import format_csv
@@ -20,30 +20,25 @@ from radfact.results.export import export_rexrank
 from radfact.results.paper import SCORE_COLUMNS, result_table, score_rows
 from radfact.results.reader import read_run, read_scores
 
+_FORMAT = (
+    "published: scores with flat keys such as logical_precision/p2.5th. rexrank: the scored reports as a file of the "
+    "ReXrank leaderboard, read again from the input files of the run. latex, markdown, csv: a table of the main "
+    "scores, or of those of --scores, with intervals."
+)
+_OUT = (
+    "Output file. Default: radfact_scores_INPUT.json in the results folder, as published, or rexrank_INPUT.json; a "
+    "table is printed."
+)
+
 
 @with_options
 def export(
     folder: Annotated[Path, typer.Argument(help="Results folder.")],
     selection: ScoreSelection,
     format: Annotated[
-        Literal["published", "rexrank", "latex", "markdown", "csv"],
-        typer.Option(
-            help="published: scores with flat keys such as logical_precision/p2.5th. rexrank: the scored reports as a "
-            "file of the ReXrank leaderboard, read again from the input files of the run. latex, markdown, csv: a "
-            "table of the main scores, or of those of --scores, with intervals.",
-            rich_help_panel=OUTPUT,
-        ),
+        Literal["published", "rexrank", "latex", "markdown", "csv"], option(_FORMAT, None, OUTPUT)
     ] = "published",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Output file. Default: radfact_scores_INPUT.json in the results folder, as published, or "
-            "rexrank_INPUT.json; a table is printed.",
-            rich_help_panel=OUTPUT,
-        ),
-        Output("file"),
-    ] = None,
+    out: Annotated[Path | None, option(_OUT, "FILE", OUTPUT), Output("file")] = None,
 ) -> None:
     """Export scores as a table or in the published format, or reports in the format of ReXrank."""
     console = new_console()

@@ -12,9 +12,8 @@ from radfact.api import MetricSet
 from radfact.cli.options import InputOptions
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import dumps, read_jsonl
-from radfact.io.pairs import read_candidates_and_references, read_drafts, read_pairs
+from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.metrics.radfact.options import BootstrapOptions
-from radfact.pages.page import check_manifest
 from radfact.records import Pairs, narrative
 from radfact.results.options import PageOptions
 from radfact.results.reader import read_run
@@ -68,16 +67,9 @@ def _is_manifest(path: Path, pairs: Pairs) -> bool:
 
 
 def check_files(*paths: Path | None) -> None:
-    """Check that files exist."""
     for path in paths:
         if path is not None and not path.is_file():
             raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path)
-
-
-def check_images(manifest: Path, unscored: Path | None, read: Pairs) -> None:
-    """Check that a manifest has images for the page."""
-    drafts = read.without_reference if unscored is None else list(read_drafts(unscored))
-    check_manifest(manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])
 
 
 def describe_difference(folder: Path, pairs: Pairs, selected: MetricSet, options: Mapping[str, Any]) -> str:

@@ -77,7 +77,6 @@ def create_app(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command."""
     # A file of options may have those of all commands.
     needs_all = any(word.startswith("--config") for word in sys.argv)
     run_command(create_app(_COMMANDS if needs_all else sys.argv[1:]), "radfact")

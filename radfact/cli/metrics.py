@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from rich.console import Console
 
 from radfact.cli.command import with_options
 from radfact.cli.tables import new_console, say
@@ -15,10 +17,6 @@ from radfact.metrics.registry import PRESETS, MetricEntry, entries
 from radfact.metrics.resources import MetricResources
 from radfact.options import only
 from radfact.results.display import ARROWS
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 MAX_SCORES = 8
 """Scores of a metric that are listed."""

@@ -9,24 +9,22 @@ from typing import Annotated
 import typer
 
 from radfact.cli.command import with_options
+from radfact.cli.options import option
 from radfact.cli.tables import new_console, say
 from radfact.pages.access import Access, is_loopback, listen, page_url, read_token
 from radfact.pages.server import Explorer, make_server, serve
 
 PORT = 8472
+_HOST = "Address to listen on. The connection is not encrypted."
+_TOKEN = "File with the token that browsers must send. Default: a random token."
 
 
 @with_options
 def view(
     folders: Annotated[list[Path], typer.Argument(help="Results folders, or folders that contain them.")],
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. The connection is not encrypted.", metavar="ADDRESS")
-    ] = "127.0.0.1",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the token that browsers must send. Default: a random token.", metavar="FILE"),
-    ] = None,
+    host: Annotated[str, option(_HOST, "ADDRESS", None)] = "127.0.0.1",
+    token_file: Annotated[Path | None, option(_TOKEN, "FILE", None)] = None,
 ) -> None:
     """Browse results folders in a local web page, and compare two of them side by side.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from radfact.cache_folders import weights_folder
 from radfact.cli.tables import new_console, say
@@ -16,11 +18,6 @@ from radfact.io.download import OnProgress
 from radfact.io.jsonl import dumps
 from radfact.metrics.weights import WeightsFile, catalog
 from radfact.metrics.weights_cache import DOWNLOADS, describe, fetch, select_entries, verify
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
-
 
 MANUAL = (
     "Download the weights that metrics need, and check them.\n\nOnly 'radfact weights fetch' downloads anything. "
@@ -62,9 +59,11 @@ def fetch_weights(context: typer.Context, names: Names) -> None:
     The same command resumes an interrupted download, and uses files that are in the folder of downloads already.
     """
     root, console = weights_folder(), new_console(stderr=True)
+    description = TextColumn("{task.description}")
+    columns = (description, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     for entry in select_entries(names):
         say(console, f"{entry.name}: {entry.title}; license: {entry.license} ({entry.license_url})", wrap=False)
-        with _progress(console) as progress:
+        with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
             is_new = fetch(entry, root, lambda file: _start(console, progress, file), command=context.command_path)
         say(new_console(), f"{entry.name}: {'fetched to' if is_new else 'already in'} {root / entry.name}", wrap=False)
         if unknown := [file.path for file in entry.files if file.sha256 is None]:
@@ -103,13 +102,6 @@ def verify_weights(
         )
     if unknown:
         raise typer.Exit(ExitCode.INCOMPLETE)
-
-
-def _progress(console: Console) -> Progress:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty())
 
 
 def _start(console: Console, progress: Progress, file: WeightsFile) -> OnProgress:

@@ -27,7 +27,7 @@ from radfact.metrics.llm.green import Green
 from radfact.metrics.protocol import FunctionMetric, score_pairs
 from radfact.metrics.radfact.metric import RadFactMetric
 from radfact.metrics.registry import entries
-from radfact.progress import Meter, Price, ServerActivity, display_progress, parse_price
+from radfact.progress import Meter, Price, ServerActivity, describe_usage, display_progress, parse_price
 from radfact.records import Pair, Pairs, Sentence
 
 Run = Callable[..., tuple[int, str, str]]
@@ -236,7 +236,7 @@ def test_a_wrong_price_is_refused(text: str) -> None:
 def test_a_price_has_a_currency() -> None:
     price = parse_price("0.5, 1.5, CHF")
     assert price is not None
-    assert price.format_cost({"tokens_in": 2_000_000, "tokens_out": 1_000_000}) == "2.50 CHF"
+    assert describe_usage({"tokens_in": 2_000_000, "tokens_out": 1_000_000}, price).endswith(", cost 2.50 CHF")
     assert parse_price("1,2,") == parse_price("1.,+2") == parse_price("1,2")
 
 
