@@ -123,7 +123,6 @@ def _outcome(verdict: Verdict | Failure, *, by_relation: bool = False) -> str:
 
 
 def _scores(true_positives: int, predicted: int, actual: int) -> tuple[float | None, float | None, float | None]:
-    """Return precision, recall and F1."""
     precision = true_positives / predicted if predicted else None
     recall = true_positives / actual if actual else None
     f1 = None if precision is None or recall is None else harmonic_mean(precision, recall)

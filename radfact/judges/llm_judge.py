@@ -68,11 +68,11 @@ class _Call:
 
     def parse_report(self, text: str) -> _Verdicts:
         """Add the valid verdicts of a response; ValueError if a verdict is still missing or wrong."""
-        response = parse_report_response(text, self.premises, self.hypotheses)
-        self.verdicts |= response.verdicts
+        verdicts, problems = parse_report_response(text, self.premises, self.hypotheses)
+        self.verdicts |= verdicts
         if len(self.verdicts) < len(self.hypotheses):
             kind = IncompleteResponseError if self.verdicts else ValueError
-            raise kind("; ".join(response.problems))
+            raise kind("; ".join(problems))
         return self.verdicts
 
     def parse_sentence(self, text: str) -> _Verdicts:

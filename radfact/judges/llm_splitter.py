@@ -129,11 +129,9 @@ class PromptedModel:
         return {"name": self.name, **self.client.identity, **self._description}
 
     def usage(self) -> dict[str, int]:
-        """Return the client's usage."""
         return self.client.usage_counter.as_dict()
 
     def close(self) -> None:
-        """Close the client."""
         self.client.close()
 
 

@@ -76,7 +76,6 @@ class OfflineJudge(OntologyReader):
         self._planned = self._done = 0
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        """Return one verdict per query, in order."""
         self._planned += len(queries)
         verdicts: list[Verdict | Failure] = []
         for query in queries:
@@ -121,17 +120,14 @@ class OfflineJudge(OntologyReader):
         return frozenset(evidence), " ".join(dict.fromkeys(reasons))
 
     def make_splitter(self) -> Splitter:
-        """Return the offline splitter with the same ontology."""
         from radfact.judges.offline_splitter import OfflineSplitter
 
         return OfflineSplitter(self._ontology_file)
 
     def describe(self) -> dict[str, Any]:
-        """Return the name, version and ontology, and how the scores compare."""
         return {**super().describe(), "measured": MEASURED, "note": _NOTE}
 
     def usage(self) -> dict[str, int]:
-        """Return the progress; all costs are zero."""
         return {**super().usage(), "planned": self._planned, "done": self._done}
 
 

@@ -41,7 +41,6 @@ class OfflineSplitter(OntologyReader, ExplainingSplitter):
         ]
 
     def describe(self) -> dict[str, Any]:
-        """Return the name, version and ontology, and how the scores compare."""
         return {**super().describe(), "keep_interpretations": self.keep_interpretations, "note": _NOTE}
 
 

@@ -118,13 +118,7 @@ class JudgeOptions(Options):
         return self.judge
 
     def load_client(self, parameters: Mapping[str, Any], cache: Path | None = None, *, name: str = "") -> ChatClient:
-        """Load the client of a language model.
-
-        Args:
-            parameters: sampling parameters, unless the arguments of the judge set others.
-            cache: folder of the response cache.
-            name: of the model; by default the judge.
-        """
+        """Load the client of a model; arguments of the judge replace parameters. See `load_chat_client`."""
         from radfact.llm import load_chat_client, parse_model_args
 
         return load_chat_client(

@@ -91,7 +91,6 @@ class Example:
 
     @property
     def query(self) -> EntailmentQuery:
-        """The query without its answer."""
         return EntailmentQuery(self.reference, self.phrase)
 
 
@@ -146,7 +145,6 @@ def few_shot_messages(
 
 
 def worked_response(example: Example) -> dict[str, Any]:
-    """Return the fields of the response to a worked query, in order."""
     return {"phrase": example.phrase, "evidence": list(example.evidence), "status": example.status}
 
 

@@ -133,7 +133,6 @@ class ExplainingSplitter(Splitter, Protocol):
 
 
 def flatten_split(split: Sequence[SplitSentence]) -> list[str]:
-    """Return the single-finding sentences of one narrative, in order."""
     return [new for sentence in split for new in sentence.new]
 
 

@@ -42,11 +42,9 @@ class _Distributed:
         self._workers = RayWorkers(load, method, name, {"options": local}, cache, options.workers, gpus)
 
     def describe(self) -> dict[str, Any]:
-        """Return the description in one process."""
         return dict(self._description)
 
     def usage(self) -> dict[str, int]:
-        """Return the sum of the workers' usage."""
         return self._workers.usage()
 
 
@@ -57,7 +55,6 @@ class RayJudge(_Distributed):
         super().__init__(_load_judge, options.required_judge, options.judge_args, options, cache)
 
     def judge(self, queries: Sequence[EntailmentQuery]) -> list[Verdict | Failure]:
-        """Return one verdict or failure per query, in order."""
         return self._workers.run(queries, group_key=attrgetter("premises"))
 
     def make_splitter(self) -> RaySplitter:
@@ -74,7 +71,6 @@ class RaySplitter(_Distributed):
         super().__init__(_load_splitter, name, arguments, options, cache)
 
     def split(self, narratives: Sequence[str]) -> list[list[str] | Failure]:
-        """Return the sentences of each narrative, in order."""
         return self._workers.run(narratives, group_key=str)
 
 

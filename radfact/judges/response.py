@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, get_args
 
@@ -28,14 +28,6 @@ _NUMBER = re.compile(r"\d+")
 Fields = Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class ReportResponse:
-    """Valid verdicts of a report with their numbers of dropped quotations, by hypothesis, and problems of the rest."""
-
-    verdicts: dict[int, tuple[Verdict, int]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
 def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
     """Parse the response to one query; also return the number of evidence texts that match no premise."""
     items, are_listed = _read_items(text)
@@ -45,14 +37,17 @@ def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
     return _to_verdict(next(iter(items), {}), premises)
 
 
-def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequence[str]) -> ReportResponse:
-    """Parse the response to all hypotheses of a report; never raises.
+def parse_report_response(
+    text: str, premises: Sequence[str], hypotheses: Sequence[str]
+) -> tuple[dict[int, tuple[Verdict, int]], list[str]]:
+    """Return valid verdicts with their numbers of dropped quotations, by hypothesis, and problems of the rest.
 
     The response is a list of `number`, `phrase`, `evidence` and `status` in YAML or JSON, fenced or not. An item
     belongs to the hypothesis with its number or, without a valid number, to the hypothesis that it quotes. An item with
     the number of one hypothesis that quotes another belongs to none, and neither do two items that disagree.
     """
-    response = ReportResponse()
+    verdicts: dict[int, tuple[Verdict, int]] = {}
+    problems: list[str] = []
     invalid: set[int] = set()
     for item in _read_items(text)[0]:
         index = None
@@ -61,21 +56,21 @@ def parse_report_response(text: str, premises: Sequence[str], hypotheses: Sequen
             verdict = _to_verdict(item, premises)
         except ValueError as error:
             number = "" if index is None else f"number {index + 1}: "
-            response.problems.append(f"{number}{error}")
+            problems.append(f"{number}{error}")
             if index is not None:
                 invalid.add(index)
             continue
-        first = response.verdicts.setdefault(index, verdict)
+        first = verdicts.setdefault(index, verdict)
         # "neutral" and "not_entailment" are the same status.
         if (replace(first[0], relation=None), first[1]) != (replace(verdict[0], relation=None), verdict[1]):
-            response.problems.append(f"number {index + 1} is answered twice, differently")
+            problems.append(f"number {index + 1} is answered twice, differently")
             invalid.add(index)
     for index in invalid:
-        response.verdicts.pop(index, None)
-    missing = sorted(set(range(len(hypotheses))) - set(response.verdicts) - invalid)
+        verdicts.pop(index, None)
+    missing = sorted(set(range(len(hypotheses))) - set(verdicts) - invalid)
     if missing:
-        response.problems.append(f"no answer to number {', '.join(str(index + 1) for index in missing)}")
-    return response
+        problems.append(f"no answer to number {', '.join(str(index + 1) for index in missing)}")
+    return verdicts, problems
 
 
 def match_evidence(quoted: str, premises: Sequence[str]) -> int | None:

@@ -166,7 +166,6 @@ class GroupCommit:
             pass
 
     async def close(self) -> None:
-        """Wait for the last commit and close the cache."""
         await self.settle()
         self._thread.shutdown()
         self.cache.close()

@@ -100,7 +100,6 @@ def body_error(body: Mapping[str, Any]) -> CallError | None:
 
 
 def incomplete_error() -> CallError:
-    """Return the error of a reply that cannot be read."""
     return CallError("broken", "an incomplete response, or not of the chat-completions protocol")
 
 

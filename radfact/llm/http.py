@@ -63,7 +63,6 @@ class HttpBackend:
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """See `ChatBackend`."""
         import aiohttp
 
         if self._session is None:
@@ -102,7 +101,6 @@ class HttpBackend:
         return _read_response(raw)
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 

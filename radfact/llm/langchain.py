@@ -88,7 +88,6 @@ class LangChainBackend:
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """See `ChatBackend`."""
         from langchain_core.messages import convert_to_messages
 
         conversation = convert_to_messages([*prefix.messages, *messages])

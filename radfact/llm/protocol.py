@@ -151,7 +151,6 @@ def use_repeat(index: int) -> Iterator[None]:
 
 
 def accepts(function: Callable[..., Any], *positional: Any, **named: Any) -> bool:
-    """Return whether a function can be called with these arguments."""
     try:
         inspect.signature(function).bind(*positional, **named)
     except (TypeError, ValueError):

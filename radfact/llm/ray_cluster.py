@@ -55,7 +55,6 @@ class RayWorkers:
         self._activity = ServerActivity(self.name)
 
     def run(self, items: Sequence[Any], group_key: Callable[[Any], Any]) -> list[Any]:
-        """Return one result per item, in order. See `stream`."""
         results = dict(self.stream(items, group_key))
         return [results[index] for index in range(len(items))]
 
@@ -190,7 +189,6 @@ class _Worker:
         self.loaded: Any = None
 
     def usage(self) -> Mapping[str, int]:
-        """Return the usage so far."""
         return {} if self.loaded is None else self.loaded.usage()
 
     def process(self, items: list[Any]) -> tuple[str, Mapping[str, int], list[Any]] | Exception:

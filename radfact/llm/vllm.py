@@ -210,7 +210,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def engine_arguments() -> frozenset[str]:
-    """Return the names of the engine arguments of the installed vLLM."""
     from vllm import AsyncEngineArgs
 
     return _parameter_names(AsyncEngineArgs)

@@ -279,9 +279,9 @@ def test_formatted_responses_for_a_report_are_parsed(premises: list[str], data: 
     ]
     answer_format: prompt.AnswerFormat = data.draw(st.sampled_from(get_args(prompt.AnswerFormat)))
     _, _, (_, written) = prompt.few_shot_messages(examples, "", answer_format, "report")
-    read = parse_report_response(written, premises, phrases)
-    assert read.problems == []
-    assert [{premises[i] for i in read.verdicts[n][0].evidence} for n in range(len(phrases))] == named
+    verdicts, problems = parse_report_response(written, premises, phrases)
+    assert problems == []
+    assert [{premises[i] for i in verdicts[n][0].evidence} for n in range(len(phrases))] == named
 
 
 @settings(deadline=None)

@@ -134,10 +134,10 @@ def query(text: str) -> list[Any]:
 
 
 def report(text: str) -> dict[str, Any]:
-    response = parse_report_response(text, PREMISES[:3], HYPOTHESES)
-    verdicts = {str(index): verdict.status for index, (verdict, _) in response.verdicts.items()}
+    valid, problems = parse_report_response(text, PREMISES[:3], HYPOTHESES)
+    verdicts = {str(index): verdict.status for index, (verdict, _) in valid.items()}
     # The numbers that a problem names are what the model is told to answer again.
-    return {"verdicts": verdicts, "problems": [" ".join(re.findall(r"\d+", problem)) for problem in response.problems]}
+    return {"verdicts": verdicts, "problems": [" ".join(re.findall(r"\d+", problem)) for problem in problems]}
 
 
 PARSERS: dict[str, Callable[[Any], Any]] = {
