@@ -65,7 +65,6 @@ class Access:
         return _is_equal(values.get(self._cookie_name(host), ""), _session(self.token))
 
     def has_token(self, query: str) -> bool:
-        """Return whether a query string has the token."""
         return self.token is not None and _is_equal(parse_qs(query).get("token", [""])[0], self.token)
 
     def set_cookie(self, host: str) -> str:
@@ -79,7 +78,6 @@ class Access:
 
 
 def read_token(path: Path) -> str:
-    """Read a token from a file."""
     token = read_text(path).strip()
     if len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(
@@ -97,7 +95,6 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on an address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -14,7 +14,7 @@ from typing import Any
 
 from radfact.cache_folders import user_cache
 from radfact.errors import InputError, RunError
-from radfact.findings.details import FindingChange, FindingContrast, contrast_findings
+from radfact.findings.details import FindingContrast, contrast_findings
 from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import dumps, read_json, write_json
 from radfact.machine import project_version
@@ -29,6 +29,7 @@ from radfact.statistics.bootstrap import Summary
 from radfact.statistics.correlation import Estimate
 
 _FINDING_COLUMNS = ("system", "metric", "finding", "sample_id", "change", "baseline_verdict", "verdict")
+_CHANGES = ("improved", "worse")
 _MOST_STUDIES = 5
 _SCORE_HINT = (
     "↑ higher is better, ↓ lower is better. Each score has one value per system, the one to report: over all shared "
@@ -61,8 +62,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
     if any(comparison.findings):
         changes = [
             [system, contrast.metric, contrast.finding, change.sample_id, label, change.baseline, change.system]
-            for index, system in enumerate(comparison.systems)
-            for contrast, change, label in _changes(comparison, index)
+            for system, contrasts in zip(comparison.systems, comparison.findings, strict=True)
+            for contrast in contrasts
+            for label in _CHANGES
+            for change in getattr(contrast, label)
         ]
         Table(_FINDING_COLUMNS, changes).write(folder / "comparison_findings.csv")
     title = f"Comparison: {', '.join(comparison.systems)}"
@@ -110,12 +113,6 @@ def _forest_plot(comparison: Comparison, path: Path) -> Plot | str:
         return Plot(forest(panels, path), f"Differences to {first} with 95% intervals. {'; '.join(texts)}.")
     except InputError as error:
         return f"The forest plot {error.message}"
-
-
-def _changes(comparison: Comparison, index: int) -> Iterator[tuple[FindingContrast, FindingChange, str]]:
-    for contrast in comparison.findings[index]:
-        yield from ((contrast, change, "improved") for change in contrast.improved)
-        yield from ((contrast, change, "worse") for change in contrast.worse)
 
 
 def difference_table(
@@ -166,7 +163,7 @@ def _finding_name(comparison: Comparison, contrast: FindingContrast) -> str:
 
 def _finding_section(comparison: Comparison, index: int) -> Section:
     parts: list[Table | Plot | str] = [finding_table(comparison, index), _FINDING_HINT]
-    for label in ("improved", "worse"):
+    for label in _CHANGES:
         table = _change_table(comparison, index, label)
         if table.rows:
             parts += [f"Studies with a finding that is {label}; comparison_findings.csv lists all:", table]
@@ -177,14 +174,11 @@ def _finding_section(comparison: Comparison, index: int) -> Section:
 def _change_table(comparison: Comparison, index: int, label: str) -> Table:
     """Return the changes of verdicts by finding, the most frequent first, with some of their studies."""
     studies: dict[tuple[str, str], list[str]] = {}
-    for contrast, change, own in _changes(comparison, index):
-        if own == label:
-            before, after = (
-                str(verdict or "not stated").replace("_", " ") for verdict in (change.baseline, change.system)
-            )
-            studies.setdefault((_finding_name(comparison, contrast), f"{before} → {after}"), []).append(
-                change.sample_id
-            )
+    for contrast in comparison.findings[index]:
+        for change in getattr(contrast, label):
+            verdicts = [str(verdict or "not stated") for verdict in (change.baseline, change.system)]
+            key = _finding_name(comparison, contrast), " → ".join(verdicts).replace("_", " ")
+            studies.setdefault(key, []).append(change.sample_id)
     rows = [
         [*key, len(ids), ", ".join(ids[:_MOST_STUDIES]) + (" …" if len(ids) > _MOST_STUDIES else "")]
         for key, ids in sorted(studies.items(), key=lambda item: -len(item[1]))
@@ -322,8 +316,8 @@ class RunPair(StudyList):
             tiers[concept].append((tier, indices))
         outcomes = [read_outcomes(run.folder, self.indices) for run in self.runs]
         for contrast in contrast_findings(*outcomes):
-            for label, changes in (("improved", contrast.improved), ("worse", contrast.worse)):
-                changed = {self.indices[change.sample_id] for change in changes}
+            for label in _CHANGES:
+                changed = {self.indices[change.sample_id] for change in getattr(contrast, label)}
                 for tier, indices in tiers[contrast.finding]:
                     self.findings[f"{contrast.finding}\t{tier}\t{label}"] |= changed & indices
 
@@ -377,21 +371,18 @@ class RunPair(StudyList):
         file = user_cache() / "radfact" / "comparisons" / f"{key}.json"
         with suppress(InputError, RunError):
             return dict(read_json(file))
-        compared = self._compare()
-        # The cache may be read-only or full.
-        with suppress(InputError, RunError, OSError):
-            write_json(file, compared)
-        return compared
-
-    def _compare(self) -> dict[str, Any]:
         comparison = replace(compare([run.folder for run in self.runs]), systems=self.short_names)
         table = difference_table(comparison, 1, display=words)
-        return {
+        compared = {
             "headings": list(table.headings),
             "rows": table.cells,
             "main": [index for index, name in enumerate(comparison.scores) if name in comparison.main_scores],
             "notes": [*comparison.results(words), *comparison.notes],
         }
+        # The cache may be read-only or full.
+        with suppress(InputError, RunError, OSError):
+            write_json(file, compared)
+        return compared
 
 
 def _difference(first: float | None, second: float | None) -> float | None:

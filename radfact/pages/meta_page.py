@@ -41,7 +41,6 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
     def select(self, headings: Sequence[str]) -> Table:
-        """Return some of the columns."""
         columns = [self.headings.index(heading) for heading in headings]
         return Table(list(headings), [[row[column] for column in columns] for row in self.rows])
 

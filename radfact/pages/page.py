@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +110,7 @@ def write_page(
 
 
 class PageContent:
-    """What the page of a results folder shows.
-
-    Attributes:
-        record: `page` in `run.json`.
-        scores: `scores.json`, with the scores that have a value.
-        scoring: geometry and threshold of the spatial scores; None if they are not known.
-        drafts: without a reference, with report sections and image paths.
-        studies: of the folder.
-        context: sections and image paths of the studies.
-    """
+    """What the page of a results folder shows; `scores` are those that have a value."""
 
     def __init__(
         self,
@@ -137,7 +129,9 @@ class PageContent:
         self._without_value = [words(name) for name in scores.scores if name not in self.scores.scores]
         self.record = run.page or PageRecord()
         self.run = run.model_dump(mode="json", exclude_unset=True)
-        self.scoring = _scoring_of(run.options)
+        self.scoring: ScoringOptions | None = None
+        with suppress(KeyError, ValueError):
+            self.scoring = ScoringOptions(compat=run.options["compat"], threshold=run.options["threshold"])
         self.title = f"{'RadFact results' if list(scores.metrics) == [RADFACT] else 'Results'}: {base.resolve().name}"
         self.notes = list(self.record.notes if notes is None else notes)
         known_manifest = self._source(base, manifest, self.record.manifest, "The manifest with the images")
@@ -236,13 +230,6 @@ def check_manifest(manifest: Path, sample_ids: Sequence[str], context: StudyCont
             file=manifest,
             field="sample_id",
         )
-
-
-def _scoring_of(options: Mapping[str, Any]) -> ScoringOptions | None:
-    try:
-        return ScoringOptions(compat=options["compat"], threshold=options["threshold"])
-    except (KeyError, ValueError):
-        return None
 
 
 def score_data(scores: ScoresFile, scoring: ScoringOptions | None) -> dict[str, Any]:

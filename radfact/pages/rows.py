@@ -71,7 +71,6 @@ class FileRows(Generic[_ModelT]):
         return taken
 
     def error(self, message: str, line: int, field: str, code: ErrorCode = ErrorCode.MISMATCH) -> InputError:
-        """Return an error in a row."""
         return InputError(message, code=code, file=self.path, line=line, field=field)
 
     def _parse_fast(self, raw: bytes, line: int) -> dict[str, Any]:

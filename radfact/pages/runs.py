@@ -45,12 +45,10 @@ class RunSummary:
 
     @property
     def label(self) -> str:
-        """File and name."""
         return run_label(self.name, self.file)
 
     @property
     def url(self) -> str:
-        """Address of the run."""
         return run_url(self.name)
 
 
@@ -64,7 +62,6 @@ def _candidate_file(files: Sequence[str]) -> str:
 
 
 def run_url(name: str) -> str:
-    """Return the address of a run."""
     return f"/run/{quote(name)}"
 
 
@@ -129,7 +126,8 @@ def _summarize(name: str, folder: Path) -> RunSummary:
     except OSError as error:
         return RunSummary(name, folder, reason=f"cannot be read: {error.strerror}")
     count, main = scores.counts.get("samples"), main_scores(scores)
-    with_value = scores_with_value(scores.scores)
+    with_value, models = scores_with_value(scores.scores), run.input.models
+    more = len(models) - _MAX_NAMED
     judges = set(describe_models(scores).values())
     # Such as the judge "offline", named again by a metric whose narratives were split as well.
     own = sorted(judge for judge in judges if not any(other.startswith(f"{judge}, ") for other in judges))
@@ -137,7 +135,7 @@ def _summarize(name: str, folder: Path) -> RunSummary:
         name,
         folder,
         file=_candidate_file(run.input.files),
-        model=_named(run.input.models),
+        model=", ".join(models[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else ""),
         judge="; ".join(own) or "–",
         date=date,
         samples=count if isinstance(count, int) else None,
@@ -150,11 +148,6 @@ def _summarize(name: str, folder: Path) -> RunSummary:
     )
 
 
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
-
-
 FULL_SIDE = 2048
 """Longest side in pixels of an enlarged image."""
 _CACHED_IMAGES = 200
@@ -165,7 +158,6 @@ class OpenedRun(PageContent):
     """A run whose studies are listed; each is read from disk when it is shown."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        """Read a run."""
         self.name, self.version = name, version_of(folder)
         super().__init__(folder)
         self.file = _candidate_file(self.run.get("input", {}).get("files", ()))

@@ -47,7 +47,6 @@ class Explorer:
     """Responds to the requests of the viewer's pages from the runs below some folders."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """List the runs."""
         self.folders = list(folders)
         self.runs: Mapping[str, RunSummary] = find_runs(self.folders)
         self._lock = threading.Lock()
@@ -172,20 +171,12 @@ def _served_data(query: Mapping[str, str], **data: Any) -> dict[str, Any]:
 
 def simple_page(title: str, *, lead: str = "", reason: str = "", **context: Any) -> str:
     """Return the list of runs, or a page that says why there is nothing to show."""
-    page = TEMPLATES / "runs.html"
-    return assemble(
-        page,
-        [STATIC / "base.css", STATIC / "page.css"],
-        policy=SERVED,
-        title=title,
-        lead=lead,
-        reason=reason,
-        **context,
-    )
+    styles = [STATIC / "base.css", STATIC / "page.css"]
+    context |= {"title": title, "lead": lead, "reason": reason}
+    return assemble(TEMPLATES / "runs.html", styles, policy=SERVED, **context)
 
 
 def make_server(explorer: Explorer, listener: socket.socket, access: Access) -> ThreadingHTTPServer:
-    """Return a server, ready to serve."""
     handler = type("Handler", (_Handler,), {"pages": explorer, "gate": access})
     server = _Server(listener.getsockname()[:2], handler, bind_and_activate=False)
     server.socket.close()
@@ -280,6 +271,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(server: ThreadingHTTPServer) -> None:
-    """Serve until interrupted."""
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()

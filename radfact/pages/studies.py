@@ -58,23 +58,15 @@ class _Draft(Row):
 
 
 class StudyList:
-    """Columns of the list of studies on a page.
-
-    Attributes:
-        scores: of each study by score.
-        failures: reasons by the index of the study.
-        kinds: indices of the studies of each kind.
-        findings: indices of the studies with each finding, by concept, tier and kind as one text.
-    """
+    """Columns of the list of studies on a page, in which studies are known by their indices."""
 
     def __init__(
         self, ids: Sequence[str], scores: Mapping[str, Sequence[float | None]], failures: Mapping[int, str]
     ) -> None:
-        """Create a list in which nothing is known of the reports."""
         self.indices = {sample_id: index for index, sample_id in enumerate(ids)}
         self.scores, self.failures = scores, failures
         self.kinds: dict[str, set[int]] = defaultdict(set)
-        self.findings: dict[str, set[int]] = defaultdict(set)
+        self.findings: dict[str, set[int]] = defaultdict(set)  # by concept, tier and kind as one text
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -91,13 +83,7 @@ class StudyList:
 
 
 class Studies(StudyList):
-    """The studies of a results folder; the rows of each are read from disk when it is shown.
-
-    Attributes:
-        reports: text, regions and status of each sentence by its index, by side.
-        finding_tables: counts by finding of each metric that compares findings.
-        has_regions: whether a sentence has boxes or masks.
-    """
+    """The studies of a results folder; the rows of each are read from disk when it is shown."""
 
     def __init__(self, folder: Path, scores: ScoresFile, compat: Compat | None) -> None:
         """Find the studies; with `compat`, a sentence is shown with the share of its region that the score compares."""
@@ -115,6 +101,7 @@ class Studies(StudyList):
         )
         self._compat = compat
         self._context: list[list[str]] = [[] for _ in samples]
+        # Text, regions and status of each sentence by its index, by side.
         self.reports: list[dict[str, dict[str, tuple[Any, ...]]]] = [{side: {} for side in PARTS} for _ in samples]
         self.has_regions = False
         self.finding_tables = {metric: FindingTable() for metric in finding_metrics(scores)}
