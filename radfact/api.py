@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from radfact.errors import ErrorCode, InputError, RunError, option_error
-from radfact.io.outputs import RESULTS_FOLDER, lock_output
+from radfact.io.outputs import RESULTS_FOLDER, lock_output, replace_files
 from radfact.io.pairs import PairLike, ReportLike, as_pairs
 from radfact.judges import Judge, Splitter
 from radfact.judges.callables import JudgeFunction
@@ -33,7 +33,7 @@ from radfact.metrics.resources import MetricResources
 from radfact.records import Pairs, narratives
 from radfact.results.evaluation import EvaluationResult, MetricRun
 from radfact.results.options import PageOptions
-from radfact.results.writer import replace_results, write_results
+from radfact.results.writer import write_files, write_results
 
 if TYPE_CHECKING:
     from radfact.results.compare import Comparison
@@ -84,8 +84,26 @@ def evaluate(
             metrics = stack.enter_context(MetricSet(metrics, needs_splitter=bool(narratives(pairs)), **options))
         result = metrics.score(pairs, bootstrap=bootstrap, seed=seed)
         if folder is not None:
-            record = {**run_record(pairs, seconds=time.monotonic() - started), **(run or {})}
-            save_results(result, folder, record, page or PageOptions())
+            # Imported late: only results on disk have a page.
+            from radfact.pages.page import page_record, write_page
+
+            record = {
+                "versions": versions(),
+                "input": {
+                    "files": list(map(str, pairs.files)),
+                    "models": list(pairs.models),
+                    "read": pairs.read,
+                    "skipped": pairs.skipped,
+                    "empty_candidates": len(pairs.empty_candidates),
+                    "without_reference": len(pairs.without_reference),
+                },
+                "seconds": round(time.monotonic() - started, 3),
+                **(run or {}),
+                "page": page_record(page or PageOptions(), folder).model_dump(mode="json"),
+            }
+            with replace_files(folder) as new:
+                write_files(result, new, record)
+                write_page(new, base=folder)
     return result
 
 
@@ -137,31 +155,6 @@ def compare(
         return compare_folders(folders, names=names, scores=scores, metrics=metrics, **options)
 
 
-def save_results(result: EvaluationResult, folder: Path, run: Mapping[str, Any], page: PageOptions) -> None:
-    """Replace a locked results folder with its page."""
-    from radfact.pages.page import page_record, write_page
-
-    record = page_record(page, folder).model_dump(mode="json")
-    with replace_results(result, folder, {**run, "page": record}) as new:
-        write_page(new, base=folder)
-
-
-def run_record(pairs: Pairs, *, seconds: float) -> dict[str, Any]:
-    """Return versions, input and duration of a run for `run.json`."""
-    return {
-        "versions": versions(),
-        "input": {
-            "files": list(map(str, pairs.files)),
-            "models": list(pairs.models),
-            "read": pairs.read,
-            "skipped": pairs.skipped,
-            "empty_candidates": len(pairs.empty_candidates),
-            "without_reference": len(pairs.without_reference),
-        },
-        "seconds": round(seconds, 3),
-    }
-
-
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that every score depends on."""
     packages = {name: version(name) for name in ("maira-radfact", "numpy", "pydantic")}
@@ -172,7 +165,6 @@ class MetricSet:
     """Selected metrics and their resources, created before any model is queried; its context closes connections."""
 
     def __init__(self, metrics: str | Sequence[str | Metric], *, needs_splitter: bool = True, **options: Any) -> None:
-        """Create the metrics."""
         self.names, self.compat = expand_presets(metrics, options.pop("compat", ()))
         self.selections = select_metrics(self.names, self.compat)
         self.resources = MetricResources(**options)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """Return the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
@@ -17,6 +16,5 @@ def weights_folder() -> Path:
 
 
 def hugging_face_cache() -> Path:
-    """Return the folder of Hugging Face's downloads."""
     home = Path(os.environ.get("HF_HOME") or user_cache() / "huggingface")
     return Path(os.environ.get("HF_HUB_CACHE") or home / "hub")

@@ -117,7 +117,6 @@ def list_some(ids: Sequence[str]) -> str:
 
 
 def suggest_name(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint for an unknown name."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, [*known], n=1)
@@ -154,7 +153,6 @@ class InputError(ValueError):
 
 
 def option_error(message: str, field: str, code: ErrorCode = ErrorCode.INVALID_OPTION) -> InputError:
-    """Return the error of an option."""
     return InputError(message, code=code, field=field)
 
 

@@ -14,7 +14,6 @@ PROJECT = "maira-radfact"
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

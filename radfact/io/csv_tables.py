@@ -34,7 +34,6 @@ def read_csv(path: Path | str) -> tuple[list[str], Iterator[tuple[int, dict[str,
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table as `format_csv` returns it."""
     with open_atomic(path) as handle:
         handle.write(format_csv(columns, rows))
 

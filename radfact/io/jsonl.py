@@ -210,7 +210,6 @@ def read_lines(path: Path | str, most: int = -1) -> Iterator[str]:
 def parse_json(
     text: str, path: Path | str, *, first_line: int = 1, field: str | None = None, decoder: Any = None
 ) -> Any:
-    """Parse one JSON document."""
     line, code, offset = first_line, ErrorCode.INVALID_FORMAT, None
     try:
         value = (decoder or _decoder).decode(text)

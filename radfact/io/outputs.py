@@ -53,7 +53,6 @@ class Output:
     """Whether only the owner can read the output; otherwise the umask determines the permissions."""
 
     def files(self, path: Path) -> list[Path]:
-        """Return the path and its siblings."""
         return [path, *(path.with_name(name.format(stem=path.stem)) for name in self.siblings)]
 
 

@@ -361,7 +361,6 @@ def _file_rows(path: Path, layout: Layout, columns: Columns) -> _Rows:
 
 
 def _records(rows: _Rows, layout: Layout, columns: Columns, cluster: str | None = None) -> dict[str, _Record]:
-    """Return the records of rows by id."""
     seen: dict[str, int | str] = {}
     records = {}
     for place, row in rows:
@@ -376,20 +375,16 @@ def _records(rows: _Rows, layout: Layout, columns: Columns, cluster: str | None 
         if layout is _MANIFEST:
             names["reference"] = _reference_name(row, columns, place)
         _labels(row, place, _cluster_columns(cluster))  # also of a row that makes no pair
-        records[key] = _record(with_own_names(row, columns), names, place, cluster)
+        row = with_own_names(row, columns)
+        reports = {side: _report(row, name, place) for side, name in names.items()}
+        # Null is expected of the report of a manifest.
+        needed = [name for name in names.values() if "candidate" in names or row[name] is not None]
+        missing = [name for side, name in names.items() if reports[side] is None and name in needed]
+        missing += ["indication"] if row.get("indication") and is_missing(row["indication"]) else []
+        # There may be many rows, with much that is not needed.
+        kept = {name: row[name] for name in (*PATIENT, "split", "model", cluster or "") if name in row}
+        records[key] = _Record(**reports, row=kept, place=place, missing=missing)
     return records
-
-
-def _record(row: Mapping[str, Any], names: Mapping[str, str], place: Place, cluster: str | None) -> _Record:
-    """Return the record of a row whose reports have some names."""
-    reports = {side: _report(row, name, place) for side, name in names.items()}
-    # Null is expected of the report of a manifest.
-    is_needed = "candidate" in names
-    missing = [name for side, name in names.items() if reports[side] is None and (is_needed or row[name] is not None)]
-    missing += ["indication"] if row.get("indication") and is_missing(row["indication"]) else []
-    # There may be many rows, with much that is not needed.
-    kept = {name: row[name] for name in (*PATIENT, "split", "model", cluster or "") if name in row}
-    return _Record(**reports, row=kept, place=place, missing=missing)
 
 
 def _reference_name(row: Mapping[str, Any], columns: Columns, place: Place) -> str:

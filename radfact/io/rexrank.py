@@ -33,7 +33,6 @@ class _Study(Row):
 
 
 def is_rexrank(value: object, columns: Columns) -> bool:
-    """Return whether a JSON document is a ReXrank file."""
     studies = [*value.values()] if isinstance(value, dict) else []
     names = {*_FIELDS, *columns.values()}
     return all(isinstance(study, dict) for study in studies) and any(names & study.keys() for study in studies)

@@ -61,12 +61,10 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read one YAML document."""
     return parse_yaml(read_text(path), path)
 
 
 def parse_yaml(text: str, path: Path | None = None) -> Any:
-    """Parse one YAML document."""
     message, mark, code = "not YAML", None, ErrorCode.INVALID_FORMAT
     try:
         return yaml.load(text, _Loader)

@@ -57,7 +57,6 @@ def select_scores(scores: ScoresFile, known: Container[str], chosen: str | Seque
 
 
 def describe_result(result: EvaluationResult) -> str:
-    """Return one line with the numbers of samples and the main scores."""
     values = result.scores
     main = [name for run in result.runs.values() for name in run.selection.main_scores(run.metric) if name in values]
     scores = [f"{name} {format_number(values[name])}" for name in main[:_MAX_SHOWN]]

@@ -331,14 +331,7 @@ class EvaluationResult:
         return self._paper_table(scores).to_latex()
 
     def to_markdown(self, scores: str | Sequence[str] = ()) -> str:
-        """Return a table of scores with intervals for a paper, in Markdown.
-
-        Args:
-            scores: as in `to_latex`.
-
-        Raises:
-            InputError: a name is unknown.
-        """
+        """Return the same table in Markdown. See `to_latex` for arguments and errors."""
         return self._paper_table(scores).to_markdown()
 
     def _paper_table(self, scores: str | Sequence[str]) -> PaperTable:

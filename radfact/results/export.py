@@ -19,6 +19,7 @@ from radfact.io.pairs import read_candidates_and_references, read_pairs
 from radfact.io.rexrank import read_rexrank, write_rexrank
 from radfact.metrics.radfact.scores import F1_PARTS, PARTS, SCORES
 from radfact.records import NO_CLUSTERS, digest, validate_model
+from radfact.results.evaluation import json_number
 from radfact.results.reader import iter_samples, read_digests, read_run, read_scores
 from radfact.results.schema import RadFactSampleRow, ScoresFile
 from radfact.statistics.bootstrap import bootstrap, summarize
@@ -139,7 +140,7 @@ def _flat(
     if zero_boxes:
         drawn |= {name: np.zeros(width) for name in drawn if name.startswith(("spatial", "grounding"))}
     if not settings["replicates"]:
-        return {name: _finite(values[0]) for name, values in drawn.items()}
+        return {name: json_number(values[0]) for name, values in drawn.items()}
     flat = _statistics(drawn["logical_f1"])
     for name, replicates in drawn.items():
         flat |= {f"{name}/{kind}": value for kind, value in _statistics(replicates).items()}
@@ -158,7 +159,3 @@ def _statistics(replicates: NDArray[np.float64]) -> dict[str, float | None]:
     quantiles = np.quantile(known, list(_QUANTILES.values())).tolist()
     # The population's deviation, as published.
     return {"mean": float(known.mean()), "stderr": float(known.std()), **dict(zip(_QUANTILES, quantiles, strict=True))}
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

@@ -98,7 +98,6 @@ def result_table(scores: ScoresFile, chosen: str | Sequence[str], version: str |
 
 
 def comparison_table(comparison: Comparison, names: Sequence[str]) -> PaperTable:
-    """Return some scores of all systems."""
     rows = []
     for name in names:
         contrasts = comparison.scores[name]

@@ -80,7 +80,6 @@ class SampleScores:
 
 
 def read_sample_scores(folder: Path | str) -> SampleScores:
-    """Read the sample-level scores of a finished results folder."""
     directions = {name: score.direction for name, score in read_scores(folder).scores.items()}
     rows: dict[str, Mapping[str, float]] = {}
     clusters: dict[str, str | None] = {}

@@ -78,7 +78,6 @@ class System:
 
     @property
     def variants(self) -> dict[str, str | None]:
-        """The variant of each metric."""
         return {name: record.variant for name, record in self.scores.metrics.items()}
 
 
@@ -120,8 +119,10 @@ def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, Co
             means = mean_counts([row[score] for row in rows.values()])
             columns[score] = Column(dict(zip(rows, means, strict=True)), mean_from_counts)
     ordered = {score: columns[score] for score in directions if score in columns}
+    texts = read_texts(folder) if (folder / "sentences.jsonl").is_file() else {}
+    references = {key: normalize_text(text) for (key, side), text in texts.items() if side == "reference"}
     version = read_run(folder).versions.get(PROJECT)
-    return System(name, scores, samples, directions, ordered, _references(folder), version)
+    return System(name, scores, samples, directions, ordered, references, version)
 
 
 def _pooled_counts(folder: Path, metric: str) -> Iterator[tuple[list[str], dict[str, Counts]]]:
@@ -145,8 +146,3 @@ def metric_settings(scores: ScoresFile) -> dict[str, Any]:
         own = {"model": model, "settings": metric.settings, "arguments": metric.arguments}
         settings[name] = {**settings.get(name, {}), **(own if any(own.values()) else {})}
     return settings
-
-
-def _references(folder: Path) -> dict[str, str]:
-    texts = read_texts(folder) if (folder / "sentences.jsonl").is_file() else {}
-    return {key: normalize_text(text) for (key, side), text in texts.items() if side == "reference"}

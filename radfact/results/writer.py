@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,19 +33,12 @@ def write_results(result: EvaluationResult, folder: Path | str, run: Mapping[str
     Raises:
         InputError: another process writes to the folder, or it contains files other than results.
     """
-    with lock_output(Path(folder), RESULTS_FOLDER), replace_results(result, Path(folder), run):
-        pass
+    with lock_output(Path(folder), RESULTS_FOLDER), replace_files(Path(folder)) as new:
+        write_files(result, new, run or {})
 
 
-@contextmanager
-def replace_results(result: EvaluationResult, folder: Path, run: Mapping[str, Any] | None = None) -> Iterator[Path]:
-    """Write results to a temporary folder, yield it for further files, and move all to the locked results folder."""
-    with replace_files(folder) as new:
-        _write(result, new, run or {})
-        yield new
-
-
-def _write(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> None:
+def write_files(result: EvaluationResult, folder: Path, run: Mapping[str, Any]) -> None:
+    """Write the files of `write_results` to a folder."""
     write_jsonl(folder / "samples.jsonl", (sample.row() for sample in result.iter_samples()))
     write_jsonl(folder / "sentences.jsonl", result.sentence_rows())
     if result.splitter is not None:
