@@ -20,7 +20,7 @@ from maira.model.weight_index import check_indexes, indexed_files
 from radfact.errors import ErrorCode, InputError
 from radfact.fingerprint import weights_digest
 from radfact.io.hub import MODEL_FILES, resolve_model, snapshot_name
-from radfact.io.jsonl import read_json
+from radfact.io.jsonl import read_json, reading
 from radfact.io.outputs import replace_folder
 
 ENCODER = "model.vision_tower.vit."
@@ -102,11 +102,8 @@ def check_finite(name: str, tensor: Tensor, file: Path | str) -> None:
         return
     low, high = tensor.aminmax()  # NaN if one of the values is
     if not (low.isfinite() and high.isfinite()):
-        raise InputError(
-            f"expected finite weights, found NaN or infinity in {tensor.dtype}; use an earlier checkpoint",
-            file=file,
-            field=name,
-        )
+        message = f"expected finite weights, found NaN or infinity in {tensor.dtype}; use an earlier checkpoint"
+        raise InputError(message, file=file, field=name)
 
 
 def check_files(folder: Path, kind: str, *names: str) -> None:
@@ -137,9 +134,8 @@ def read_headers(folder: Path) -> list[StoredTensor]:
         except FileNotFoundError:
             raise InputError(f"{INDEX} names a missing file", code=ErrorCode.FILE_NOT_FOUND, file=file) from None
         except SafetensorError as error:
-            raise InputError(
-                f"cannot be read as safetensors: {error}", code=ErrorCode.FILE_UNREADABLE, file=file
-            ) from None
+            message = f"cannot be read as safetensors: {error}"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=file) from None
     return tensors
 
 
@@ -165,14 +161,10 @@ def fingerprint(checkpoint: Path) -> str:
     check_files(checkpoint, "checkpoint", "config.json")
     files = sorted(path for name in _FINGERPRINT_FILES for path in checkpoint.glob(name) if path.is_file())
     digest = hashlib.sha256()
-    try:
-        for path in files:
-            digest.update(f"\n{path.name}\n".encode())
+    for path in files:
+        digest.update(f"\n{path.name}\n".encode())
+        with reading(path):
             digest.update(weights_digest(path) if path.suffix in (".safetensors", ".bin") else path.read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=error.filename
-        ) from None
     return digest.hexdigest()[:12]
 
 

@@ -15,28 +15,16 @@ from maira.model.checkpoint import check_files
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import read_json
 
-RAD_DINO: dict[str, Any] = {
-    "image_size": 518,
-    "patch_size": 14,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-}
+RAD_DINO: dict[str, Any] = {"image_size": 518}
+"""What differs from the defaults of `Dinov2Config`, those of DINOv2's base model."""
 VICUNA_7B: dict[str, Any] = {
     "vocab_size": 32207,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
     "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-5,
     "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5},
-    "bos_token_id": 1,
-    "eos_token_id": 2,
     "pad_token_id": 0,
-    "tie_word_embeddings": False,
 }
+"""What differs from the defaults of `LlamaConfig`, those of Llama 7B."""
 _FIXED: dict[str, Any] = {
     "vision_feature_layer": -1,
     "vision_feature_select_strategy": "default",
@@ -84,9 +72,8 @@ class MairaConfig(LlavaConfig):
         options = self.encoder_options()
         side = options["image_size"] // options["patch_size"]
         if side % self.image_merge:
-            raise ValueError(
-                f"image_merge: expected a divisor of the {side} patches per side, found {self.image_merge}"
-            )
+            expected = f"a divisor of the {side} patches per side"
+            raise ValueError(f"image_merge: expected {expected}, found {self.image_merge}")
         length = (side // self.image_merge) ** 2
         if self.image_seq_length not in (0, length):
             raise ValueError(f"image_seq_length: expected {length} as of the encoder, found {self.image_seq_length}")

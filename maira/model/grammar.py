@@ -48,11 +48,10 @@ class Allow(IntEnum):
 
 
 class Grammar:
-    """The grammar over the token ids of a tokenizer with MAIRA-2's tokens; stateless, for any number of sequences.
+    """The grammar over the token ids of a tokenizer with MAIRA-2's tokens; stateless, for any number of sequences."""
 
-    `ends` are ids that end a response in addition to the tokenizer's. `allowed` (rows of `Allow`, ids) tells whether an
-    id may come next; `texts` has the text of every id ("" of control tokens), `ids` those of the format's tokens.
-    """
+    # `ends` are ids that end a response in addition to the tokenizer's. `allowed` (rows of `Allow`, ids) tells whether
+    # an id may come next; `texts` has the text of every id ("" of control tokens), `ids` those of the format's tokens.
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ends: int | Iterable[int] | None = None) -> None:
         self.decode, known = tokenizer.decode, tokenizer.get_vocab()
@@ -155,7 +154,8 @@ class ReportState:
         if not self._in_object:
             # An object takes at least three tokens.
             return (Allow.BETWEEN if remaining >= 3 else Allow.NO_OBJECT), []
-        if not self._has_word and not self._parts_are_words():
+        is_word = self._has_word or (self._has_parts and WORD.search(self._grammar.decode(self._text)) is not None)
+        if not is_word:
             return (Allow.FIRST_WORDS if remaining >= 3 else Allow.WORD), self._spelled()
         # Another part of a character may undo a word of parts, and no token is left to complete one.
         if remaining == 1 or (remaining == 2 and not self._has_word):
@@ -165,9 +165,6 @@ class ReportState:
         if self._boxes:
             return (Allow.AFTER_BOX if box else Allow.LAST_BOX), []
         return (Allow.TEXT if box else Allow.NO_BOX), self._spelled()
-
-    def _parts_are_words(self) -> bool:
-        return self._has_parts and WORD.search(self._grammar.decode(self._text)) is not None
 
     def _spelled(self) -> list[int]:
         """Return ids that would complete a token of the format, spelled out in letters."""
@@ -183,9 +180,8 @@ class ReportState:
         axis = self._grammar.axes[known % 2]
         minimum = corners[known - 2] if known >= 2 else 0
         used = Counter(box[known] for box in self._boxes if box[:known] == tuple(corners))
-        return (Allow.X, Allow.Y)[known % 2] + minimum, [
-            axis[value] for value, count in used.items() if count >= _count_boxes([*corners, value])
-        ]
+        exhausted = [axis[value] for value, count in used.items() if count >= _count_boxes([*corners, value])]
+        return (Allow.X, Allow.Y)[known % 2] + minimum, exhausted
 
 
 def _count_boxes(corners: list[int]) -> int:

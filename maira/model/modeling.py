@@ -125,10 +125,8 @@ class MairaModel(MairaPreTrainedModel, LlavaModel):
         available = 0 if image_features is None else image_features.numel() // image_features.shape[-1]
         # Compiled code has no numbers to compare.
         if not torch.compiler.is_compiling() and (expected := int(mask.sum())) != available:
-            raise ValueError(
-                f"expected image tokens for the {expected} image placeholders of the text, found {available} "
-                f"({self.config.image_seq_length} per image)"
-            )
+            found = f"found {available} ({self.config.image_seq_length} per image)"
+            raise ValueError(f"expected image tokens for the {expected} image placeholders of the text, {found}")
         placeholders: Tensor = mask.unsqueeze(-1).to(inputs_embeds.device)
         return placeholders
 

@@ -67,10 +67,8 @@ def _check_tokens(tokenizer: Any, folder: Path) -> None:
         message = f"expected a number, found {type(found).__name__}"
         raise InputError(message, code=ErrorCode.INVALID_VALUE, file=file, field="model_max_length")
     if missing := [token for token in (IMAGE, *ADDED_TOKENS) if token not in vocabulary]:
-        message = (
-            f"the tokenizer lacks {len(missing)} tokens of MAIRA-2, such as {missing[0]}; use the tokenizer that the "
-            "model was trained with, not that of its language model"
-        )
+        hint = "use the tokenizer that the model was trained with, not that of its language model"
+        message = f"the tokenizer lacks {len(missing)} tokens of MAIRA-2, such as {missing[0]}; {hint}"
         raise InputError(message, code=ErrorCode.MISMATCH, file=folder)
 
 

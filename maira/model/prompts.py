@@ -72,10 +72,8 @@ def build_messages(
         for part in re.split(f"({IMAGE})", text)
         if part
     ]
-    return (
-        {"role": "system", "content": [{"type": "text", "text": SYSTEM}]},
-        {"role": "user", "content": items},
-    )
+    system = [{"type": "text", "text": SYSTEM}]
+    return {"role": "system", "content": system}, {"role": "user", "content": items}
 
 
 def render(messages: Messages, template: str = TEMPLATE, **tokens: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from maira.data.images import CropMap, image_size
 from maira.data.study import Study
@@ -40,8 +40,7 @@ class Example:
     target: str | None = None
     notes: tuple[str, ...] = ()
     answer_start: str = ""
-    whole_images: bool = False
-    """Whether the model sees whole images, instead of centered squares: another one than MAIRA-2."""
+    whole_images: bool = False  # the model sees no centered squares: another one than MAIRA-2
 
     @property
     def crop(self) -> CropMap:
@@ -70,17 +69,10 @@ def make_example(
     whole_images: bool = False,
 ) -> Example:
     """Make the sample of a task; models that see whole images are told the format of boxes."""
-    messages = build_messages(
-        task,
-        preset,
-        has_lateral=study.lateral is not None,
-        has_prior=study.prior_frontal is not None,
-        prior_report=study.prior_report,
-        indication=study.indication,
-        technique=study.technique,
-        comparison=study.comparison,
-        phrase=phrase.text if phrase else None,
-    )
+    sections = ("prior_report", "indication", "technique", "comparison")
+    inputs: dict[str, Any] = {name: getattr(study, name) for name in sections}
+    inputs |= {"has_lateral": study.lateral is not None, "has_prior": study.prior_frontal is not None}
+    messages = build_messages(task, preset, **inputs, phrase=phrase.text if phrase else None)
     notes: list[str] = []
     if task == "phrase":
         images: tuple[Path, ...] = (study.frontal,)
@@ -119,9 +111,8 @@ def parse_inputs(text: str) -> tuple[Input, ...]:
     """Parse names of inputs joined by +, as in "prior+comparison"; unique and in the order of `INPUTS`."""
     names = [name.strip() for name in text.split("+")]
     if unknown := [name for name in names if name not in INPUTS]:
-        raise InputError(
-            f"unknown input '{unknown[0]}'; choose from {', '.join(INPUTS)}, joined by +", code=ErrorCode.UNKNOWN_NAME
-        )
+        message = f"unknown input '{unknown[0]}'; choose from {', '.join(INPUTS)}, joined by +"
+        raise InputError(message, code=ErrorCode.UNKNOWN_NAME)
     return tuple(name for name in INPUTS if name in names)
 
 

@@ -10,10 +10,11 @@ from tiny_runs import CASES
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from maira.model.config import RAD_DINO, MairaConfig, context_window
+from maira.model.config import MairaConfig, context_window
 from maira.model.modeling import MairaForConditionalGeneration
 from maira.model.tokens import IMAGE, SPARE_IMAGE_TOKENS, add_tokens
 from maira.train.components import train_tokenizer
+from maira.train.config.run_config import VisionOptions
 
 
 def test_the_default_model_has_the_parameter_count_of_the_release() -> None:
@@ -30,7 +31,7 @@ def test_the_defaults_are_those_of_the_release() -> None:
     assert config.text_config.vocab_size == 32207
     assert config.image_token_index == 32204
     assert config.text_config.rope_parameters == {"rope_type": "linear", "rope_theta": 10000.0, "factor": 1.5}
-    assert config.encoder_options() == RAD_DINO | {"stem": "patch"}
+    assert config.encoder_options() == VisionOptions().model_dump()
     assert not config.tie_word_embeddings
     assert context_window(config.text_config) == 6144
 
