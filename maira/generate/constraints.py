@@ -59,10 +59,8 @@ class TokenChoice:
         self._image_token = image_token
 
     def __call__(self, scores: Tensor, responses: Mapping[int, OpenResponse]) -> tuple[Tensor, Tensor]:
-        """Set scores (rows, vocabulary) of tokens that may not follow to -inf, in place, without waiting for a device.
-
-        Return which rows are broken, and of which the limit decides the token: (rows,) each.
-        """
+        """Set scores (rows, vocabulary) of tokens that may not follow to -inf, in place, without waiting for a GPU."""
+        # Return which rows are broken, and of which the limit decides the token: (rows,) each.
         if self._image_token is not None:
             scores[:, self._image_token] = -torch.inf
         # Single values of -inf are legal: they mark tokens that may not come next.
@@ -90,9 +88,8 @@ class Constraints(TokenChoice):
         super().__init__(image_token)
         self.grammar = grammar
         self._forbidden = torch.empty(0)
-        self._sentence_ends = {
-            i for i, t in enumerate(grammar.texts) if t.rstrip().endswith((".", "!", "?")) or "\n" in t
-        }
+        marks = (".", "!", "?")
+        self._sentence_ends = {i for i, t in enumerate(grammar.texts) if t.rstrip().endswith(marks) or "\n" in t}
 
     def _constrain(self, scores: Tensor, responses: Mapping[int, OpenResponse], cut: Tensor) -> None:
         guided = {row: state for row, response in responses.items() if (state := response.state()) is not None}

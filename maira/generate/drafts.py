@@ -69,12 +69,12 @@ class GenerationItem:
 
 
 class ResponseFile:
-    """The files of one run; with several processes, every process creates this object at the same time.
+    """The files of one run; with several processes, every process creates this object at the same time."""
 
-    `OUT.partial` (`OUT.partial.1` and so on of further processes) holds rows as they arrive, `OUT` all rows in order
-    when the run is done, `OUT.run.json` the settings and, by key, the hash of each request, and `failures.jsonl` failed
-    requests. `changed` is the number of responses on disk whose request has changed, which are generated again.
-    """
+    # `OUT.partial` (`OUT.partial.1` and so on of further processes) holds rows as they arrive, `OUT` all rows in order
+    # when the run is done, `OUT.run.json` the settings and, by key, the hash of each request, and `failures.jsonl`
+    # failed requests. `changed` is the number of responses on disk whose request has changed, which are generated
+    # again.
 
     def __init__(
         self, out: Path, settings: Mapping[str, Any], items: Sequence[GenerationItem], failures: Sequence[Failure] = ()
@@ -199,9 +199,8 @@ def generate_rows(
     if file.changed:
         on_changed(file.changed)
     # Sorted by length, so that the processes share the long ones.
-    missing = sorted(
-        (item for item in items if item.key not in file.rows), key=lambda item: length_key(item.request), reverse=True
-    )
+    missing = [item for item in items if item.key not in file.rows]
+    missing.sort(key=lambda item: length_key(item.request), reverse=True)
     share = missing[file.group.rank :: file.group.size]
     finished = len(items) - len(missing) if file.group.size == 1 else 0
     on_progress(finished, finished + len(share))
@@ -228,7 +227,7 @@ def generate_rows(
     failures.sort(key=lambda failure: index_of.get(failure.sample_id or "", -1))
     if file.group.is_main:
         file.finish(failures)
-    file.group.gather()  # the finished file exists before any process continues
+    file.group.wait()  # the finished file exists before any process continues
     rows = [file.rows[item.key] for item in items if item.key in file.rows]
     if not rows:
         reason = failures[0].reason if failures else "there are no requests"
@@ -272,12 +271,8 @@ def response_columns(response: Response, irregularities: Iterable[Irregularity],
 
 def to_original_coordinates(sentences: Iterable[Sentence], crop: CropMap) -> list[dict[str, Any]]:
     """Return sentences as records, with boxes converted from the model's crop to the original frontal image."""
-    return [
-        Sentence(text=s.text, boxes=tuple(map(crop.to_original, s.boxes)) if s.boxes else None).model_dump(
-            include={"text", "boxes"}
-        )
-        for s in sentences
-    ]
+    located = [(s.text, tuple(map(crop.to_original, s.boxes)) if s.boxes else None) for s in sentences]
+    return [Sentence(text=text, boxes=boxes).model_dump(include={"text", "boxes"}) for text, boxes in located]
 
 
 def make_draft(example: Example, response: Response, model: str, *, cut_loops: bool = True) -> Row:
@@ -295,14 +290,13 @@ def generate_drafts(
     studies: Sequence[Study],
     checkpoint: Path | None,
     out: Path,
-    options: GenerationOptions | None = None,
-    engine: EngineOptions | None = None,
+    options: GenerationOptions = GenerationOptions(),
+    engine: EngineOptions = EngineOptions(),
     *,
     failures: Sequence[Failure] = (),
     **callbacks: Callable[..., None],
 ) -> tuple[int, list[Failure]]:
     """Draft a report for every study, also by a server's model (without checkpoint); the same settings resume."""
-    options, engine = options or GenerationOptions(), engine or EngineOptions()
     limit = options.max_new_tokens or NEW_TOKENS[options.task]
     temperature, seed, is_other = options.temperature, options.seed or 0, is_other_model(checkpoint)
     if checkpoint is None and options.seed is not None:

@@ -185,16 +185,12 @@ class Response:
     """The text that a model generated, without control tokens; for a box completion up to and including `</obj>`."""
 
     text: str
-    cut_off: bool
-    """Whether the token limit ended the text, instead of the model."""
-    seconds: float
-    """Share of the time of everything that ran together."""
-    ids: tuple[int, ...] = ()
-    """Tokens of the response, with the one that ends it."""
+    cut_off: bool  # whether the token limit ended the text, instead of the model
+    seconds: float  # share of the time of everything that ran together
+    ids: tuple[int, ...] = ()  # tokens of the response, with the one that ends it
+    # Of each sampled token, NaN if unknown; empty for greedy decoding and for the transformers engine.
     log_probs: tuple[float, ...] = ()
-    """Of each sampled token, NaN if unknown; empty for greedy decoding and for the transformers engine."""
-    raw: str = ""
-    """All that the model wrote, if the text is a part of it."""
+    raw: str = ""  # all that the model wrote, if the text is a part of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,10 @@ class ServerEngine:
         model = self.name if options.base_url is None else f"openai:{self.name.removeprefix('openai:')}"
         temperature = 0.0 if first.sampling is None else first.sampling.temperature
         with rename_fields({"judge": "model", "judge_args": "engine_args"}):
+            parameters = {"temperature": temperature, "max_tokens": first.max_new_tokens, **options.engine_args}
+            concurrency = options.concurrency or _CONCURRENCY
             client = load_chat_client(
-                model,
-                base_url=options.base_url,
-                parameters={"temperature": temperature, "max_tokens": first.max_new_tokens, **options.engine_args},
-                concurrency=options.concurrency or _CONCURRENCY,
-                max_invalid=0,
+                model, base_url=options.base_url, parameters=parameters, concurrency=concurrency, max_invalid=0
             )
         images = [image for request in requests for image in request.example.images]
         client.backend = _ImageBackend(client.backend, images, options.image_check)

@@ -206,17 +206,10 @@ class TransformersEngine(BatchEngine):
         form = None if self.options.free else request.form
         rows = [OpenResponse(self.grammar, form, request.max_new_tokens, p.request.sampling) for p in prompts]
         broken, cut = self._decode(prompts, rows, ends, self._prefill(prompts, images))
-        return [
-            FailedRequest(NON_FINITE)
-            if number in broken
-            else Response(
-                decode(row.ids, skip_special_tokens=True).strip(),
-                row.ids[-1] not in ends or number in cut,
-                0.0,
-                tuple(row.ids),
-            )
-            for number, row in enumerate(rows)
-        ]
+        texts = [decode(row.ids, skip_special_tokens=True).strip() for row in rows]
+        cut |= {number for number, row in enumerate(rows) if row.ids[-1] not in ends}
+        responses = [Response(text, n in cut, 0.0, tuple(rows[n].ids)) for n, text in enumerate(texts)]
+        return [FailedRequest(NON_FINITE) if n in broken else response for n, response in enumerate(responses)]
 
     def _decode(
         self, prompts: Sequence[Prompt], rows: Sequence[OpenResponse], ends: Collection[int], cache: Cache
@@ -268,11 +261,9 @@ class TransformersEngine(BatchEngine):
         return logits
 
     def _prefill(self, prompts: Sequence[Prompt], images: Mapping[Path, Any]) -> Cache:
-        """Return a cache of the prompts without their last tokens, whose columns end together.
-
-        Equal prompts, of which several responses are sampled, are computed once. A group of whole prompts begins in its
-        first column, so that padding follows them and no mask is needed.
-        """
+        """Return a cache of the prompts without their last tokens, whose columns end together."""
+        # Equal prompts, of which several responses are sampled, are computed once. A group of whole prompts begins in
+        # its first column, so that padding follows them and no mask is needed.
         equal: dict[tuple[Any, ...], list[int]] = {}
         for number, prompt in enumerate(prompts):
             equal.setdefault((*prompt.ids, *prompt.request.example.images), []).append(number)
@@ -310,10 +301,9 @@ class TransformersEngine(BatchEngine):
 
 
 class _PromptWriter(DynamicLayer):  # type: ignore[misc]
-    """Writes the keys and values of a group of prompts to the layer of a batch's cache, where they end at `stop`.
+    """Writes the keys and values of a group of prompts to the layer of a batch's cache, where they end at `stop`."""
 
-    `places` are the rows and the length of each prompt.
-    """
+    # `places` are the rows and the length of each prompt.
 
     def __init__(self, layer: Any, rows: int, places: Sequence[tuple[Sequence[int], int]], stop: int) -> None:
         super().__init__()

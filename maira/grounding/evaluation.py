@@ -24,13 +24,7 @@ from maira.grounding.phrases import Phrase
 from maira.model.other_models import is_other_model
 from maira.model.parser import Irregularity, render_report
 from maira.model.prompts import NEW_TOKENS, Preset, build_target
-from maira.model.task_examples import (
-    BOX_CLIPPED,
-    BOX_OUTSIDE,
-    drop_inputs,
-    make_example,
-    to_crop_coordinates,
-)
+from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, drop_inputs, make_example, to_crop_coordinates
 from maira.model.tokens import BOX
 from maira.runtime.processes import is_main
 from radfact.errors import ErrorCode, InputError
@@ -47,17 +41,12 @@ class BoxResult:
     """Scores (`precision`, `recall`, `mean_iou`) and counts of a run."""
 
     scores: dict[str, Summary]
-    requested: int
-    """Phrases, or sentences with a box in the crop; includes those of unreadable studies."""
+    requested: int  # phrases, or sentences with a box in the crop; includes those of unreadable studies
     answered: int
-    compared: int
-    """Responses that have scores."""
-    clipped: int
-    """Compared references that the crop cuts; only the part inside counts."""
-    outside: int
-    """References without a pixel in the crop, which are not compared."""
-    masked: int
-    """References with masks, which are ignored."""
+    compared: int  # responses that have scores
+    clipped: int  # compared references that the crop cuts; only the part inside counts
+    outside: int  # references without a pixel in the crop, which are not compared
+    masked: int  # references with masks, which are ignored
     failures: list[Failure]
 
 
@@ -66,14 +55,13 @@ def ground_phrases(
     phrases: Sequence[Phrase],
     checkpoint: Path | None,
     out: Path,
-    options: GenerationOptions | None = None,
-    engine: EngineOptions | None = None,
+    options: GenerationOptions = GenerationOptions(),
+    engine: EngineOptions = EngineOptions(),
     *,
     failures: Sequence[Failure] = (),
     **callbacks: Callable[..., None],
 ) -> BoxResult:
     """Locate every phrase on its study's frontal image (MAIRA-2, appendix D.4), and write rows and scores to `out`."""
-    options, engine = options or GenerationOptions(), engine or EngineOptions()
     if not phrases:
         message = "the manifest has no phrases; name a file of phrases"
         raise InputError(message, code=ErrorCode.EMPTY_INPUT, field="phrases")
@@ -88,8 +76,7 @@ def ground_phrases(
 
     is_other = is_other_model(checkpoint)
     readable = [phrase for phrase in phrases if phrase.sample_id in by_id]
-    settings = _settings(options)
-    _, rows, failed = generate_rows(readable, make, checkpoint, out, engine, settings, failures, **callbacks)
+    _, rows, failed = generate_rows(readable, make, checkpoint, out, engine, _settings(options), failures, **callbacks)
     masked = sum(phrase.sentence.masks is not None for phrase in phrases)
     return _write_result(out, rows, failed, requested=len(phrases), outside=0, masked=masked)
 
@@ -98,14 +85,13 @@ def complete_boxes(
     studies: Sequence[Study],
     checkpoint: Path | None,
     out: Path,
-    options: GenerationOptions | None = None,
-    engine: EngineOptions | None = None,
+    options: GenerationOptions = GenerationOptions(),
+    engine: EngineOptions = EngineOptions(),
     *,
     failures: Sequence[Failure] = (),
     **callbacks: Callable[..., None],
 ) -> BoxResult:
     """Complete the boxes of every grounded sentence of the reference reports (MAIRA-2, appendix D.1)."""
-    options, engine = options or GenerationOptions(), engine or EngineOptions()
     if is_other_model(checkpoint):
         message = "box completion continues the beginning of a response, which only checkpoints of MAIRA-2 can do here"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
@@ -225,11 +211,7 @@ def _write_result(
         "masked": masked,
     }
     if is_main():
-        content = {
-            "scores": {name: asdict(score) for name, score in scores.items()},
-            "counts": counts | {"failures": len(failures)},
-            "grid": GRID,
-            "bootstrap": _BOOTSTRAP,
-        }
-        write_json(out.with_name(f"{out.stem}.scores.json"), content)
+        values = {name: asdict(score) for name, score in scores.items()}
+        about = {"counts": counts | {"failures": len(failures)}, "grid": GRID, "bootstrap": _BOOTSTRAP}
+        write_json(out.with_name(f"{out.stem}.scores.json"), {"scores": values, **about})
     return BoxResult(scores, **counts, failures=failures)

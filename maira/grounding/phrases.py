@@ -37,11 +37,9 @@ def manifest_phrases(studies: Iterable[Study]) -> list[Phrase]:
 
 
 def read_phrases(path: Path, sample_ids: Collection[str]) -> list[Phrase]:
-    """Read the phrases of known samples from a file, in its order.
-
-    A `.csv` has the columns `sample_id,phrase`. A `.jsonl` has rows with `sample_id`, `phrase` and, if the reference is
-    known, `boxes` in shares of the original image, as in a sentence. `text` is accepted in place of `phrase`.
-    """
+    """Read the phrases of known samples from a file, in its order."""
+    # A `.csv` has the columns `sample_id,phrase`. A `.jsonl` has rows with `sample_id`, `phrase` and, if the reference
+    # is known, `boxes` in shares of the original image, as in a sentence. `text` is accepted in place of `phrase`.
     read = {".csv": _read_csv_rows, ".jsonl": read_jsonl}.get(path.suffix.lower())
     if read is None:
         raise InputError("expected a file of phrases in .csv or .jsonl", code=ErrorCode.INVALID_FORMAT, file=path)
