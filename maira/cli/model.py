@@ -13,7 +13,7 @@ from maira.cli.options import CheckpointFolder, Manifest, Overwrite, read_studie
 from maira.cli.show import print_line, warn_of_bfloat16
 from radfact.cli.command import with_options
 from radfact.errors import ErrorCode, InputError, RunError
-from radfact.io.jsonl import read_text
+from radfact.io.jsonl import read_text, write_jsonl
 from radfact.io.outputs import Output
 from radfact.options import parse_key_values, rename_fields
 from radfact.records import validate_model
@@ -59,7 +59,6 @@ def preferences(
     from maira.train.config.run_config import RewardConfig
     from maira.train.post.pairs import make_preferences
     from maira.train.post.rewards import ReportReward
-    from radfact.io.jsonl import write_jsonl
 
     if len(drafts) < 2:
         raise InputError(f"expected at least two files of drafts, found {len(drafts)}", field="drafts")
@@ -127,10 +126,8 @@ def assemble(
 
     disable_progress_bar()
     config = run(encoder, language_model, out, seed=seed, dtype=getattr(torch, dtype), rope_factor=rope_factor)
-    print_line(
-        Console(),
-        f"vocabulary of {config.text_config.vocab_size} tokens, {config.image_seq_length} tokens per image: {out}",
-    )
+    vocabulary = f"vocabulary of {config.text_config.vocab_size} tokens"
+    print_line(Console(), f"{vocabulary}, {config.image_seq_length} tokens per image: {out}")
 
 
 @with_options

@@ -109,7 +109,14 @@ def _add_source(name: str, read: Callable[..., Archive], summary: str, **help: s
     """Add the command of a reader: its options are those parameters of the reader that have a help text."""
 
     def command(root: Path, out: PreparedFolder, options: PrepareOptions, **values: Any) -> None:
-        _check_options(name, options, values)
+        if values.get("ms_cxr") is not None and options.draw_splits is not None:
+            message = (
+                "random splits could train on patients that --ms-cxr removes from training; use one of both options"
+            )
+            raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="draw_splits")
+        if name == "padchest" and values["reports"] is None and values["language"] == "en":
+            message = "no study has findings without English reports; give them, or use --language es"
+            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="reports")
         archive = read(root, **values)
         images = values.get("images") or (root if root.is_dir() else root.parent)
         make = partial(make_samples, archive, options.rules("every" if archive.source == MIMIC_CXR else "one"))
@@ -125,15 +132,6 @@ def _add_source(name: str, read: Callable[..., Archive], summary: str, **help: s
     keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
     command.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
     app.command(name, help=summary)(with_options(command))
-
-
-def _check_options(name: str, options: PrepareOptions, values: Mapping[str, Any]) -> None:
-    if values.get("ms_cxr") is not None and options.draw_splits is not None:
-        message = "random splits could train on patients that --ms-cxr removes from training; use one of both options"
-        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="draw_splits")
-    if name == "padchest" and values["reports"] is None and values["language"] == "en":
-        message = "no study has findings without English reports; give them, or use --language es"
-        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="reports")
 
 
 _add_source("mimic-cxr", partial(read_mimic_cxr, release="dicom"), "MIMIC-CXR: DICOM files and free-text reports.")

@@ -91,10 +91,8 @@ def warn_of_bfloat16(console: Console, precision: str) -> None:
     known = [getattr(torch.cpu, f"_is_{name}_supported", lambda: True)() for name in ("avx512_bf16", "amx_tile")]
     is_slow = platform.machine() in ("x86_64", "AMD64") and not any(known)
     if precision == "bf16" and is_slow and is_main() and not torch.cuda.is_available():
-        text = (
-            "precision bf16: this CPU has no instructions for bfloat16, which takes up to ten times as long as float32"
-        )
-        print_line(console, f"{text}; a new run with precision=no computes in float32", "yellow")
+        text = "precision bf16: this CPU has no instructions for bfloat16, which takes up to ten times as long as "
+        print_line(console, f"{text}float32; a new run with precision=no computes in float32", "yellow")
 
 
 def print_line(console: Console, text: str, style: str | None = None) -> None:

@@ -30,6 +30,7 @@ from radfact.statistics.bootstrap import wilson_interval
 PHANTOM = "phantom"
 """`source` of synthetic studies in a manifest."""
 UNKNOWN = "unknown"
+_UNVERIFIED = "it is not verified that these scores belong to this model"
 _UNPUBLISHED = {
     *("manifest", "shards", "file", "preferences", "out", "trackers", "workers", "keep", "save_every", "log_every"),
 }
@@ -108,12 +109,8 @@ def read_test_scores(text: str, fingerprint: str) -> TestScores:
     scores, run = read_scores(source), read_run(source)
     models = run.input.models
     if others := [model for model in models if model.rpartition("@")[2] != fingerprint]:
-        raise InputError(
-            f"expected scores of the checkpoint with the fingerprint {fingerprint}, found those of {others[0]}",
-            code=ErrorCode.MISMATCH,
-            file=source,
-            field="models",
-        )
+        message = f"expected scores of the checkpoint with the fingerprint {fingerprint}, found those of {others[0]}"
+        raise InputError(message, code=ErrorCode.MISMATCH, file=source, field="models")
     judges = {metric: _without_paths(judge) for metric, judge in describe_models(scores).items()}
     metrics = metric_of_scores(scores)
     known = {label: score for label, score in scores.scores.items() if score.point is not None}
@@ -123,9 +120,7 @@ def read_test_scores(text: str, fingerprint: str) -> TestScores:
     units = "samples" if by is None else f"groups of samples with the same `{by}`"
     notes.append(f"Intervals are 95% bootstrap intervals over {units if scores.resampling else 'unknown units'}.")
     if not models:
-        notes.append(
-            "The drafts do not name their model, so it is not verified that these scores belong to this model."
-        )
+        notes.append(f"The drafts do not name their model, so {_UNVERIFIED}.")
     if empty := [label for label in scores.scores if label not in known]:
         notes.append(f"Scores without a value: {', '.join(f'`{label}`' for label in empty)}.")
     notes += [f"`{metric}` is computed with `{judge}`." for metric, judge in judges.items()]
@@ -159,7 +154,7 @@ def _read_check(name: str | None, file: Path) -> TestScores:
     notes = (
         f"{check.n} labeled judgments, {failures} without a valid verdict.",
         "The interval of the accuracy is a 95% Wilson interval, which assumes independent judgments.",
-        "The file does not identify the judge's weights, so it is not verified that these scores belong to this model.",
+        f"The file does not identify the judge's weights, so {_UNVERIFIED}.",
     )
     return TestScores(name, scores, notes)
 

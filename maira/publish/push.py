@@ -37,12 +37,8 @@ def select_files(facts: CheckpointFacts) -> tuple[dict[str, Path], list[str]]:
     for name in files.keys() & _SETTINGS:
         for field, value in _texts(read_json(files[name])):
             if len(value) > 1 and Path(value).is_absolute():
-                raise InputError(
-                    f"expected no absolute path in a published file, found {value!r}; remove it",
-                    code=ErrorCode.INVALID_VALUE,
-                    file=files[name],
-                    field=field,
-                )
+                message = f"expected no absolute path in a published file, found {value!r}; remove it"
+                raise InputError(message, file=files[name], field=field)
     return files, sorted(paths.keys() - files.keys())
 
 
@@ -69,22 +65,15 @@ def push(repository: str, files: dict[str, Path], card: str, *, public: bool = F
         api.create_repo(repository, private=not public, exist_ok=True)
         info = api.model_info(repository)
         if public == bool(info.private):
-            problem = (
-                "is private; change its visibility on the Hub first, or omit --public"
-                if public
-                else "is public, and everyone could read the model; pass --public if they may"
-            )
+            problem = "is public, and everyone could read the model; pass --public if they may"
+            if public:
+                problem = "is private; change its visibility on the Hub first, or omit --public"
             raise InputError(f"'{repository}' {problem}", code=ErrorCode.CONFLICTING_OPTIONS, field="public")
         remote = {file.rfilename for file in info.siblings or ()} - files.keys()
         known = [name for name in remote if _fits(name, *_FILES, WEIGHTS, "model-*.safetensors")]
-        commit = api.create_commit(
-            repository,
-            [
-                *(CommitOperationAdd(name, str(path)) for name, path in files.items()),
-                CommitOperationAdd("README.md", card.encode()),
-                *(CommitOperationDelete(name) for name in sorted(known) if not _fits(name, *_LICENSES)),
-            ],
-            commit_message="Upload the model with maira push",
-            parent_commit=info.sha,
-        )
+        added = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
+        added.append(CommitOperationAdd("README.md", card.encode()))
+        deleted = [CommitOperationDelete(name) for name in sorted(known) if not _fits(name, *_LICENSES)]
+        message = "Upload the model with maira push"
+        commit = api.create_commit(repository, [*added, *deleted], commit_message=message, parent_commit=info.sha)
     return str(commit.commit_url)

@@ -29,19 +29,12 @@ End = SystemExit | InputError | RunError
 
 @dataclass
 class DistributedContext:
-    """The processes of a run.
+    """The processes of a run."""
 
-    Attributes:
-        rank: of this process.
-        size: number of processes.
-        device: torch device of this process's tensors; None for a run without tensors.
-        group: for tensors; None for a single process.
-    """
-
-    rank: int = 0
+    rank: int = 0  # of this process
     size: int = 1
-    device: Any = None
-    group: Any = None
+    device: Any = None  # torch device of this process's tensors; None for a run without tensors
+    group: Any = None  # for tensors; None for a single process
     _has_finished: bool = False
 
     @property
@@ -59,11 +52,7 @@ class DistributedContext:
         return values
 
     def finish(self, end: End) -> End:
-        """Wait for all processes to finish, since a launcher kills the others when one fails.
-
-        Returns:
-            How the run ends: as this process does, or by the error of another one.
-        """
+        """Wait for all processes, since a launcher kills the others when one fails; return how the run ends."""
         # Nobody waits for an interrupted process: the launcher stops the others.
         if self.size == 1 or self._has_finished or _exit_code(end) not in list(ExitCode):
             return end
@@ -91,10 +80,8 @@ class DistributedContext:
 
     @contextmanager
     def collective_section(self) -> Iterator[None]:
-        """Context in which processes wait for each other's tensors, so that a failed one cannot report its error.
-
-        A process that fails here ends without waiting for the others, which the launcher stops; its message names it.
-        """
+        """Context in which processes wait for each other's tensors, so that a failed one cannot report its error."""
+        # A process that fails here ends without waiting for the others, which the launcher stops; its message names it.
         import torch
 
         try:
@@ -103,11 +90,8 @@ class DistributedContext:
             self._has_finished = True
             prefix = f"process {self.rank}: " if self.size > 1 else ""
             if isinstance(error, torch.OutOfMemoryError):
-                reason = RunError(
-                    f"{prefix}out of memory on {self.device}; a smaller token_budget, activation_checkpointing=full, "
-                    "lora or optimizer=adamw_8bit needs less",
-                    code=ErrorCode.OUT_OF_MEMORY,
-                )
+                hint = "a smaller token_budget, activation_checkpointing=full, lora or optimizer=adamw_8bit needs less"
+                reason = RunError(f"{prefix}out of memory on {self.device}; {hint}", code=ErrorCode.OUT_OF_MEMORY)
             elif isinstance(error, torch.distributed.DistError) or (self.size > 1 and "gloo" in str(error).lower()):
                 reason = RunError(f"{prefix}another process of the run has died: {error}")
             else:
@@ -183,11 +167,9 @@ def backend(*, accelerated: bool) -> str:
 
 
 def run_as_group(app: Callable[[], Any]) -> None:
-    """Run a command, of which only the main process prints.
-
-    The processes of a group finish together, and the main one reports the error of any of them. Under a launcher,
-    skipped samples give exit code 0: the launcher reports any other code as a crash.
-    """
+    """Run a command, of which only the main process prints."""
+    # The processes of a group finish together, and the main one reports the error of any of them. Under a launcher,
+    # skipped samples give exit code 0: the launcher reports any other code as a crash.
     with ExitStack() as silence:
         if not is_main():
             warnings.simplefilter("ignore")
@@ -218,11 +200,9 @@ def _failure(rank: int, end: End) -> InputError | RunError:
 
 
 def exit_process(code: object) -> None:
-    """End one of several processes at once, after flushing its streams, without the interpreter's shutdown.
-
-    On a busy machine a finished process may end with SIGABRT, which a launcher takes for a crash of the whole run:
-    threads of libraries outlive the objects they use.
-    """
+    """End one of several processes at once, after flushing its streams, without the interpreter's shutdown."""
+    # On a busy machine a finished process may end with SIGABRT, which a launcher takes for a crash of the whole run:
+    # threads of libraries outlive the objects they use.
     if process_count() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -233,11 +213,10 @@ _MESSAGE = b"\nthe training state is saved after this step; press Ctrl-C again t
 
 
 class TerminationSignal:
-    """Context manager that records SIGTERM and Ctrl-C instead of ending the process.
+    """Context manager that records SIGTERM and Ctrl-C instead of ending the process."""
 
-    Schedulers send SIGTERM some time before they kill a job. A second Ctrl-C interrupts as usual. Outside of the main
-    thread, where no signals arrive, nothing is recorded.
-    """
+    # Schedulers send SIGTERM some time before they kill a job. A second Ctrl-C interrupts as usual. Outside of the main
+    # thread, where no signals arrive, nothing is recorded.
 
     def __init__(self) -> None:
         self.is_received = False

@@ -71,11 +71,9 @@ def _prepare_auto_class(module: ModuleType, register: Callable[[], None]) -> Non
 
 
 def register_on_use(register: Callable[[], None]) -> None:
-    """Make transformers' Auto classes call a function at their first use.
-
-    Registering at once would import torch and transformers with `maira`; registering when the Auto classes are imported
-    fails, since transformers imports them from the middle of other modules.
-    """
+    """Make transformers' Auto classes call a function at their first use."""
+    # Registering at once would import torch and transformers with `maira`; registering when the Auto classes are
+    # imported fails, since transformers imports them from the middle of other modules.
     if any(isinstance(finder, _AutoClassFinder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _AutoClassFinder(register))
