@@ -57,20 +57,15 @@ class AnomalyDetector:
         is_stop = kind == "not_finite" and self._config.not_finite == "stop"
         numbers = {"loss": loss, "grad_norm": norm, "mean_grad_norm": self.mean_norm}
         row = {name: float(f"{x:.6g}") if math.isfinite(x) else str(x) for name, x in numbers.items()}
-        return self._record(
-            step, kind, is_stop or self.skipped > self._config.most_skipped, row | {"sample_ids": sample_ids}
-        )
+        ends_run = is_stop or self.skipped > self._config.most_skipped
+        return self._record(step, kind, ends_run, row | {"sample_ids": sample_ids})
 
     def record_skipped(self, step: int, samples: Sequence[SkippedSample], phase: Phase, *, of: int) -> dict[str, Any]:
         """List unreadable samples in a row."""
-        self.unreadable.update(sample.sample_id for sample in samples)
+        sample_ids, reasons = [sample.sample_id for sample in samples], [sample.reason for sample in samples]
+        self.unreadable.update(sample_ids)
         ends_run = len(samples) == of or len(self.unreadable) > self._config.most_unreadable
-        row = {
-            "part": phase,
-            "of": of,
-            "sample_ids": [sample.sample_id for sample in samples],
-            "reasons": [sample.reason for sample in samples],
-        }
+        row = {"part": phase, "of": of, "sample_ids": sample_ids, "reasons": reasons}
         return self._record(step, "unreadable", ends_run, row)
 
     def _record(self, step: int, fault: str, ends_run: bool, values: dict[str, Any]) -> dict[str, Any]:

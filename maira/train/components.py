@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def load_model(
     """Load or build the model and processor of a training configuration, with the weight types of the training."""
     if isinstance(config.model, FromScratch):
         model, processor = build_from_scratch(config.model, texts)
-        _convert(model, config)
+        set_weight_types(model, config)
         return model, processor
     if not (config.model / "config.json").exists():
         message = "expected a checkpoint, found no config.json"
@@ -50,7 +51,7 @@ def load_model(
         model_config = read_config(config.model)
         with torch.device("meta"):
             model = MairaForConditionalGeneration(model_config)
-        _convert(model, config)
+        set_weight_types(model, config)
     else:
         model = _read_model(config, config.model)
     if config.lora and config.lora.added_tokens:
@@ -81,7 +82,8 @@ def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGenerat
     return model
 
 
-def _convert(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
+def set_weight_types(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
+    """Convert the weights of each part to the type of the training."""
     for part in MODULES:
         for module in modules_of(model, part):
             module.to(weight_dtype(config, part))
@@ -94,24 +96,18 @@ def build_from_scratch(
     if unknown := sorted(set(parts.text_config) - set(LlamaConfig().to_dict())):
         raise InputError("unknown key; correct or remove it", field=f"model.text_config.{unknown[0]}")
     tokenizer = train_tokenizer(map(words_of, texts), parts.vocab_size)
-    text_config: dict[str, Any] = parts.text_config | {
-        "vocab_size": len(tokenizer),
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    text_config = parts.text_config | {"vocab_size": len(tokenizer)} | ids
     model_config = make_model_config(parts, text_config, tokenizer.convert_tokens_to_ids(IMAGE))
-    try:
+    with _model_config_errors():
         model = MairaForConditionalGeneration(model_config)
-    except ValueError as error:
-        raise _invalid_model_config(error) from None
     images = MairaImageProcessor(size=model_config.vision_config.image_size)
     return model, MairaProcessor(images, tokenizer, image_seq_length=model_config.image_seq_length)
 
 
 def make_model_config(parts: FromScratch, text_config: dict[str, Any], image_token: int) -> MairaConfig:
     """Return the configuration of a new model."""
-    try:
+    with _model_config_errors():
         return MairaConfig(
             vision_config=parts.vision_config.model_dump(),
             text_config=text_config,
@@ -119,14 +115,16 @@ def make_model_config(parts: FromScratch, text_config: dict[str, Any], image_tok
             image_merge=parts.image_merge,
             projector_n_layers=parts.projector_n_layers,
         )
+
+
+@contextmanager
+def _model_config_errors() -> Iterator[None]:
+    try:
+        yield
     except (ValueError, StrictDataclassError) as error:
-        raise _invalid_model_config(error) from None
-
-
-def _invalid_model_config(error: Exception) -> InputError:
-    # Without the name of the exception.
-    message = str(error).splitlines()[-1].strip()
-    return InputError(re.sub(r"^[A-Za-z]*Error: ", "", message), field="model")
+        # Without the name of the exception.
+        message = str(error).splitlines()[-1].strip()
+        raise InputError(re.sub(r"^[A-Za-z]*Error: ", "", message), field="model") from None
 
 
 def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
@@ -212,17 +210,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<unk>", "<s>", "</s>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens(list(CONSTANT_PASSAGES))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
-    )
+    begin = ("<s>", tokenizer.token_to_id("<s>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[begin])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<s>",

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from maira.train.config.run_config import BaseTrainConfig
 from maira.train.cost.flops import find_accelerator, make_rates
@@ -141,11 +141,11 @@ def tracker_names(config: BaseTrainConfig) -> list[str]:
 
 
 class MetricsLogger:
-    """Logs the steps of a run, every `log_every`, and its validations; all processes call it alike, `start` first.
+    """Logs the steps of a run, every `log_every`, and its validations; all processes call it alike, `start` first."""
 
-    Each process keeps its own counts, which are summed when a line is due, so that no step synchronizes with the device
-    or waits. A tracker or file that cannot be written during the run is reported once and does not end the run.
-    """
+    # Each process keeps its own counts, which are summed when a line is due, so that no step synchronizes with the
+    # device or waits. A tracker or file that cannot be written during the run is reported once and does not end the
+    # run.
 
     def __init__(
         self, config: BaseTrainConfig, model_config: Any, context: DistributedContext, console: Console, steps: int
@@ -155,7 +155,7 @@ class MetricsLogger:
         self._costs, self._peak = make_rates(model_config, config.trains, config.lora), _peak(context.device)
         self._trackers: dict[str, Tracker] = {}
         self._can_write = True
-        self._losses: dict[str, Tensor | float] = {}
+        self._losses: dict[str, float] = {}
         self._count = 0
         self._seconds = 0.0
         self._begin_line(time.perf_counter())
@@ -176,10 +176,8 @@ class MetricsLogger:
 
     def log_setup(self, schedule: DataSchedule, model: nn.Module, sharding: str, kernel: str) -> None:
         """Print what the run does and how."""
-        trained, total = (
-            sum(_numel(p) for p in model.parameters() if p.requires_grad or not only_trained)
-            for only_trained in (True, False)
-        )
+        total = sum(map(_numel, model.parameters()))
+        trained = sum(_numel(parameter) for parameter in model.parameters() if parameter.requires_grad)
         size, out = f"{self._context.size} processes", self._config.out
         project = os.environ.get("WANDB_PROJECT", WANDB_PROJECT)
         trackers = {
@@ -202,14 +200,12 @@ class MetricsLogger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next line needs of previous steps, as JSON values, the same in every process."""
-        losses = {name: float(value) for name, value in self._losses.items()}
         seconds = self._seconds + time.perf_counter() - self._started
-        return {"losses": losses, "count": self._count, "seconds": seconds}
+        return {"losses": dict(self._losses), "count": self._count, "seconds": seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._losses, self._count = dict(state["losses"]), int(state["count"])
-        self._seconds = float(state["seconds"])
+        self._losses, self._count, self._seconds = dict(state["losses"]), state["count"], state["seconds"]
 
     def count_row(self, batch: PackedBatch, waited: float) -> None:
         """Count a packed row of this process."""
@@ -226,16 +222,14 @@ class MetricsLogger:
         yield
         self._counts["paused"] += time.perf_counter() - started
 
-    def log_step(self, step: int, epoch: int, losses: Mapping[str, Tensor | float], **last: Tensor | float) -> None:
+    def log_step(self, step: int, epoch: int, losses: Mapping[str, float], **last: float) -> None:
         """Count an optimizer step, and log if a line is due."""
         for name, value in losses.items():
-            detached = value.detach() if isinstance(value, Tensor) else value
-            self._losses[name] = self._losses.get(name, 0.0) + detached
+            self._losses[name] = self._losses.get(name, 0.0) + value
         self._count += 1
         if step % self._config.log_every and step != self._steps:
             return
-        metrics = {name: float(value) / self._count for name, value in self._losses.items()}
-        metrics |= {name: float(value) for name, value in last.items()}
+        metrics = {name: value / self._count for name, value in self._losses.items()} | last
         rates = self._read_rates()
         self._losses, self._count = {}, 0
         self._pace.append((step, time.perf_counter()))
@@ -336,10 +330,7 @@ def _line(metrics: MetricValues, rates: Mapping[str, float], left: float) -> lis
     parts = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in ("lr", "grad_norm")]
     parts += [f"lr {metrics['lr']:.2e}"] if "lr" in metrics else []
     parts += [f"norm {metrics['grad_norm']:.2f}"] if "grad_norm" in metrics else []
-    parts += [
-        f"{format_count(rates['tokens_per_second'])} tokens/s",
-        f"{format_count(rates['samples_per_second'])} samples/s",
-    ]
+    parts += [f"{format_count(rates[f'{unit}_per_second'])} {unit}/s" for unit in ("tokens", "samples")]
     parts += [f"MFU {rates['mfu']:.0%}" if "mfu" in rates else f"{rates['tflops_per_device']:.2g} TFLOP/s"]
     parts += [f"{rates['memory_gb']:.1f} GB"] if "memory_gb" in rates else []
     return [*parts, f"data wait {rates['data_wait']:.0%}", f"{format_duration(left)} left"]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -113,9 +114,7 @@ class Trainer:
         self.lr_factor = make_lr_schedule(config, steps)
         self.log = MetricsLogger(config, setup.model_config, context, console, steps)
         self.log.log_setup(self.schedule, setup.training, sharding(config, context), setup.training.kernel)
-        self.checkpoints = CheckpointManager(
-            config.out, config.keep, context, self.log.info, only_trained=setup.only_trained
-        )
+        self.checkpoints = CheckpointManager(config.out, config.keep, context, self.log.info, setup.only_trained)
         self._anomaly_file = config.out / "faults.jsonl"
         self.anomalies = AnomalyDetector(config.faults, self._anomaly_file if context.is_main else None)
         self.validator = setup.make_validator(self.log, steps) if setup.make_validator else None
@@ -190,9 +189,8 @@ class Trainer:
             settings = (f"{name} {old} -> {new}" for name, (old, new) in changes.items())
             self.log.info(f"changed from step {self.step} on: {', '.join(settings)}")
         if (planned := record["steps"]) != self.schedule.steps:
-            self.log.info(
-                f"the run was planned with {planned} steps; the learning rate follows the new number of steps"
-            )
+            follows = "the learning rate follows the new number of steps"
+            self.log.info(f"the run was planned with {planned} steps; {follows}")
 
     def _write_checkpoint(self, folder: Path) -> None:
         """Write the current model with the record of its training; all processes call this."""
@@ -263,26 +261,20 @@ class Trainer:
     def _stop_if_told(self, row: dict[str, Any]) -> None:
         if row["action"] == "stop":
             self.checkpoints.finish()
-            advice = "" if row["fault"] == "unreadable" else self._lower_rate()
+            advice = ""
+            if row["fault"] != "unreadable":
+                state = self.checkpoints.mark_anomaly(self.step + 1 - self.anomalies.skipped)
+                kept = [word for word in self.command if not word.startswith("learning_rate=")]
+                command = shlex.join([*kept, f"learning_rate={self.config.learning_rate / 2:.3g}"])
+                action = "start again" if state is None else f"resume from the state of step {state}"
+                advice = f"To {action} with a lower learning rate: {command}"
             raise stop_error(row, self._anomaly_file, self.checkpoints.resume_hint, advice)
-
-    def _lower_rate(self) -> str:
-        """Return how to resume from the last state before an anomaly with a lower learning rate."""
-        state = self.checkpoints.mark_anomaly(self.step + 1 - self.anomalies.skipped)
-        kept = [word for word in self.command if not word.startswith("learning_rate=")]
-        command = shlex.join([*kept, f"learning_rate={self.config.learning_rate / 2:.3g}"])
-        action = "start again" if state is None else f"resume from the state of step {state}"
-        return f"To {action} with a lower learning rate: {command}"
 
     def _validate(self) -> None:
         """Validate if that is due after the current step."""
         if validator := self.validator:
-            validator.after_step(
-                self.step,
-                self.model,
-                self._write_checkpoint,
-                lambda skipped: self._record_skipped(self.step, skipped, "validation", of=validator.samples),
-            )
+            record_skipped = partial(self._record_skipped, self.step, phase="validation", of=validator.samples)
+            validator.after_step(self.step, self.model, self._write_checkpoint, record_skipped)
             if self.objective is not None and self.context.is_main and validator.is_due(self.step):
                 try:
                     plot_rewards(self.config.out / "metrics.jsonl", self.config.out / PLOT_FILE)
@@ -334,8 +326,8 @@ class Trainer:
                 group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
+        epoch = self.step // self.schedule.steps_per_epoch
         self.step += 1
-        epoch = self.schedule.epoch(self.step - 1)
         self.log.log_step(self.step, epoch, result.losses, lr=learning_rate, grad_norm=result.norm_value)
 
     def _skip(self, kind: Kind, result: StepResult) -> None:
@@ -343,9 +335,8 @@ class Trainer:
         sample_ids = sorted(sample_id for part in self.context.gather(result.sample_ids) for sample_id in part)
         row = self.anomalies.record_step(kind, self.step + 1, result.losses["loss"], result.norm_value, sample_ids)
         self._stop_if_told(row)
-        self.log.info(
-            f"step {row['step']} is skipped: {describe_row(row)}; its samples are listed in {self._anomaly_file}"
-        )
+        listed = f"its samples are listed in {self._anomaly_file}"
+        self.log.info(f"step {row['step']} is skipped: {describe_row(row)}; {listed}")
         self.optimizer.zero_grad()
         self.step += 1
 
@@ -355,10 +346,8 @@ class Trainer:
         if self.checkpoints.last != self.step:
             self._save()
             self.checkpoints.finish()
-        raise RunError(
-            f"terminated at step {self.step} of {self.schedule.steps}; {self.checkpoints.resume_hint}",
-            code=ErrorCode.INTERRUPTED,
-        )
+        message = f"terminated at step {self.step} of {self.schedule.steps}; {self.checkpoints.resume_hint}"
+        raise RunError(message, code=ErrorCode.INTERRUPTED)
 
 
 def run_training(

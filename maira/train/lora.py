@@ -102,11 +102,8 @@ def save_adapter(trained: Mapping[str, Tensor], lora: LoraOptions, folder: Path,
     """Write adapters and rows in peft's format for the model (`PeftModel.from_pretrained`)."""
     folder.mkdir(parents=True, exist_ok=True)
     # peft's names lack the adapter's.
-    tensors = {
-        f"base_model.model.{name.replace('.default', '')}": tensor.contiguous()
-        for name, tensor in trained.items()
-        if is_adapter(name)
-    }
+    own = {name.replace(".default", ""): tensor for name, tensor in trained.items() if is_adapter(name)}
+    tensors = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in own.items()}
     settings = _peft_config(lora, rows)
     settings.inference_mode = True
     settings.save_pretrained(str(folder))

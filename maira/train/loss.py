@@ -39,18 +39,15 @@ class PackedLossModel(nn.Module):
 
 def answer_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Losses:
     """Compute the cross-entropy of a row's answers; logits are computed only where the next token is an answer's."""
-    return Losses(**sum_losses(token_losses(hidden, head, batch), batch))
+    return sum_losses(token_losses(hidden, head, batch), batch)
 
 
-def sum_losses(losses: Tensor, batch: PackedBatch) -> dict[str, Tensor]:
-    """Return the fields of `Losses` that sum the losses (answer tokens,) of a row over its samples."""
+def sum_losses(losses: Tensor, batch: PackedBatch) -> Losses:
+    """Sum the losses (answer tokens,) of a row over its samples."""
     zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
-    return {
-        "answer": losses.sum(),
-        "patches": losses.new_zeros(()),
-        "per_sample": zeros.index_add(0, batch.answer_samples, losses.detach()),
-        "tokens": zeros.index_add(0, batch.answer_samples, torch.ones_like(losses)),
-    }
+    per_sample = zeros.index_add(0, batch.answer_samples, losses.detach())
+    tokens = zeros.index_add(0, batch.answer_samples, torch.ones_like(losses))
+    return Losses(losses.sum(), losses.new_zeros(()), per_sample, tokens)
 
 
 def token_losses(hidden: Tensor, head: nn.Module, batch: PackedBatch) -> Tensor:
@@ -79,22 +76,17 @@ class MairaLossModel(PackedLossModel):
         attention.set_kernel(model, kernel)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Return the losses of a packed row.
-
-        All images go through the encoder in one call: under FSDP every process must make the same calls, and rows have
-        different numbers of images.
-        """
+        """Return the losses of a packed row."""
+        # All images go through the encoder in one call: under FSDP every process must make the same calls, and rows
+        # have different numbers of images.
         # (images, 1, size, size) -> (images, patches, encoder width)
         patches = self.model.encode_patches(batch.pixel_values)
         # Without the check, which synchronizes with the device; the encoding of the prompt has already checked this.
         embeddings = self.model.embed(batch.input_ids, self.model.project(patches), check=False)
         # (1, tokens, width)
-        hidden = self.model.decode(
-            embeddings,
-            position_ids=batch.position_ids,
-            use_cache=False,
-            **attention.packed_kwargs(self.kernel, batch),
-        ).last_hidden_state
+        options = {"position_ids": batch.position_ids, "use_cache": False}
+        options |= attention.packed_kwargs(self.kernel, batch)
+        hidden = self.model.decode(embeddings, **options).last_hidden_state
         is_supervised = batch.policy is None and batch.reference_log_probs is None
         losses_of = answer_losses if is_supervised or self.policy is None else self.policy
         losses: Losses = losses_of(hidden, self.model.lm_head, batch)

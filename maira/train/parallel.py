@@ -92,9 +92,8 @@ def sharding(config: BaseTrainConfig, context: DistributedContext) -> str:
         return "none"
     quantized = config.lora is not None and config.lora.quantize is not None
     if quantized and config.parallel == "fsdp":
-        raise InputError(
-            "weights in 4 bits cannot be sharded; use ddp", code=ErrorCode.CONFLICTING_OPTIONS, field="parallel"
-        )
+        message = "weights in 4 bits cannot be sharded; use ddp"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="parallel")
     if config.parallel == "auto":
         return "fsdp" if context.device.type == "cuda" and not quantized else "ddp"
     return config.parallel

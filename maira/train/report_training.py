@@ -49,17 +49,12 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
     if config.dpo:
         pairs = dataset = open_preferences(config, processor, window)
         policy = DpoLoss(config.dpo)
-
-        def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
-            return DpoObjective(config, pairs, schedule, model, origin.get("model"), log.info)
-
+        make_objective = partial(DpoObjective, config, pairs, origin.get("model"))
     else:
         vision, tables = model.config.vision_config, config.out / "tables"
         grid = vision.image_size // vision.patch_size if config.patch_loss else None
-        open_answers = partial(open_dataset, config, config.train, processor, tables, patch_grid=grid)
-        answers = dataset = main_process_first(
-            context, "reading studies", lambda on_progress: open_answers(on_progress=on_progress)
-        )
+        open_answers = partial(open_dataset, config, config.train, processor, tables, grid)
+        answers = dataset = main_process_first(context, "reading studies", open_answers)
         kinds = len(answers.kinds)
         if config.grpo:
             # The answers of the table are the limits of the responses.
@@ -67,23 +62,19 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
             policy = policy_loss(config.grpo, model, processor)
             with rename_fields({name: f"grpo.reward.{name}" for name in ("scores", "options")}):
                 reward = ReportReward(config.grpo.reward)
-
-            def make_objective(model: ParallelModel, schedule: DataSchedule, log: MetricsLogger) -> Objective:
-                return RolloutSampler(config, answers, schedule, model, processor, reward, log.info)
-
+            make_objective = partial(RolloutSampler, config, answers, processor, reward)
         check_context(dataset.table, model.config, dataset.sample_id)
     for note, count in dataset.notes.items() if context.is_main else ():
         console.print(f"{count} of {len(dataset.table)} answers: {note}", highlight=False, markup=False, soft_wrap=True)
     set_trainable(model, config)
+    make_validator = partial(make_report_validator, config, processor, context) if config.validation.sources else None
     return TrainingSetup(
         MairaLossModel(model, kinds, config.patch_loss, attention_kernel(config, context), policy),
         dataset,
         model.config,
-        lambda folder: write_checkpoint(model, processor, config, context, folder),
+        partial(write_checkpoint, model, processor, config, context),
         only_trained=not isinstance(config.model, FromScratch),
         origin=origin,
-        make_validator=(lambda log, steps: make_report_validator(config, processor, context, log, steps))
-        if config.validation.sources
-        else None,
+        make_validator=make_validator,
         make_objective=make_objective,
     )

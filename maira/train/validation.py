@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,35 +55,33 @@ MONITORED = tuple(f"drafts/{name}" for name in (*_SCORES_IF_INSTALLED, *_SENTENC
 """Names of the values in the metrics of a run."""
 
 
+@dataclass
 class Validator:
     """Validates a model during a run, without an effect on the training; all processes make and call it alike."""
 
-    def __init__(
-        self,
-        config: BaseTrainConfig,
-        dataset: SampleDataset,
-        context: DistributedContext,
-        log: MetricsLogger,
-        steps: int,
-        drafter: DraftEvaluator | None = None,
-    ) -> None:
-        self._config, self._context, self._log, self._steps = config, context, log, steps
-        self._dataset, self._drafter = dataset, drafter
-        drawn = sample_answers(dataset, config)
+    config: BaseTrainConfig
+    dataset: SampleDataset
+    context: DistributedContext
+    log: MetricsLogger
+    steps: int  # of the run
+    drafter: DraftEvaluator | None = None
+
+    def __post_init__(self) -> None:
+        drawn = sample_answers(self.dataset, self.config)
         self.samples = len(drawn)
-        self._rows, self._own = _shard_rows(dataset, drawn, config, context)
-        self._tasks = [ALL_TASKS[task] for task in np.unique(dataset.table["task"][drawn])]
-        names = [f"loss/{name}" for name in ("all", *self._tasks)] + (drafter.names if drafter else [])
-        self._best = BestCheckpoint(config, names, _validation_fingerprint(dataset, drawn, config))
+        self._rows, self._own = _shard_rows(self.dataset, drawn, self.config, self.context)
+        self._tasks = [ALL_TASKS[task] for task in np.unique(self.dataset.table["task"][drawn])]
+        names = [f"loss/{name}" for name in ("all", *self._tasks)] + (self.drafter.names if self.drafter else [])
+        self._best = BestCheckpoint(self.config, names, _validation_fingerprint(self.dataset, drawn, self.config))
 
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; checkpoints of later steps are not compared with."""
         if message := self._best.start(step):
-            self._log.info(message)
+            self.log.info(message)
 
     def is_due(self, step: int) -> bool:
         """Return whether the model is validated after a step."""
-        return self._is_time(step, self._config.validation.every) or self._are_drafts_due(step)
+        return self._is_time(step, self.config.validation.every) or self._are_drafts_due(step)
 
     def after_step(
         self,
@@ -92,11 +91,11 @@ class Validator:
         record_skipped: Callable[[list[SkippedSample]], None],
     ) -> None:
         """Validate if that is due after a step, and write the checkpoint if it is the best one."""
-        if not self.is_due(step) or step == self._context.gather(self._log.validated)[0]:
+        if not self.is_due(step) or step == self.context.gather(self.log.validated)[0]:
             return
         metrics = dict[str, float | None]()
-        with self._log.pause():
-            if self._is_time(step, self._config.validation.every):
+        with self.log.pause():
+            if self._is_time(step, self.config.validation.every):
                 metrics, skipped = self.losses(model)
                 if skipped:
                     record_skipped(skipped)
@@ -104,58 +103,58 @@ class Validator:
                 metrics |= self.drafts(model, step)
             invalid = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
             if invalid:
-                self._log.info(f"{', '.join(invalid)} after step {step}: not finite, not used to choose a checkpoint")
+                self.log.info(f"{', '.join(invalid)} after step {step}: not finite, not used to choose a checkpoint")
             metrics |= dict.fromkeys(invalid)
             # One process decides for all, since others may read an outdated folder.
-            is_best = self._context.gather(self._best.is_beaten_by(metrics))[0]
-            if is_best and (reason := self._best.replace(step, metrics, write, self._context)):
-                self._log.info(f"the best checkpoint could not be written, the run continues: {reason}")
+            is_best = self.context.gather(self._best.is_beaten_by(metrics))[0]
+            if is_best and (reason := self._best.replace(step, metrics, write, self.context)):
+                self.log.info(f"the best checkpoint could not be written, the run continues: {reason}")
             # Last, since it marks the validation as complete.
-            self._log.log_validation(step, metrics)
+            self.log.log_validation(step, metrics)
 
     def losses(self, model: ParallelModel) -> tuple[dict[str, float | None], list[SkippedSample]]:
         """Compute the mean cross-entropy over answer tokens, of all samples and by task: `loss/all`, ..."""
         skipped: list[SkippedSample] = []
         # (summed cross-entropy, answer tokens) of each task
-        sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self._context.device)
-        encode = partial(encode_row, self._dataset, self._config.faults, "validation")
+        sums = torch.zeros(2, len(ALL_TASKS), dtype=torch.float64, device=self.context.device)
+        encode = partial(encode_row, self.dataset, self.config.faults, "validation")
         with (
             evaluation_mode(model.wrapped),
             torch.no_grad(),
-            closing(map_in_workers(encode, self._rows, self._config.workers)) as encoded,
+            closing(map_in_workers(encode, self._rows, self.config.workers)) as encoded,
         ):
             for number, row in enumerate(encoded):
                 counts = number < self._own
-                batch = collate_row(row, StepTotals(1, 1), self._dataset)
+                batch = collate_row(row, StepTotals(1, 1), self.dataset)
                 # Processes that could not read a row report it here, where no other process waits for their tensors.
-                skipped += [sample for part in self._context.gather(row.skipped if counts else []) for sample in part]
-                with self._context.collective_section():
-                    batch_losses = model(batch.to(self._context.device))
+                skipped += [sample for part in self.context.gather(row.skipped if counts else []) for sample in part]
+                with self.context.collective_section():
+                    batch_losses = model(batch.to(self.context.device))
                 if counts:
                     numbers = [ALL_TASKS.index(task) for task in batch.tasks]
                     tasks = copy_to_device(torch.tensor(numbers, dtype=torch.long), sums.device)
                     sums.index_add_(1, tasks, torch.stack([batch_losses.per_sample, batch_losses.tokens]).double())
-        with self._context.collective_section():
-            losses, tokens = self._context.sum(sums).tolist()
+        with self.context.collective_section():
+            losses, tokens = self.context.sum(sums).tolist()
         by_name = {"all": (sum(losses), sum(tokens))}
         by_name |= {task: (losses[ALL_TASKS.index(task)], tokens[ALL_TASKS.index(task)]) for task in self._tasks}
         return {f"loss/{name}": loss / count if count else None for name, (loss, count) in by_name.items()}, skipped
 
     def drafts(self, model: ParallelModel, step: int) -> dict[str, float | None]:
         """Return the scores of drafts and box completions: `drafts/...`, `boxes/...`."""
-        if self._drafter is None:
+        if self.drafter is None:
             return {}
         with evaluation_mode(model.training):
-            scores, failures = self._drafter.evaluate(model, step)
+            scores, failures = self.drafter.evaluate(model, step)
         if failures:
-            self._log.info(f"requests without a response: {len(failures)}; the first: {failures[0]}")
+            self.log.info(f"requests without a response: {len(failures)}; the first: {failures[0]}")
         return scores
 
     def _are_drafts_due(self, step: int) -> bool:
-        return self._drafter is not None and self._is_time(step, self._drafter.every)
+        return self.drafter is not None and self._is_time(step, self.drafter.every)
 
     def _is_time(self, step: int, every: int | None) -> bool:
-        return every is not None and step > 0 and (step % every == 0 or step == self._steps)
+        return every is not None and step > 0 and (step % every == 0 or step == self.steps)
 
 
 class BestCheckpoint:
@@ -177,10 +176,10 @@ class BestCheckpoint:
         if record.get("measured_on") != self._measured_on:
             return "the validation data has changed: the next checkpoint that is validated becomes the best"
         if record["step"] > step:
-            return (
-                f"{self._folder} is of step {record['step']} of an earlier run, and this one starts from step {step}: "
-                "the next checkpoint that is validated replaces it"
+            other = (
+                f"{self._folder} is of step {record['step']} of an earlier run, and this one starts from step {step}"
             )
+            return f"{other}: the next checkpoint that is validated replaces it"
         self._value = record["value"]
         return None
 
@@ -217,10 +216,8 @@ def make_report_validator(
     config: TrainConfig, processor: MairaProcessor, context: DistributedContext, log: MetricsLogger, steps: int
 ) -> Validator:
     """Make the validator of a MAIRA-2: losses, and drafts if the configuration has them."""
-    open_studies = partial(open_dataset, config, config.validation.sources, processor, config.out / "tables")
-    dataset = main_process_first(
-        context, "reading validation studies", lambda on_progress: open_studies(on_progress=on_progress)
-    )
+    open_studies = partial(open_dataset, config, config.validation.sources, processor, config.out / "tables", None)
+    dataset = main_process_first(context, "reading validation studies", open_studies)
     has_drafts = config.validation.drafts_every is not None
     drafter = DraftEvaluator(config, dataset, processor, context) if has_drafts else None
     return Validator(config, dataset, context, log, steps, drafter)
@@ -266,12 +263,11 @@ def _shard_rows(
 
 
 class DraftEvaluator:
-    """Drafts the reports of some studies, and completes the boxes of their reference reports.
+    """Drafts the reports of some studies, and completes the boxes of their reference reports."""
 
-    Each process handles its share with all weights: sharded ones are gathered once for the round, in the type of the
-    computation (14 GB of a 7B model, while no activations are held). Gathering them block by block would send all
-    weights over the network for every token, and synchronize the processes at every step.
-    """
+    # Each process handles its share with all weights: sharded ones are gathered once for the round, in the type of the
+    # computation (14 GB of a 7B model, while no activations are held). Gathering them block by block would send all
+    # weights over the network for every token, and synchronize the processes at every step.
 
     def __init__(
         self, config: TrainConfig, dataset: StudyDataset, processor: MairaProcessor, context: DistributedContext
@@ -284,10 +280,8 @@ class DraftEvaluator:
         for source, number, task in drawn:
             # A study that cannot be read is reported by the process that drafts it.
             with skipping_unreadable(config.faults, "the drafts"):
-                studies.append(keep_task_report(dataset.study(source, number), task))
-        self._references: dict[str, Report] = {
-            study.sample_id: study.grounded_findings or study.findings or "" for study in studies
-        }
+                studies.append(keep_task_report(dataset.sources[source].read(number).study, task))
+        self._references = {study.sample_id: study.grounded_findings or study.findings or "" for study in studies}
         self.names = [f"drafts/{name}" for name in SCORES] if studies else []
         if any(has_reference_boxes(study) for study in studies):
             self.names += [f"boxes/{name}" for name in BOXES.values()]
@@ -295,11 +289,11 @@ class DraftEvaluator:
         self._items: list[GenerationItem] = []
         for source, number, task in drawn[context.rank :: context.size]:
             with skipping_unreadable(config.faults, "the drafts") as reasons:
-                study = study_on_disk(dataset.sources[source].read(number), Path(self._radiographs.name) / str(source))
-                shown = drop_inputs(keep_task_report(study, task), config.drop)
-                if errors := check_images(shown)[1]:
-                    raise errors[0]
-                self._items += list(_requests(shown, task, config))
+                sample, folder = dataset.sources[source].read(number), Path(self._radiographs.name) / str(source)
+                shown = shown_study(sample, task, config, folder)
+                example = make_example(without_references(shown), task, preset=config.preset)
+                self._items.append(GenerationItem(report_request(example), partial(make_draft, example)))
+                self._items += completion_items(shown, NEW_TOKENS["phrase"], preset=config.preset)
             self._failures += reasons
         self._items.sort(key=lambda item: length_key(item.request))
 
@@ -353,13 +347,6 @@ def sample_studies(dataset: StudyDataset, config: TrainConfig) -> list[tuple[int
         tasks |= dict.fromkeys(zip(rows["source"].tolist(), rows["number"].tolist(), strict=True), task)
     places = sorted(tasks)
     return [(*places[i], tasks[places[i]]) for i in _draw(config, 1, len(places), config.validation.drafts)]
-
-
-def _requests(study: Study, task: Task, config: TrainConfig) -> Iterator[GenerationItem]:
-    """Yield the requests for the report of a study and for the boxes of each sentence of a grounded reference."""
-    example = make_example(without_references(study), task, preset=config.preset)
-    yield GenerationItem(report_request(example), partial(make_draft, example))
-    yield from completion_items(study, NEW_TOKENS["phrase"], preset=config.preset)
 
 
 def monitor_drafts(pairs: Sequence[Pair]) -> dict[str, float | None]:
@@ -442,14 +429,17 @@ def gathered_weights(model: ParallelModel) -> Iterator[None]:
             part.set_reshard_after_forward(name != "", recurse=False)
 
 
-def study_on_disk(sample: PackedSample, folder: Path) -> Study:
-    """Return the study with its images as files; images of shards are written to a folder."""
+def shown_study(sample: PackedSample, task: Task, config: TrainConfig, folder: Path) -> Study:
+    """Return what a request shows of a study, with the report of its task; images of shards are written to a folder."""
     paths = {}
     for column, content in sample.images.items():
         folder.mkdir(exist_ok=True)
         paths[column] = folder / getattr(sample.study, column).name
         paths[column].write_bytes(content)
-    return sample.study.model_copy(update=paths)
+    study = drop_inputs(keep_task_report(sample.study.model_copy(update=paths), task), config.drop)
+    if errors := check_images(study)[1]:
+        raise errors[0]
+    return study
 
 
 def keep_task_report(study: Study, task: Task) -> Study:

@@ -99,7 +99,7 @@ def make_trainer(training: MairaLossModel, train_config: TrainConfig, context: D
         model=ParallelModel(training, training, context, autocast=context.device == CPU),
         optimizer=make_optimizer(training, train_config),
         lr_factor=lambda _: 1.0,
-        schedule=SimpleNamespace(epoch=lambda _: 0),
+        schedule=SimpleNamespace(steps_per_epoch=1),
         log=SimpleNamespace(count_row=lambda *_: None, log_step=lambda *_, **__: None),
         objective=None,
     )

@@ -76,19 +76,18 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def test_a_line_has_mean_losses_and_the_learning_rate(start_log: StartLog, tmp_path: Path) -> None:
     log = start_log(log_every=2)
     for step, loss in enumerate([4.0, 2.0, 1.0], start=1):
-        log.log_step(step, 0, {"loss": torch.tensor(loss)}, lr=step / 10, grad_norm=torch.tensor(1.0))
+        log.log_step(step, 0, {"loss": loss}, lr=step / 10, grad_norm=1.0)
     # The loss of the third step is a part of the state.
     resumed = start_log(3, log_every=2)
     resumed.load_state_dict(json.loads(json.dumps(log.state_dict())))
-    resumed.log_step(4, 0, {"loss": torch.tensor(0.5)}, lr=0.4)
+    resumed.log_step(4, 0, {"loss": 0.5}, lr=0.4)
     assert [(row["step"], row["loss"], row["lr"]) for row in rows_of(tmp_path)] == [(2, 3.0, 0.2), (4, 0.75, 0.4)]
 
 
 def test_values_keep_float32_precision_and_are_null_if_not_finite(start_log: StartLog, tmp_path: Path) -> None:
-    loss = torch.tensor(1.2345678)
-    start_log().log_step(1, 0, {"loss": loss, "answer": torch.tensor(math.nan)}, grad_norm=math.inf)
+    start_log().log_step(1, 0, {"loss": 1.2345678, "answer": math.nan}, grad_norm=math.inf)
     (row,) = rows_of(tmp_path)
-    assert torch.tensor(row["loss"]) == loss
+    assert torch.tensor(row["loss"]) == torch.tensor(1.2345678)
     assert (row["answer"], row["grad_norm"]) == (None, None)
 
 

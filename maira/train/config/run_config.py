@@ -345,9 +345,8 @@ class BaseTrainConfig(Record):
             raise ValueError(f"epochs: expected either epochs or passes, found {hint}")
         if self.passes is not None and self.passes < self.global_batch:
             hint = f"set passes={self.global_batch} or global_batch={self.passes}"
-            raise ValueError(
-                f"passes: expected at least global_batch, {self.global_batch}, found {self.passes}; {hint}"
-            )
+            expected = f"at least global_batch, {self.global_batch}"
+            raise ValueError(f"passes: expected {expected}, found {self.passes}; {hint}")
         if self.weights == "bfloat16" and self.optimizer != "adamw_8bit":
             raise ValueError("weights: bfloat16 needs the optimizer adamw_8bit, which rounds stochastically")
         return self
@@ -386,11 +385,10 @@ class BaseTrainConfig(Record):
         """Return the optimizer steps of an epoch with a number of samples, and those of the run."""
         per_epoch = samples // self.samples_per_draw * self.steps_per_draw
         if not per_epoch:
-            message = (
-                f"an epoch has {samples} samples to train on, too few for a step, which takes {self.samples_per_draw}"
-            )
+            few = f"too few for a step, which takes {self.samples_per_draw}"
             largest = samples * (self.global_batch // self.samples_per_draw)
-            raise InputError(f"{message}; set global_batch={largest}", field="train")
+            message = f"an epoch has {samples} samples to train on, {few}; set global_batch={largest}"
+            raise InputError(message, field="train")
         if self.passes is not None:
             return per_epoch, self.passes // self.global_batch * self.steps_per_draw
         return per_epoch, max(1, round((self.epochs or 0) * per_epoch))
@@ -483,10 +481,8 @@ def _check_multiple(name: str, value: int, divisor_name: str, divisor: int) -> N
     """Raise a ValueError that names the nearest valid values unless a number is a multiple of another."""
     if value % divisor:
         multiples = [str(times * divisor) for times in (value // divisor, value // divisor + 1) if times]
-        raise ValueError(
-            f"{name}: expected a multiple of {divisor_name}, which is {divisor}, such as {' or '.join(multiples)}, "
-            f"found {value}"
-        )
+        expected = f"a multiple of {divisor_name}, which is {divisor}, such as {' or '.join(multiples)}"
+        raise ValueError(f"{name}: expected {expected}, found {value}")
 
 
 def read_train_config(path: Path, overrides: list[str] | None = None) -> TrainConfig:

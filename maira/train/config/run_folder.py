@@ -51,13 +51,10 @@ def read_record(state: Path) -> dict[str, Any]:
         raise RunError(f"{state}: {error}") from None
     if version == FORMAT:
         return record
-    raise InputError(
-        f"was saved by {record.get('version', 'another version')} in the format {version}, and this code, of version "
-        f"{project_version()}, reads the format {FORMAT}. Resume with the code that saved it, or train in another "
-        "folder; a finished checkpoint needs no states",
-        code=ErrorCode.UNSUPPORTED_VERSION,
-        file=state,
-    )
+    origin = f"was saved by {record.get('version', 'another version')} in the format {version}"
+    message = f"{origin}, and this code, of version {project_version()}, reads the format {FORMAT}. Resume with the "
+    message += "code that saved it, or train in another folder; a finished checkpoint needs no states"
+    raise InputError(message, code=ErrorCode.UNSUPPORTED_VERSION, file=state)
 
 
 def resume_fields(config: BaseTrainConfig) -> dict[str, Any]:

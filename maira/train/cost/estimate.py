@@ -93,10 +93,8 @@ def measure_workload(config: TrainConfig, model_config: MairaConfig) -> Workload
     images, prompt, answer, limit = (column[drawn].astype(np.int64) for column in columns)
     if config.dpo is not None:
         basis.append("one preference pair per study, with two reports as long as its own")
-    basis.append(
-        f"an epoch of {round(weight.sum()):,} samples of {images.mean():.2f} images and "
-        f"{(prompt + answer).mean():,.0f} tokens on average, {answer.mean():,.0f} of them the answer's"
-    )
+    tokens = f"{(prompt + answer).mean():,.0f} tokens on average, {answer.mean():,.0f} of them the answer's"
+    basis.append(f"an epoch of {round(weight.sum()):,} samples of {images.mean():.2f} images and {tokens}")
     return Workload(round(weight.sum()), images, prompt, answer, limit, "; ".join(basis))
 
 
@@ -136,7 +134,9 @@ def _read_lengths(
     studies, shares = open_source(source), config.shares(source)
     numbers = range(0, studies.count, max(1, studies.count // _STUDIES_READ))
     rows: list[tuple[float, ...]] = []
-    for _, study, size in (entry for number in numbers for entry in studies.scan(number, number + 1, source.split)):
+    errors: list[InputError] = []
+    scanned = (entry for number in numbers for entry in studies.scan(number, number + 1, source.split, errors))
+    for _, study, size in scanned:
         known = drop_inputs(study, config.drop)
         for task, phrase in answers(known, shares):
             example = study_example(known, task, phrase, config, size)
@@ -145,6 +145,8 @@ def _read_lengths(
             weight = shares[task] * studies.count / len(numbers)
             limit = _limit(task, config, model_config, prompt)
             rows.append((weight, images, prompt, count_tokens(example.target or "") + 1, limit))
+    if errors:
+        raise errors[0]
     if config.dpo is not None and source.preferences is not None and source.preferences.is_file():
         pairs, total = sum(1 for _ in read_jsonl(source.preferences)), sum(row[0] for row in rows)
         rows = [(weight * pairs / total, *lengths) for weight, *lengths in rows]

@@ -121,13 +121,10 @@ def make_rates(model_config: Any, trains: Collection[str] = (), lora: LoraOption
             if "q_proj" in group:
                 # Two products of the head's width (scores, weighted sum); the backward pass has two for each of them.
                 pair += repeats * 4 * queries * (3 if flows else 1)
-    return Rates(
-        _encoder_image(vision, trains_encoder) if vision else 0.0,
-        _adapter_image(model_config, trains_adapter, trains_encoder) if vision else 0.0,
-        token,
-        pair,
-        _linear(width * text.vocab_size, trains_all, flows) + 2 * width * rows,
-    )
+    encoder = _encoder_image(vision, trains_encoder) if vision else 0.0
+    adapter = _adapter_image(model_config, trains_adapter, trains_encoder) if vision else 0.0
+    answer = _linear(width * text.vocab_size, trains_all, flows) + 2 * width * rows
+    return Rates(encoder, adapter, token, pair, answer)
 
 
 def _linear(weights: float, is_trained: bool, flows: bool) -> float:

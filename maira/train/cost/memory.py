@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from maira.model.config import MairaConfig
-from maira.model.modeling import MODULES, MairaForConditionalGeneration, modules_of
+from maira.model.modeling import MairaForConditionalGeneration
 from maira.train import attention
-from maira.train.components import set_trainable, weight_dtype
+from maira.train.components import set_trainable, set_weight_types
 from maira.train.config.run_config import TrainConfig
 from maira.train.parallel import UNSHARDED_GRADIENT_LIMIT
 
@@ -31,9 +31,7 @@ def build_shapes(model_config: MairaConfig, config: TrainConfig) -> MairaForCond
     unquantized = config.lora.model_copy(update={"quantize": None}) if config.lora else None
     with torch.device("meta"):
         model = MairaForConditionalGeneration(copy.deepcopy(model_config))
-        for part in MODULES:
-            for module in modules_of(model, part):
-                module.to(weight_dtype(config, part))
+        set_weight_types(model, config)
         set_trainable(model, config.model_copy(update={"lora": unquantized}))
     return model
 

@@ -29,7 +29,7 @@ from maira.train.data.schedule import map_in_workers
 from maira.train.data.sources import ManifestSource, StudySource, open_source, reading_sample
 from radfact.errors import ErrorCode, InputError
 from radfact.io.download import file_sha256
-from radfact.io.jsonl import open_atomic, read_json, write_json
+from radfact.io.jsonl import open_atomic, read_json, reading, write_json
 from radfact.machine import usable_cores
 
 FORMAT = 3
@@ -87,13 +87,10 @@ class StudyDataset:
         counts = prompts + answers - images * (processor.image_seq_length - 1)
         self._starts = np.concatenate(([0], counts.cumsum()))
 
-    def study(self, source: int, number: int) -> Study:
-        """Return a study."""
-        return self.sources[source].read(number).study
-
     def sample_id(self, row: int) -> str:
         """Return the name of the study of a sample."""
-        return self.study(int(self.table[row]["source"]), int(self.table[row]["number"])).sample_id
+        lengths = self.table[row]
+        return self.sources[int(lengths["source"])].read(int(lengths["number"])).study.sample_id
 
     def location(self, row: int) -> str:
         """Return where the study of a sample is read from, and its number there from 1."""
@@ -117,14 +114,9 @@ class StudyDataset:
         if self.patch_grid is not None:
             height, width = radiographs[0].shape
             coverage = patch_coverage(study, self.kinds, self.patch_grid, CropMap(width, height))
-        return EncodedSample(
-            study.sample_id,
-            TASKS[int(lengths["task"])],
-            expand_images(ids, self.processor),
-            int(lengths["prompt"]),
-            self.preprocess(radiographs),
-            coverage,
-        )
+        task, images = TASKS[int(lengths["task"])], self.preprocess(radiographs)
+        expanded, prompt = expand_images(ids, self.processor), int(lengths["prompt"])
+        return EncodedSample(study.sample_id, task, expanded, prompt, images, coverage)
 
     def preprocess(self, radiographs: Sequence[Gray]) -> npt.NDArray[np.float32]:
         """Return images as the model reads them, (images, size, size)."""
@@ -153,7 +145,6 @@ def open_dataset(
     sources: Sequence[DataSource],
     processor: MairaProcessor,
     folder: Path,
-    *,
     patch_grid: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> StudyDataset:
@@ -171,11 +162,9 @@ def open_dataset(
 
 def iterate_texts(config: TrainConfig, limit: int) -> Iterator[str]:
     """Yield prompts with answers, findings and grounded, of the first studies, to train a tokenizer on."""
-    ignored: list[InputError] = []  # reported when the table is made
+    errors: list[InputError] = []  # reported when the table is made
     sources = [(open_source(source), source.split) for source in config.train]
-    headers = (
-        (opened, *header) for opened, split in sources for header in opened.scan(0, opened.count, split, ignored)
-    )
+    headers = ((opened, *header) for opened, split in sources for header in opened.scan(0, opened.count, split, errors))
     for opened, number, study, size in islice(headers, limit):
         for task in ("findings", "grounded"):
             with _locate_errors(opened, number):
@@ -241,10 +230,8 @@ def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
-    try:
+    with reading(path):
         return file_sha256(path)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", code=ErrorCode.FILE_UNREADABLE, file=path) from None
 
 
 class _TablePart(NamedTuple):

@@ -163,11 +163,9 @@ def check_lengths(
         place, option = "the context window", "max_position_embeddings"
         if field == "token_budget":
             place, option = "a row", field
-        raise InputError(
-            f"expected samples of at most {limit} tokens, the length of {place}; found {most} tokens in sample "
-            f"'{sample_id(row)}' (task {task}); increase {option}, or exclude the sample",
-            field=field,
-        )
+        found = f"found {most} tokens in sample '{sample_id(row)}' (task {task})"
+        message = f"expected samples of at most {limit} tokens, the length of {place}; {found}"
+        raise InputError(f"{message}; increase {option}, or exclude the sample", field=field)
 
 
 def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[int]]:
@@ -180,11 +178,9 @@ def pack(lengths: Sequence[int], budget: int, world_size: int = 1) -> list[list[
     rows = max(1, -(-sum(lengths) // (budget * world_size))) * world_size
     while True:
         if rows > len(lengths):
-            raise InputError(
-                f"{len(lengths)} samples do not fill {rows} rows of up to {budget} tokens, {rows // world_size} for "
-                f"each of {world_size} processes; use a multiple of {world_size} or a larger token_budget",
-                field="global_batch",
-            )
+            filled = f"{rows} rows of up to {budget} tokens, {rows // world_size} for each of {world_size} processes"
+            hint = f"use a multiple of {world_size} or a larger token_budget"
+            raise InputError(f"{len(lengths)} samples do not fill {filled}; {hint}", field="global_batch")
         bins = _fill(order, lengths, budget, rows, 1) or _fill(order, lengths, budget, rows, -1)
         if bins is not None:
             return sorted(bins, key=lambda row: (-sum(lengths[i] for i in row), row[0]))

@@ -28,13 +28,12 @@ Indices = npt.NDArray[np.int64]
 
 
 class DataSchedule:
-    """The samples of each optimizer step, a function of seed, step and number of processes.
+    """The samples of each optimizer step, a function of seed, step and number of processes."""
 
-    An epoch takes each sample as often as the shares of the configuration say: whole times, and for the remaining
-    fraction as many samples as it stands for, drawn anew each epoch. Its draw d takes the samples from
-    d * samples_per_draw on, whatever the number of processes; samples that do not fill a draw are omitted from the
-    epoch. A draw serves `steps_per_draw` steps, one unless responses to its prompts are sampled.
-    """
+    # An epoch takes each sample as often as the shares of the configuration say: whole times, and for the remaining
+    # fraction as many samples as it stands for, drawn anew each epoch. Its draw d takes the samples from
+    # d * samples_per_draw on, whatever the number of processes; samples that do not fill a draw are omitted from the
+    # epoch. A draw serves `steps_per_draw` steps, one unless responses to its prompts are sampled.
 
     def __init__(self, table: npt.NDArray[Any], config: BaseTrainConfig) -> None:
         self.table, self.config = table, config
@@ -49,10 +48,6 @@ class DataSchedule:
         self._order: tuple[int, Indices] | None = None
         self.samples_per_epoch = sum(part.used for part in self.parts)
         self.steps_per_epoch, self.steps = config.plan_steps(self.samples_per_epoch)
-
-    def epoch(self, step: int) -> int:
-        """Return the epoch that a step belongs to, from 0."""
-        return step // self.steps_per_epoch
 
     def order(self, epoch: int) -> Indices:
         """Return the samples of an epoch in their order."""
@@ -173,13 +168,8 @@ def collate_row(row: EncodedRow, totals: StepTotals, dataset: SampleDataset) -> 
     if row.samples:
         return collate(row.samples, totals, dataset.pad_id, LENGTH_MULTIPLE)
     batch = collate([dataset.blank()], totals, dataset.pad_id, LENGTH_MULTIPLE)
-    return replace(
-        batch,
-        frontal_rows=batch.frontal_rows[:0],
-        coverage=None if batch.coverage is None else batch.coverage[:0],
-        sample_ids=(),
-        tasks=(),
-    )
+    coverage = None if batch.coverage is None else batch.coverage[:0]
+    return replace(batch, frontal_rows=batch.frontal_rows[:0], coverage=coverage, sample_ids=(), tasks=())
 
 
 ItemT = TypeVar("ItemT")
@@ -206,11 +196,9 @@ def map_in_workers(
             while pending:
                 yield pending.popleft().result()
     except BrokenProcessPool:
-        raise RunError(
-            "a process that prepares samples was killed, most likely because memory ran out; give the run more memory "
-            "or fewer workers, and start the same command again",
-            code=ErrorCode.OUT_OF_MEMORY,
-        ) from None
+        message = "a process that prepares samples was killed, most likely because memory ran out; give the run more "
+        message += "memory or fewer workers, and start the same command again"
+        raise RunError(message, code=ErrorCode.OUT_OF_MEMORY) from None
 
 
 def _prepare(function: Callable[[Any], Any]) -> None:

@@ -18,7 +18,7 @@ from maira.data.shards import PackedSample, Shards
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.train.config.run_config import AnomalyConfig, DataSource
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import parse_rows
+from radfact.io.jsonl import parse_rows, reading
 
 _LINES = 256
 
@@ -41,9 +41,8 @@ def reading_sample() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise UnreadableSample(
-            error.message, code=error.code, file=error.file, line=error.line, field=error.field
-        ) from None
+        place: dict[str, Any] = {"file": error.file, "line": error.line, "field": error.field}
+        raise UnreadableSample(error.message, code=error.code, **place) from None
 
 
 @contextmanager
@@ -54,13 +53,9 @@ def skipping_unreadable(config: AnomalyConfig, owner: str) -> Iterator[list[str]
         yield reasons
     except UnreadableSample as error:
         if config.unreadable == "stop":
-            raise InputError(
-                f"{error.message}, in a sample of {owner}. Repair it, or set faults.unreadable=skip to skip such "
-                "samples; the same command then resumes",
-                code=ErrorCode.FILE_UNREADABLE,
-                file=error.file,
-                line=error.line,
-            ) from None
+            hint = "Repair it, or set faults.unreadable=skip to skip such samples; the same command then resumes"
+            message = f"{error.message}, in a sample of {owner}. {hint}"
+            raise InputError(message, code=ErrorCode.FILE_UNREADABLE, file=error.file, line=error.line) from None
         reasons.append(str(error))
 
 
@@ -69,7 +64,7 @@ class ManifestSource:
 
     def __init__(self, path: Path) -> None:
         self.path, self.location = path, str(path)
-        with _opening(path), path.open("rb") as lines:
+        with reading(path), path.open("rb") as lines:
             self._version = _version(os.fstat(lines.fileno()))
             # (lines + 1,), byte offsets of the lines and the end
             self._offsets = np.cumsum([0, *map(len, lines)], dtype=np.uint64)
@@ -80,10 +75,8 @@ class ManifestSource:
         """Return the name, size and modification time of the file."""
         return [self.location, *self._version]
 
-    def scan(
-        self, begin: int, end: int, split: str | None, errors: list[InputError] | None = None
-    ) -> Iterator[StudyHeader]:
-        """Yield the studies of a range and split (None: all); `errors` gets those of images, None raises the first."""
+    def scan(self, begin: int, end: int, split: str | None, errors: list[InputError]) -> Iterator[StudyHeader]:
+        """Yield the studies of a range and split (None: all); `errors` gets those of images."""
         for first in range(begin, end, _LINES):
             for line, row in self._rows(first, min(first + _LINES, end)):
                 study = parse_study(row, self._folder, file=self.path, line=line)
@@ -92,10 +85,7 @@ class ManifestSource:
                 size, image_errors = check_images(study)
                 if size is not None and not image_errors:
                     yield StudyHeader(line - 1, study, size)
-                elif errors is None:
-                    raise image_errors[0]
-                else:
-                    errors += image_errors
+                errors += image_errors
 
     def read(self, number: int) -> PackedSample:
         """Return a study, with the bytes of its images if they are stored with it."""
@@ -110,7 +100,7 @@ class ManifestSource:
     def _rows(self, begin: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield line numbers from 1 and objects of the lines from one number up to another."""
         at = int(self._offsets[begin])
-        with _opening(self.path), self.path.open("rb") as handle:
+        with reading(self.path), self.path.open("rb") as handle:
             if _version(os.fstat(handle.fileno())) != self._version:
                 message = "has changed since the run began; the data of a run must not change"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=self.path)
@@ -135,9 +125,7 @@ class ShardSource:
         """Return the checksum of the index, which has those of all samples."""
         return [self.location, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
-    def scan(
-        self, begin: int, end: int, split: str | None, errors: list[InputError] | None = None
-    ) -> Iterator[StudyHeader]:
+    def scan(self, begin: int, end: int, split: str | None, errors: list[InputError]) -> Iterator[StudyHeader]:
         """See `ManifestSource.scan`."""
         splits = self.shards.index.splits
         for number in range(begin, end):
@@ -147,8 +135,6 @@ class ShardSource:
             try:
                 yield StudyHeader(number, study, self._frontal_size(number, study, head))
             except InputError as error:
-                if errors is None:
-                    raise
                 errors.append(error)
 
     def read(self, number: int) -> PackedSample:
@@ -197,13 +183,3 @@ def check_images(study: Study) -> tuple[tuple[int, int] | None, list[UnreadableS
 
 def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
-
-
-@contextmanager
-def _opening(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError("no such file", code=ErrorCode.FILE_NOT_FOUND, file=path) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path) from None

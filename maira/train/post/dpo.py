@@ -7,10 +7,9 @@ Source: Rafailov et al., "Direct Preference Optimization", 2023, section 4.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from maira.runtime.processes import TerminationSignal
-from maira.train.config.run_config import AnomalyConfig, DpoConfig, TrainConfig
+from maira.train.config.run_config import DpoConfig, TrainConfig
 from maira.train.data.packing import PackedBatch, StepTotals
 from maira.train.data.schedule import (
     DataSchedule,
@@ -31,7 +30,8 @@ from maira.train.data.schedule import (
     iterate_steps,
     map_in_workers,
 )
-from maira.train.loss import Losses, token_losses
+from maira.train.logging import MetricsLogger
+from maira.train.loss import Losses, sum_losses, token_losses
 from maira.train.parallel import ParallelModel
 from maira.train.post.preferences import PreferenceDataset
 from maira.train.validation import evaluation_mode
@@ -60,60 +60,50 @@ class DpoLoss(nn.Module):
         assert batch.reference_log_probs is not None
         # (answer tokens,)
         losses = token_losses(hidden, head, batch)
-        zeros = torch.zeros(len(batch.sample_ids), device=losses.device)
+        sums = sum_losses(losses, batch)
         # (samples,)
-        log_probs = zeros.index_add(0, batch.answer_samples, -losses)
-        tokens = zeros.index_add(0, batch.answer_samples, torch.ones_like(losses))
+        log_probs = torch.zeros_like(sums.tokens).index_add(0, batch.answer_samples, -losses)
         # (pairs,)
         chosen, rejected = (self._config.beta * (log_probs - batch.reference_log_probs)).view(-1, 2).unbind(1)
         margins = chosen - rejected
-        nll = -(log_probs / tokens)[::2]
+        nll = -(log_probs / sums.tokens)[::2]
         pair_losses = -F.logsigmoid(margins) + self._config.nll_weight * nll
         terms = (torch.ones_like(margins), chosen, rejected, margins, (margins > 0).float(), nll)
-        return Losses(
-            answer=pair_losses.sum(),
-            patches=losses.new_zeros(()),
-            per_sample=-log_probs.detach(),
-            tokens=tokens,
-            statistics=torch.stack([term.detach().sum() for term in terms]).double(),
-        )
+        statistics = torch.stack([term.detach().sum() for term in terms]).double()
+        return sums._replace(answer=pair_losses.sum(), statistics=statistics)
 
 
+@dataclass
 class DpoObjective:
     """DPO objective: yields the preference pairs of each step, with log-probabilities under the initial weights."""
 
     # These are computed before the first step and saved to the folder of the run, periodically, so that the reference
     # model needs no memory in training, and a resumed run uses the same values.
 
+    config: TrainConfig
+    dataset: PreferenceDataset
+    fingerprint: Any  # of the model that the run starts from
+    model: ParallelModel
+    schedule: DataSchedule
+    log: MetricsLogger
     statistics: Sequence[str] = _STATISTICS
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        dataset: PreferenceDataset,
-        schedule: DataSchedule,
-        model: ParallelModel,
-        fingerprint: Any,
-        inform: Callable[[str], None],
-    ) -> None:
-        self._config, self._dataset, self._schedule = config, dataset, schedule
-        self._model, self._context, self._inform = model, model.context, inform
+    def __post_init__(self) -> None:
+        self._context = self.model.context
         # Other initial weights, precision or pairs have other log-probabilities.
-        digest = hashlib.sha256(f"{fingerprint} {config.precision}".encode())
-        digest.update(dataset.table.tobytes())
-        self._key, self._file = digest.hexdigest()[:16], config.out / REFERENCE_FILE
+        digest = hashlib.sha256(f"{self.fingerprint} {self.config.precision}".encode())
+        digest.update(self.dataset.table.tobytes())
+        self._key, self._file = digest.hexdigest()[:16], self.config.out / REFERENCE_FILE
 
     def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
         """Yield the steps of a run with the rows of this process. See `maira.train.loop.Objective`."""
         log_probs = self._read(first_step)
         if first_step == 0 and np.isnan(log_probs).any():
             self._compute(log_probs, termination)
-        self._dataset.reference_log_probs = log_probs
-        rank, size = self._context.rank, self._context.size
-        workers = self._config.workers
-        with closing(
-            iterate_steps(self._dataset, self._schedule, first_step, rank=rank, world_size=size, workers=workers)
-        ) as steps:
+        self.dataset.reference_log_probs = log_probs
+        processes = {"rank": self._context.rank, "world_size": self._context.size}
+        iterated = iterate_steps(self.dataset, self.schedule, first_step, **processes, workers=self.config.workers)
+        with closing(iterated) as steps:
             for step in steps:
                 # The loss is the mean over pairs, not over answer tokens.
                 totals = StepTotals(step.rows[0].totals.samples, step.rows[0].totals.samples)
@@ -139,14 +129,11 @@ class DpoObjective:
             saved = content["log_probs"] if isinstance(content, dict) and content.get("key") == self._key else None
         saved = self._context.gather(saved)[0]
         if first_step and saved is None:
-            raise InputError(
-                f"expected the reference log-probabilities of this run, which resumes at step {first_step}; restore "
-                "the file, or set another `out`",
-                code=ErrorCode.MISMATCH,
-                file=self._file,
-            )
+            message = f"expected the reference log-probabilities of this run, which resumes at step {first_step}"
+            message += "; restore the file, or set another `out`"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=self._file)
         # Earlier starts wrote null for a pair without values.
-        rows = [pair or [None, None] for pair in saved or [None] * len(self._dataset.table)]
+        rows = [pair or [None, None] for pair in saved or [None] * len(self.dataset.table)]
         return np.array(rows, np.float64)
 
     def _save(self, log_probs: _LogProbs) -> None:
@@ -161,18 +148,22 @@ class DpoObjective:
     def _compute(self, log_probs: _LogProbs, termination: TerminationSignal) -> None:
         """Compute and save the missing reference log-probabilities; called by all processes."""
         missing = set(np.flatnonzero(np.isnan(log_probs).any(1)).tolist())
-        self._inform(f"computing the reference log-probabilities of {len(missing)} pairs")
+        self.log.info(f"computing the reference log-probabilities of {len(missing)} pairs")
         # The same rows as in a run without interruption, so that rounding is the same.
-        rows = _reference_rows(self._schedule.lengths, self._config.token_budget)
+        rows = _reference_rows(self.schedule.lengths, self.config.token_budget)
         rows = [row for row in rows if not missing.isdisjoint(row)]
         own = rows[self._context.rank :: self._context.size]
         # Processes exchange tensors in every row, so each needs the same number of rows.
         own += rows[:1] * (-(-len(rows) // self._context.size) - len(own))
-        encode = partial(_encode_pairs, self._dataset, self._config.faults)
+
+        def encode(row: list[int]) -> list[EncodedRow]:
+            """Encode each pair of a row separately, to know which pairs are unreadable."""
+            return [encode_row(self.dataset, self.config.faults, "training", [index]) for index in row]
+
         with (
-            evaluation_mode(self._model.wrapped),
+            evaluation_mode(self.model.wrapped),
             torch.no_grad(),
-            closing(map_in_workers(encode, own, self._config.workers)) as encoded,
+            closing(map_in_workers(encode, own, self.config.workers)) as encoded,
         ):
             for number, (row, pairs) in enumerate(zip(own, encoded, strict=True)):
                 # Processes that have failed report it here.
@@ -180,24 +171,17 @@ class DpoObjective:
                 if is_terminated or (number and number % _ROWS_PER_SAVE == 0):
                     self._save(log_probs)
                     known = len(log_probs) - int(np.isnan(log_probs).any(1).sum())
-                    self._inform(f"reference log-probabilities of {known} of {len(log_probs)} pairs computed")
+                    self.log.info(f"reference log-probabilities of {known} of {len(log_probs)} pairs computed")
                 if is_terminated:
-                    raise RunError(
-                        "terminated while computing the reference log-probabilities; the same command resumes",
-                        code=ErrorCode.INTERRUPTED,
-                    )
+                    message = "terminated while computing the reference log-probabilities; the same command resumes"
+                    raise RunError(message, code=ErrorCode.INTERRUPTED)
                 samples = EncodedRow([sample for pair in pairs for sample in pair.samples], [])
-                batch = collate_row(samples, StepTotals(1, 1), self._dataset)
+                batch = collate_row(samples, StepTotals(1, 1), self.dataset)
                 with self._context.collective_section():
-                    losses = self._model(batch.to(self._context.device))
+                    losses = self.model(batch.to(self._context.device))
                 readable = [index for index, pair in zip(row, pairs, strict=True) if pair.samples]
                 log_probs[readable] = -losses.per_sample.view(-1, 2).cpu().double().numpy()
         self._save(log_probs)
-
-
-def _encode_pairs(dataset: PreferenceDataset, config: AnomalyConfig, row: Sequence[int]) -> list[EncodedRow]:
-    """Encode each pair of a row separately, to know which pairs are unreadable."""
-    return [encode_row(dataset, config, "training", [index]) for index in row]
 
 
 def _reference_rows(lengths: npt.NDArray[np.int64], budget: int) -> list[list[int]]:

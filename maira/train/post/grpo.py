@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,17 +27,18 @@ from maira.model.config import context_window
 from maira.model.grammar import Allow, Grammar, ReportState
 from maira.model.processor import MairaProcessor
 from maira.model.prompts import NEW_TOKENS
-from maira.model.task_examples import drop_inputs, make_example
+from maira.model.task_examples import make_example
 from maira.runtime.processes import TerminationSignal
 from maira.train.config.run_config import TASKS, GrpoConfig, TrainConfig
 from maira.train.data.dataset import StudyDataset
 from maira.train.data.packing import EncodedSample, PackedBatch, PolicyTargets, StepTotals, pack
 from maira.train.data.schedule import DataSchedule, EncodedRow, SkippedSample, StepBatches, collate_row
-from maira.train.data.sources import check_images, skipping_unreadable
+from maira.train.data.sources import skipping_unreadable
+from maira.train.logging import MetricsLogger
 from maira.train.loss import Losses, sum_losses
 from maira.train.parallel import ParallelModel
 from maira.train.post.rewards import ReportReward, SampleReward
-from maira.train.validation import evaluation_mode, generation_engine, keep_task_report, study_on_disk
+from maira.train.validation import evaluation_mode, generation_engine, shown_study
 from radfact.records import Report
 
 _STATISTICS = ("tokens", "clip_ratio", "kl", "entropy", "engine_tokens", "sampling_logp_difference")
@@ -51,12 +52,10 @@ _SAME = 1e-6
 
 
 class PolicyLoss(nn.Module):
-    """The clipped policy gradient of sampled tokens.
+    """The clipped policy gradient of sampled tokens."""
 
-    A token's probability is that of the distribution it was drawn from: of the tokens that the grammar allows at its
-    place, at the temperature of the sampling. `size` is the number of rows of the head.
-    """
-
+    # A token's probability is that of the distribution it was drawn from: of the tokens that the grammar allows at its
+    # place, at the temperature of the sampling. `size` is the number of rows of the head.
     forbidden: Tensor
 
     def __init__(self, grammar: Grammar, size: int, image_token: int, config: GrpoConfig) -> None:
@@ -85,17 +84,12 @@ class PolicyLoss(nn.Module):
         clipped = ratio.clamp(self.low, self.high)
         gains = torch.where(targets.advantages > 0, torch.minimum(ratio, clipped), torch.maximum(ratio, clipped))
         logp_difference = sampled - targets.engine_log_probs
-        weights = (
-            torch.ones_like(gains)
-            if self.clip_max is None
-            else logp_difference.exp().clamp(max=self.clip_max).nan_to_num(1.0)
-        )
+        weights = torch.ones_like(gains)
+        if self.clip_max is not None:
+            weights = logp_difference.exp().clamp(max=self.clip_max).nan_to_num(1.0)
         losses = -gains * weights * targets.advantages
-        return Losses(
-            **sum_losses(losses, batch),
-            log_probs=log_probs.detach(),
-            statistics=self._statistics(distribution.detach(), ratio.detach(), logp_difference, targets.advantages),
-        )
+        statistics = self._statistics(distribution.detach(), ratio.detach(), logp_difference, targets.advantages)
+        return sum_losses(losses, batch)._replace(log_probs=log_probs.detach(), statistics=statistics)
 
     def _statistics(self, distribution: Tensor, ratio: Tensor, logp_difference: Tensor, advantages: Tensor) -> Tensor:
         clipped = ((advantages > 0) & (ratio > self.high)) | ((advantages < 0) & (ratio < self.low))
@@ -136,41 +130,36 @@ _Request = tuple[SampledResponse, Report, GenerationRequest]
 """A response to sample, the report of the study, and the request."""
 
 
+@dataclass
 class RolloutSampler:
-    """GRPO objective: samples responses to the prompts of each step with the current weights.
+    """GRPO objective: samples responses to the prompts of each step with the current weights."""
 
-    A response is a function of the weights, the run's seed, the step and its position in the step, so that a resumed
-    run samples the same ones, whatever the number of processes.
-    """
-
+    # A response is a function of the weights, the run's seed, the step and its position in the step, so that a resumed
+    # run samples the same ones, whatever the number of processes.
+    config: TrainConfig
+    dataset: StudyDataset
+    processor: MairaProcessor
+    reward: ReportReward
+    model: ParallelModel
+    schedule: DataSchedule
+    log: MetricsLogger
     statistics: Sequence[str] = _STATISTICS
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        dataset: StudyDataset,
-        schedule: DataSchedule,
-        model: ParallelModel,
-        processor: MairaProcessor,
-        reward: ReportReward,
-        inform: Callable[[str], None],
-    ) -> None:
-        assert config.grpo is not None
-        self._config, self._grpo, self._dataset, self._schedule = config, config.grpo, dataset, schedule
-        self._model, self._processor, self._reward, self._inform = model, processor, reward, inform
-        self._context = model.context
-        self._grammar = _grammar(model.training.model, processor)
-        self._window = context_window(model.training.model.config.text_config)
+    def __post_init__(self) -> None:
+        assert self.config.grpo is not None
+        self._grpo, self._context, maira = self.config.grpo, self.model.context, self.model.training.model
+        self._grammar = _grammar(maira, self.processor)
+        self._window = context_window(maira.config.text_config)
         self._log_probs: Sequence[Tensor] = ()
 
     def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
         """Yield the steps of a run with the rows of this process. See `maira.train.loop.Objective`."""
         del termination
         with self._engine_context() as open_engine:
-            for step in range(first_step, self._schedule.steps, self._grpo.num_iterations):
+            for step in range(first_step, self.schedule.steps, self._grpo.num_iterations):
                 batches = self._draw(step, open_engine)
                 yield batches
-                following = range(step + 1, min(step + self._grpo.num_iterations, self._schedule.steps))
+                following = range(step + 1, min(step + self._grpo.num_iterations, self.schedule.steps))
                 # The log-probabilities of the sampled tokens are those of the first step.
                 rows = list(map(_with_log_probs, batches.rows, self._log_probs)) if following else []
                 for number in following:
@@ -191,26 +180,26 @@ class RolloutSampler:
     def _engine_context(self) -> Iterator[Callable[[], AbstractContextManager[Engine]]]:
         """Yield a function that returns a context manager of an engine with the current weights."""
         if self._grpo.engine == "transformers":
-            yield lambda: generation_engine(self._model, self._processor, self._config.faults.image_check)
+            yield lambda: generation_engine(self.model, self.processor, self.config.faults.image_check)
             return
         from maira.train.post.rollout_engine import RolloutEngine
 
-        with closing(RolloutEngine(self._config, self._model, self._processor)) as engine:
+        with closing(RolloutEngine(self.config, self.model, self.processor)) as engine:
             yield engine.sync_weights
 
     def _draw(self, step: int, open_engine: Callable[[], AbstractContextManager[Engine]]) -> StepBatches:
         """Sample responses to the prompts of a step, in all processes together."""
         started = time.perf_counter()
-        prompts = [int(row) for row in self._schedule.step_samples(step)]
+        prompts = [int(row) for row in self.schedule.step_samples(step)]
         requests: list[_Request] = []
         skipped: list[SkippedSample] = []
         with TemporaryDirectory(prefix="maira-radiographs-") as folder:
             for index in range(self._context.rank, len(prompts), self._context.size):
-                with skipping_unreadable(self._config.faults, "the training") as reasons:
+                with skipping_unreadable(self.config.faults, "the training") as reasons:
                     requests += self._requests(step, index, prompts[index], Path(folder) / str(index))
-                skipped += [SkippedSample(self._dataset.location(prompts[index]), 0, reason) for reason in reasons]
+                skipped += [SkippedSample(self.dataset.location(prompts[index]), 0, reason) for reason in reasons]
             self._context.wait()  # processes that have failed report it here
-            with evaluation_mode(self._model.training), open_engine() as engine:
+            with evaluation_mode(self.model.training), open_engine() as engine:
                 responses = dict(engine.generate([request for *_, request in requests]))
         sampled_at = time.perf_counter()
         own = self._score(requests, [responses[index] for index in range(len(requests))])
@@ -220,10 +209,10 @@ class RolloutSampler:
         ordered = sorted((response for part in parts for response in part), key=lambda response: response.prompt_index)
         advantages, metrics = compute_advantages([response.total for response in ordered], self._grpo)
         if failed := [response.reason for response in ordered if response.reason]:
-            self._inform(f"step {step + 1}: {len(failed)} responses failed; the first: {failed[0]}")
+            self.log.info(f"step {step + 1}: {len(failed)} responses failed; the first: {failed[0]}")
         if metrics["unscored"] == 1:
-            self._inform(f"step {step + 1}: none of {len(ordered)} responses has a reward")
-        metrics |= _means(ordered, self._reward.names)
+            self.log.info(f"step {step + 1}: none of {len(ordered)} responses has a reward")
+        metrics |= _means(ordered, self.reward.names)
         metrics |= {"generation_seconds": sampled_at - started, "reward_seconds": scored_at - sampled_at}
         tokens = sum(len(response.ids) for response in ordered if not math.isnan(response.total))
         rows = self._pack(ordered, advantages, StepTotals(max(1, tokens), len(prompts)))
@@ -231,17 +220,14 @@ class RolloutSampler:
 
     def _requests(self, step: int, index: int, row: int, folder: Path) -> list[_Request]:
         """Return the requests of a prompt, whose images are written to a folder if they are in a shard."""
-        lengths = self._dataset.table[row]
-        source, task = self._dataset.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
-        study = keep_task_report(study_on_disk(source.read(int(lengths["number"])), folder), task)
-        shown = drop_inputs(study, self._config.drop)
-        if errors := check_images(shown)[1]:
-            raise errors[0]
-        example = make_example(without_references(shown), task, preset=self._config.preset)
+        lengths = self.dataset.table[row]
+        source, task = self.dataset.sources[int(lengths["source"])], TASKS[int(lengths["task"])]
+        study = shown_study(source.read(int(lengths["number"])), task, self.config, folder)
+        example = make_example(without_references(study), task, preset=self.config.preset)
         reference = study.grounded_findings or study.findings or ""
         requests = []
         for number in range(self._grpo.num_generations):
-            key = (self._config.seed, _SEED_KEY, step, index, number)
+            key = (self.config.seed, _SEED_KEY, step, index, number)
             seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
             request = report_request(example, self._grpo.max_new_tokens)
             request = replace(request, sampling=Sampling(self._grpo.temperature, seed))
@@ -260,7 +246,7 @@ class RolloutSampler:
             else:
                 scored.append(sampled._replace(ids=response.ids, log_probs=response.log_probs))
                 answered.append((make_draft(request.example, response, "model"), reference))
-        rewards = iter(self._reward([draft for draft, _ in answered], [reference for _, reference in answered]))
+        rewards = iter(self.reward([draft for draft, _ in answered], [reference for _, reference in answered]))
         return [sampled if sampled.reason else sampled._replace(reward=next(rewards)) for sampled in scored]
 
     def _pack(
@@ -268,17 +254,17 @@ class RolloutSampler:
     ) -> list[PackedBatch]:
         """Return the rows of this process; responses without an advantage have no gradient and are in none."""
         kept = [pair for pair in zip(responses, advantages, strict=True) if pair[1] != 0]
-        lengths = [int(self._dataset.table[response.row]["prompt"]) + len(response.ids) for response, _ in kept]
+        lengths = [int(self.dataset.table[response.row]["prompt"]) + len(response.ids) for response, _ in kept]
         size = self._context.size
         if len(kept) < size:
             packed = [[index] for index in range(len(kept))] + [[] for _ in range(size - len(kept))]
         else:
-            packed = pack(lengths, self._config.token_budget, size)
-        encode = cache(self._dataset.encode)
+            packed = pack(lengths, self.config.token_budget, size)
+        encode = cache(self.dataset.encode)
         rows = []
         for row in packed[self._context.rank :: size]:
             samples = [self._with_response(encode(kept[index][0].row), *kept[index]) for index in row]
-            batch = collate_row(EncodedRow(samples, []), totals, self._dataset)
+            batch = collate_row(EncodedRow(samples, []), totals, self.dataset)
             rows.append(batch if samples else replace(batch, policy=make_targets(0, 0.0, (), [], [])))
         return rows
 
@@ -296,14 +282,12 @@ class RolloutSampler:
 
 
 def compute_advantages(rewards: Sequence[float], config: GrpoConfig) -> tuple[list[float], dict[str, float]]:
-    """Return the advantage of each response over the mean reward of its group, and metrics of the rewards.
-
-    The rewards, NaN for a response without one, are in groups of `num_generations`. An advantage is 0 without a reward
-    and in a group whose rewards are all the same. The metrics are `reward` and `reward_std` (within groups), NaN if
-    there is none, and the shares `frac_reward_zero_std` and `unscored`.
-
-    Source: DeepSeekMath, section 4.1.
-    """
+    """Return the advantage of each response over the mean reward of its group, and metrics of the rewards."""
+    # The rewards, NaN for a response without one, are in groups of `num_generations`. An advantage is 0 without a
+    # reward and in a group whose rewards are all the same. The metrics are `reward` and `reward_std` (within groups),
+    # NaN if there is none, and the shares `frac_reward_zero_std` and `unscored`.
+    #
+    # Source: DeepSeekMath, section 4.1.
     groups = np.array(rewards, np.float64).reshape(-1, config.num_generations)
     is_scored = ~np.isnan(groups)
     spread = [float(np.nanstd(group)) for group in groups[is_scored.any(1)]]

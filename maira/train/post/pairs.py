@@ -11,7 +11,6 @@ from maira.data.study import IMAGE_COLUMNS, Study
 from maira.model.prompts import Task
 from maira.model.task_examples import make_example
 from maira.train.post.rewards import ReportReward
-from maira.train.validation import keep_task_report
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
@@ -51,12 +50,8 @@ def make_preferences(
             pairs.skipped["no reference report"] += 1
         else:
             groups.append((study, task, own))
-    rewards = iter(
-        reward(
-            [draft for *_, own in groups for draft in own],
-            [_reference(study, task) for study, task, own in groups for _ in own],
-        )
-    )
+    references = [_reference(study, task) for study, task, own in groups for _ in own]
+    rewards = iter(reward([draft for *_, own in groups for draft in own], references))
     for study, task, own in groups:
         totals = [next(rewards).total for _ in own]
         scored = [(total, draft) for total, draft in zip(totals, own, strict=True) if total is not None]
@@ -76,17 +71,10 @@ def make_preferences(
             pairs.skipped["reward difference below the margin"] += 1
         else:
             pairs.chosen[best[1]["file"]] += 1
-            pairs.rows.append(
-                {
-                    "sample_id": study.sample_id,
-                    "task": task,
-                    "chosen": chosen,
-                    "rejected": rejected,
-                    "images": [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None],
-                    "chosen_reward": best[0],
-                    "rejected_reward": worst[0],
-                }
-            )
+            images = [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None]
+            reports = {"chosen": chosen, "rejected": rejected, "images": images}
+            values = {"chosen_reward": best[0], "rejected_reward": worst[0]}
+            pairs.rows.append({"sample_id": study.sample_id, "task": task, **reports, **values})
     return pairs
 
 
@@ -103,8 +91,7 @@ def _read_file(file: Path, studies: Mapping[str, Study]) -> dict[str, _Draft]:
 
 
 def _reference(study: Study, task: Task) -> Report:
-    study = keep_task_report(study, task)
-    return study.grounded_findings or study.findings or ""
+    return (study.findings if task == "findings" else study.grounded_findings) or ""
 
 
 def _target(study: Study, task: Task, report: Report) -> str:

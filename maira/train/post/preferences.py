@@ -63,21 +63,15 @@ class PreferenceDataset(StudyDataset):
         if self.reference_log_probs is not None:
             chosen_log_prob, rejected_log_prob = self.reference_log_probs[row].tolist()
             if np.isnan(chosen_log_prob):
-                raise UnreadableSample(
-                    "could not be read when the run began", code=ErrorCode.FILE_UNREADABLE, file=self.location(row)
-                )
+                message = "could not be read when the run began"
+                raise UnreadableSample(message, code=ErrorCode.FILE_UNREADABLE, file=self.location(row))
             log_probs = (chosen_log_prob, rejected_log_prob)
         study, radiographs = self.read(row)
         pair = self.pairs[row]
         prompt = expand_images(pair.prompt, self.processor)
-        return EncodedSample(
-            study.sample_id,
-            task,
-            [*prompt, *pair.chosen],
-            len(prompt),
-            self.preprocess(radiographs),
-            preference=Preference([*prompt, *pair.rejected], log_probs),
-        )
+        ids, preference = [*prompt, *pair.chosen], Preference([*prompt, *pair.rejected], log_probs)
+        images = self.preprocess(radiographs)
+        return EncodedSample(study.sample_id, task, ids, len(prompt), images, preference=preference)
 
 
 def open_preferences(config: TrainConfig, processor: MairaProcessor, window: int) -> PreferenceDataset:
@@ -148,9 +142,7 @@ def _encode_pair(
     study = without_references(drop_inputs(header.study, config.drop))
     example = study_example(study, task, 0, config, header.frontal_size)
     prompt = processor.encode_example(example)
-    chosen, rejected = (
-        _encode_report(processor, field, getattr(pair, field), task) for field in ("chosen", "rejected")
-    )
+    chosen, rejected = (_encode_report(processor, name, getattr(pair, name), task) for name in ("chosen", "rejected"))
     if chosen == rejected:
         raise InputError("expected a report that differs from the chosen one, found the same", field="rejected")
     encoded = _Pair(compact_images(prompt, processor), chosen, rejected)
