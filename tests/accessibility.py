@@ -37,3 +37,15 @@ def serious_violations(
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
+
+
+def check_accessibility(page: Page, *widths: int) -> None:
+    """Check a page in both themes, and that it fits into windows of these widths."""
+    page.emulate_media(color_scheme="light")
+    assert serious_violations(page) == []
+    # The other theme changes only colors.
+    page.emulate_media(color_scheme="dark")
+    assert serious_violations(page, rules=["color-contrast"]) == []
+    for width in widths:
+        page.set_viewport_size({"width": width, "height": 768})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -12,9 +12,8 @@ from box_strategies import boxes
 from error_checks import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from maira_command import maira
 
-from maira.cli.main import app
 from maira.data.manifest import Failure as LeftOut
 from maira.data.manifest import read_failures, read_manifest, write_failures, write_manifest
 from maira.data.sentences import split_findings
@@ -40,10 +39,6 @@ studies = st.builds(
     phrases=st.none() | sentences,
     labels=st.none() | st.lists(labels, max_size=2),
 )
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def write_rows(path: Path, *rows: dict[str, Any] | str) -> Path:
@@ -159,13 +154,14 @@ def test_shares_are_relative_to_the_split(tmp_path: Path) -> None:
         assert sum(row["samples"] for row in counted["groups"]) == counted["total"]["samples"] == len(studies)
 
 
-def test_the_command_prints_a_row_per_group_and_writes_json(tmp_path: Path) -> None:
+def test_the_command_prints_a_row_per_group_and_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     studies = [_study("a", findings="Clear lungs.", source="iu-xray", split="test", lateral="a.png")]
     path, out = _write(tmp_path, *studies), tmp_path / "stats.json"
-    output = CliRunner().invoke(app, ["stats", str(path)], env={"COLUMNS": "80"}).output
+    output = maira("stats", path).output
     assert "iu-xray test FindGen 1* 1 100.0 100.0 0.0" in " ".join(output.split())
     assert "* studies whose patient is unknown" in output
-    assert run("stats", path, "--by", "split", "--out", out).exit_code == 0
+    maira("stats", path, "--by", "split", "--out", out)
     assert read_json(out) == json.loads(json.dumps(manifest_statistics(path, ["split"])))
 
 
@@ -218,8 +214,7 @@ def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path)
     write_failures(tmp_path / "failures.jsonl", [LeftOut(source="radiograph.dcm", stage="convert", reason="damaged")])
     out = tmp_path / "sentences.jsonl"
     options = ("--judge", "offline", "--compare", "offline", "--out", out)
-    result = run("sentences", tmp_path / "manifest.jsonl", *options)
-    assert result.exit_code == 3, result.output
+    maira("sentences", tmp_path / "manifest.jsonl", *options, code=3)
     [made] = read_manifest(out)
     assert made.grounded_findings is not None
     rows = [json.loads(line) for line in (tmp_path / "sentences.map.jsonl").read_text().splitlines()]
@@ -235,15 +230,15 @@ def test_the_command_writes_manifest_map_statistics_and_failures(tmp_path: Path)
 def test_an_empty_manifest_is_refused(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("")
     with raises("manifest.jsonl: empty-input"):
-        CliRunner().invoke(app, [*words, f"{tmp_path}/manifest.jsonl", "--out", "out"], catch_exceptions=False)
+        maira(*words, tmp_path / "manifest.jsonl", "--out", "out")
 
 
 def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     manifest, phrases = (tmp_path / "set" / f"{name}.jsonl" for name in ("manifest", "phrases"))
     rows = {"a": "Left effusion.", "b": None}
     write_manifest(manifest, [_study(name, text, frontal=f"images/{name}.png") for name, text in rows.items()])
-    assert run("sentences", manifest, "--judge", "offline", "--as", "phrases", "--out", phrases).exit_code == 3
-    assert run("annotate", "export", phrases, "--out", tmp_path / "tasks").exit_code == 0
+    maira("sentences", manifest, "--judge", "offline", "--as", "phrases", "--out", phrases, code=3)
+    maira("annotate", "export", phrases, "--out", tmp_path / "tasks")
     tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
     assert tasks[0]["data"]["image"] == "/data/local-files/?d=set/images/a.png"
     [phrase] = tasks[0]["data"]["phrases"]
@@ -257,11 +252,8 @@ def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text(json.dumps([tasks[0] | {"annotations": annotations}]))
     out = tmp_path / "grounded" / "manifest.jsonl"
     imported = ("annotate", "import", tmp_path / "export.json", "--manifest", phrases, "--out", out)
-    result = run(*imported)
-    assert result.exit_code == 3
-    assert "2 annotators (1, 2)" in result.output
-    result = run(*imported, "--combine", "union", "--overwrite")
-    assert result.exit_code == 0, result.output
+    assert "2 annotators (1, 2)" in maira(*imported, code=3).output
+    maira(*imported, "--combine", "union", "--overwrite")
     [made] = read_manifest(out)
     assert made.grounded_findings is not None
     assert made.grounded_findings[0].boxes is not None

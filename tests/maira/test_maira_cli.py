@@ -73,15 +73,6 @@ def test_a_refused_command_is_a_one_line_error_and_writes_nothing(
     assert {*tmp_path.rglob("*")} == before
 
 
-def test_options_are_read_from_a_file(run_maira: RunMaira, tmp_path: Path) -> None:
-    (tmp_path / "options.yaml").write_text("count: 2\nsize: 64\nout: set\npresett: paper\n")
-    code, _, error = run_maira("prepare", "phantom", "--config", "options.yaml")
-    assert (code, error.endswith("[unknown-name]\n")) == (2, True)
-    (tmp_path / "options.yaml").write_text("count: 2\nsize: 64\nout: set\npreset: paper\n")
-    assert run_maira("prepare", "phantom", "--config", "options.yaml", "--count", 1)[0] == 0
-    assert len(read_manifest(tmp_path / "set" / "manifest.jsonl")) == 1
-
-
 def test_the_baseline_repeats_the_most_frequent_report(run_maira: RunMaira, tmp_path: Path) -> None:
     run_maira("prepare", "phantom", "--count", 6, "--size", 64, "--out", "set")
     assert run_maira("evaluate", "baseline", "--manifest", "set/manifest.jsonl", "--out", "drafts.jsonl")[0] == 0

@@ -54,7 +54,6 @@ class ChatServer(LocalServer):
     def __init__(self, reply: Callable[[dict[str, Any], int], Reply], port: int = 0) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self.in_flight = self.most_in_flight = 0
         self._lock = threading.Lock()
         outer = self
 
@@ -65,11 +64,7 @@ class ChatServer(LocalServer):
                     outer.requests.append(body)
                     outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                     number = len(outer.requests)
-                    outer.in_flight += 1
-                    outer.most_in_flight = max(outer.most_in_flight, outer.in_flight)
                 answer = reply(body, number)
-                with outer._lock:
-                    outer.in_flight -= 1
                 if isinstance(answer, bytes):
                     self.wfile.write(answer)
                     self.close_connection = True

@@ -86,31 +86,23 @@ def test_a_response_is_the_word_yes_or_no_or_begins_with_it(response: str, expec
     assert (None if isinstance(result, Failure) else result) is expected
 
 
-def test_corpus_bleu_is_that_of_sacrebleu() -> None:
-    from sacrebleu.metrics.bleu import BLEU
-
-    pairs = [
-        pair("There is a small left pleural effusion.", "Small left effusion. No pneumothorax.", "1"),
-        pair("The Lungs are clear.", "The lungs are clear.", "2"),
-    ]
-    pooled = Bleu().score(pairs).pooled
-    for order in (1, 2, 3, 4):
-        score = pooled[f"bleu_{order}"]
-        library = BLEU(lowercase=True, tokenize="13a", max_ngram_order=order)
-        expected = library.corpus_score([p.candidate for p in pairs], [[p.reference for p in pairs]]).score
-        assert score.value(score.counts.sum(axis=0)) == pytest.approx(expected, abs=1e-9)
-
-
 @settings(deadline=None, max_examples=50)
 @given(words, words)
-def test_sentence_bleu_is_that_of_sacrebleu(candidate: str, reference: str) -> None:
+def test_bleu_of_sentences_and_of_a_corpus_is_that_of_sacrebleu(candidate: str, reference: str) -> None:
     from sacrebleu.metrics.bleu import BLEU
 
-    values = Bleu().score([pair(candidate, reference)]).values
-    for order in (1, 4):
+    texts = [
+        [candidate, "There is a small left pleural effusion."],
+        [reference, "Small left effusion. No pneumothorax."],
+    ]
+    result = Bleu().score([pair(*own, str(index)) for index, own in enumerate(zip(*texts, strict=True))])
+    for order in (1, 2, 3, 4):
         library = BLEU(lowercase=True, max_ngram_order=order, effective_order=True)
         expected = library.sentence_score(candidate, [reference]).score
-        assert values[f"bleu_{order}"] == [pytest.approx(expected, abs=1e-9)]
+        assert result.values[f"bleu_{order}"][0] == pytest.approx(expected, abs=1e-9)
+        score = result.pooled[f"bleu_{order}"]
+        expected = BLEU(lowercase=True, max_ngram_order=order).corpus_score(texts[0], [texts[1]]).score
+        assert score.value(score.counts.sum(axis=0)) == pytest.approx(expected, abs=1e-9)
 
 
 def test_meteor_with_the_whole_wordnet() -> None:

@@ -15,6 +15,7 @@ from results_folder import page_data, write_image, write_manifest
 import radfact.judges
 from radfact.errors import ExitCode, Failure
 from radfact.io.jsonl import read_json, read_jsonl
+from radfact.io.outputs import RECORD
 from radfact.judges.offline import OfflineJudge
 from radfact.judges.offline_splitter import OfflineSplitter
 
@@ -126,16 +127,25 @@ def test_excluded_samples_are_listed_and_give_exit_code_3(run: Run, tmp_path: Pa
     assert run("score", "pairs.json", *JUDGE, "--on-failure", "stop")[0] == 1
 
 
-@pytest.mark.parametrize(("arguments", "location", "error_code"), CASES["refused"])
+EVALUATE = "evaluate pairs.csv --judge openai:m --base-url http://127.0.0.1:9/v1 --metrics"
+REFUSED = [(f"score {line}", location, "", code) for line, location, code in CASES["refused"]]
+REFUSED += [(f"{EVALUATE} {line}", *expected) for line, *expected in CASES["refused metrics"]]
+
+
+@pytest.mark.parametrize(("command", "location", "detail", "error_code"), REFUSED)
 @pytest.mark.usefixtures("pairs")
-def test_wrong_input_is_exit_code_2(run: Run, arguments: str, location: str, error_code: str, tmp_path: Path) -> None:
+def test_wrong_input_is_exit_code_2(
+    run: Run, command: str, location: str, detail: str, error_code: str, tmp_path: Path
+) -> None:
     (tmp_path / "empty.json").write_text("[]")
     narrative_pairs(tmp_path)
-    code, out, err = run("score", *arguments.split())
+    code, out, err = run(*command.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"radfact: {location}")
     assert err.endswith(f" [{error_code}]\n")
-    assert not (tmp_path / "results").exists()
+    assert detail in err
+    assert command.startswith("evaluate") or not (tmp_path / "results").exists()
+    assert {path.name for path in tmp_path.glob("results/*")} <= {"cache", RECORD}
 
 
 def narrative_pairs(tmp_path: Path) -> str:

@@ -22,7 +22,6 @@ from results_folder import page_data
 
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json, write_jsonl
-from radfact.io.outputs import RECORD
 from radfact.judges import load_judge
 from radfact.metrics.llm.responses.assessment import Assessment
 from radfact.metrics.registry import MetricEntry, entries
@@ -107,17 +106,6 @@ def test_arguments_reach_the_metrics(run: Run, serve: Serve) -> None:
     metrics = json.loads(Path("r/scores.json").read_text())["metrics"]
     assert metrics["vert"]["arguments"] == {"shots": "shots.json", "style": "rad-err", "n": 2}
     assert metrics["fineradscore"]["arguments"] == {"examples": "none"}
-
-
-@pytest.mark.parametrize(("arguments", "location", "detail", "error_code"), CASES["refused metrics"])
-def test_wrong_input_is_exit_code_2(run: Run, arguments: str, location: str, detail: str, error_code: str) -> None:
-    judge = ("--judge", "openai:m", "--base-url", "http://127.0.0.1:9/v1")
-    code, _, err = run("evaluate", "pairs.csv", *judge, "--out", "r", "--metrics", *arguments.split())
-    assert (code, err.count("\n")) == (2, 1)
-    assert {path.name for path in Path().glob("r/*")} <= {"cache", RECORD}
-    assert err.startswith(f"radfact: {location}")
-    assert err.endswith(f" [{error_code}]\n")
-    assert detail in err
 
 
 def test_the_green_summary_is_computed_by_its_command(run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

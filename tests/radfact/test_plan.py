@@ -161,28 +161,13 @@ def test_a_dry_run_sends_and_writes_nothing(run_radfact: Run, serve: Any) -> Non
     assert {path.suffix for path in before ^ set(Path().rglob("*"))} <= {".sqlite-shm", ".sqlite-wal"}
 
 
-def write_pairs() -> None:
+def test_a_sample_is_recorded(run_radfact: Run) -> None:
     rows = [f"{i},Effusion {i}.,Mass {i}." for i in range(10)]
     Path("pairs.csv").write_text("\n".join(["example_id,prediction,target", *rows]))
-
-
-def test_a_sample_gives_the_estimate_of_the_whole(run_radfact: Run, serve: Any) -> None:
-    server = serve(lambda *_: (200, {}, NO))
-    write_pairs()
-    command = ["score", "pairs.csv", "--judge", "openai:m", "--base-url", server.base_url, "--splitter", "offline"]
-    code, out, _ = run_radfact(*command, "--limit", "3", "--out", "r")
-    assert (code, "pairs: 3, a random sample of 10" in out, len(server.requests)) == (0, True, 6)
-    _, out, _ = run_radfact(*command, "--dry-run", "--out", "r")
-    # The server reports 10 and 3 tokens for each call.
-    assert re.search(r"judging\s+openai:m\s+14\s+6\s+140\s+42$", out, re.MULTILINE)
-    assert len(server.requests) == 6
-
-
-def test_a_sample_is_recorded(run_radfact: Run) -> None:
-    write_pairs()
     command = ("score", "pairs.csv", "--judge", "offline", "--out", "r")
     assert run_radfact(*command, "--limit", "0")[0] == 2
-    assert run_radfact(*command, "--limit", "4")[0] == 0
+    code, out, _ = run_radfact(*command, "--limit", "4")
+    assert (code, "pairs: 4, a random sample of 10" in out) == (0, True)
     counts = json.loads(Path("r/scores.json").read_text())["counts"]
     assert (counts["samples"], counts["drawn_from"]) == (4, 10)
     assert json.loads(Path("r/run.json").read_text())["options"]["limit"] == 4

@@ -204,12 +204,6 @@ def test_corner_cases(corner: str, compat: str) -> None:
     assert scores_of(case, compat) == case.get(compat, case["paper"])
 
 
-def test_f1_of_zero_precision_and_recall_is_zero() -> None:
-    result = RadFact(table({}), bootstrap=10).score([[Sentence(text="a")]], [[Sentence(text="x")]])
-    score = result.summaries["logical_f1"]
-    assert [result.samples[0].scores["logical_f1"], score.point, score.median, score.high] == [0, 0, 0, 0]
-
-
 @given(own=several(), evidence=several())
 def test_paper_mode_counts_the_pixels_of_a_224_mask(own: list[Corners], evidence: list[Corners]) -> None:
     mine, theirs = paint(own, 224), paint(evidence, 224)
