@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import PositiveInt
@@ -27,8 +27,14 @@ class ReportOptions(Options):
         tuple[str, ...], Option("Teacher that labels the queries; repeatable.", flag="--teacher", metavar="NAME")
     ] = ()
     pairings: Annotated[
-        tuple[Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"], ...],
-        Option("Kind of report pairs; repeatable. Default: all whose inputs are available.", flag="--pairing"),
+        tuple[
+            Literal["random", "edited", "drafted", "nearest", "permuted", "reworded", "shuffled", "shortened", "mixed"],
+            ...,
+        ],
+        Option(
+            "Kind of report pairs; repeatable. Default: all whose inputs are available, without the last three.",
+            flag="--pairing",
+        ),
     ] = ()
     drafts: Annotated[Path | None, Option("Drafts of a model (maira generate).", metavar="FILE")] = None
     balanced: Annotated[
@@ -81,6 +87,9 @@ def judge_data(
         ),
     ] = None,
     held_out: Annotated[float, typer.Option(min=0, max=0.9, help="Fraction of the references to hold out.")] = 0.1,
+    validation: Annotated[
+        float, typer.Option(min=0, max=0.9, help="Fraction of the references for validation during training.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 42,
 ) -> None:
     """Create training data for a judge, with a held-out part.
@@ -102,13 +111,17 @@ def judge_data(
     for unused in (rated,) if rated.ratings is None else (options, model):
         if arguments := unused.as_arguments():
             raise InputError(f"only available with {required}", code=ErrorCode.CONFLICTING_OPTIONS, field=arguments[0])
+    if held_out + validation >= 1:
+        message = f"expected less than 1 together with --held-out {held_out:g}, found {validation:g}"
+        raise InputError(message, field="validation")
+    shares: dict[str, Any] = {"held_out": held_out, "validation": validation, "seed": seed}
     say = partial(print_line, Console())
     if rated.ratings is not None:
         if task != "vert":
             message = f"expected --task vert, which --ratings requires, found '{task}'"
             raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="ratings")
         settings = rated.model_dump(exclude={"ratings", "layout"})
-        written = make_rated_data(rated.ratings, rated.layout, out, **settings, held_out=held_out, seed=seed)
+        written = make_rated_data(rated.ratings, rated.layout, out, **settings, **shares)
     else:
         assert reports is not None
         if not options.teachers:
@@ -128,12 +141,12 @@ def judge_data(
             cache=out / "cache",
             drafts={key: narrative(report) for key, report in drafts.items()},
             few_shots=model.few_shots,
-            held_out=held_out,
-            seed=seed,
+            **shares,
             **options.model_dump(include={"pairings", "balanced", "count"}),
         )
+    uses = {"train": "train on", "validation": "validate with", "heldout": "check with"}
     for split, number in written.samples.items():
-        say(f"{number} samples to {'train on' if split == 'train' else 'check with'}")
+        say(f"{number} samples to {uses[split]}")
     is_held = written.samples.get("heldout", 0) > 0
     say(f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
     if held_out > 0 and not is_held:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from maira.judge.pairing import PAIRINGS, Pairing, is_held_out, make_pairs
+from maira.judge.pairing import PAIRINGS, SENTENCE_PAIRINGS, Pairing, is_held_out, make_pairs
 from maira.judge.samples import Labeled, Split, TrainingExample
 from maira.judge.scores import make_rating_examples, make_score_examples
 from maira.judge.verdicts import balance, held_out_judgments, make_entailment_examples
@@ -21,9 +21,11 @@ from radfact.io.outputs import replace_files
 from radfact.judges import load_splitter
 from radfact.judges.llm_judge import judge_prompt
 from radfact.judges.options import JudgeOptions
-from radfact.llm import ChatClient
+from radfact.llm import ChatClient, Message
 from radfact.meta.datasets.layouts import Layout, read_ratings
 from radfact.meta.datasets.ratings import Better
+from radfact.metrics.llm.green import compute_counts, count_scores
+from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.records import narrative
 
 INJECTED = "injected"
@@ -53,6 +55,7 @@ def make_judge_data(
     few_shots: Path | None = None,
     balanced: bool = False,
     held_out: float = 0.1,
+    validation: float = 0.0,
     seed: int = 42,
     count: int | None = None,
 ) -> JudgeDataSummary:
@@ -76,7 +79,7 @@ def make_judge_data(
                 if name != INJECTED:
                     clients[name] = stack.enter_context(closing(teacher.load_client(_PARAMETERS, cache)))
             labeled = make_score_examples(pairs, task, clients)
-    return _write(labeled, task, about, out, held_out, seed, balanced=balanced)
+    return _write(labeled, task, about, out, held_out, validation, seed, balanced=balanced)
 
 
 def make_rated_data(
@@ -88,6 +91,7 @@ def make_rated_data(
     better: Better | None = None,
     target: str | None = None,
     held_out: float = 0.1,
+    validation: float = 0.0,
     seed: int = 42,
 ) -> JudgeDataSummary:
     """Make the data of a VERT scorer from experts' ratings; of RaTE-Eval, its training set (VERT, section 4.1.4)."""
@@ -95,7 +99,7 @@ def make_rated_data(
     ratings = read_ratings(file, layout, better=better, target=target)
     labeled, limits = make_rating_examples(ratings, layout, scale, file)
     about = {"ratings": layout, "target": ratings.target, "scale": limits}
-    return _write(labeled, "vert", about, out, held_out, seed)
+    return _write(labeled, "vert", about, out, held_out, validation, seed)
 
 
 def _check_options(task: JudgeTask, teachers: Sequence[JudgeOptions], few_shots: Path | None, balanced: bool) -> None:
@@ -122,7 +126,7 @@ def _check_options(task: JudgeTask, teachers: Sequence[JudgeOptions], few_shots:
 def _usual_pairings(task: JudgeTask, names: Sequence[str], drafts: Mapping[str, str] | None) -> list[Pairing]:
     if names == [INJECTED]:
         return ["permuted"]
-    impossible = {"drafted" if not drafts else None, "reworded" if task != "entailment" else None}
+    impossible = {*SENTENCE_PAIRINGS, "drafted" if not drafts else None, "reworded" if task != "entailment" else None}
     return [pairing for pairing in PAIRINGS if pairing not in impossible]
 
 
@@ -131,21 +135,28 @@ def _write(
     task: JudgeTask,
     about: Mapping[str, Any],
     out: Path,
-    share: float,
+    held_out: float,
+    validation: float,
     seed: int,
     *,
     balanced: bool = False,
 ) -> JudgeDataSummary:
-    """Split and write the examples; held-out prompts that also occur in training test nothing and are excluded."""
+    """Split and write the examples; other splits exclude prompts that also occur in training: they test nothing."""
     examples, failures = labeled
     if not examples:
         reason = next(iter(failures.values()), "the pairs give no prompt")
         raise InputError(f"no training examples: {reason}", code=ErrorCode.EMPTY_INPUT)
-    splits: dict[Split, list[TrainingExample]] = {"train": [], "heldout": []}
+    splits: dict[Split, list[TrainingExample]] = {"train": [], "validation": [], "heldout": []}
+    limits: dict[Split, float] = {"heldout": held_out, "validation": held_out + validation}
     for example in examples:
-        splits["heldout" if is_held_out(example.paired.source_id, share, seed) else "train"].append(example)
-    prompts = {example.messages[-1] for example in splits["train"]}
-    splits["heldout"] = [example for example in splits["heldout"] if example.messages[-1] not in prompts]
+        source = example.paired.source_id
+        splits[next((name for name, limit in limits.items() if is_held_out(source, limit, seed)), "train")].append(
+            example
+        )
+    prompts = set[Message]()
+    for split, drawn in splits.items():
+        splits[split] = [example for example in drawn if example.messages[-1] not in prompts]
+        prompts |= {example.messages[-1] for example in drawn}
     if balanced:
         # Copies may fill the held-out split, from which nothing is learned.
         splits = {split: balance(drawn, seed, few_copies=split == "train") for split, drawn in splits.items()}
@@ -158,7 +169,7 @@ def _write(
             )
     samples = [example.to_sample(task, split) for split, drawn in splits.items() for example in drawn]
     sizes: Counter[Split] = Counter(sample.split for sample in samples)
-    examples = [*splits["train"], *splits["heldout"]]
+    examples = [example for drawn in splits.values() for example in drawn]
     pairings = {example.paired.pair.sample_id: example.paired.pairing for example in examples}
     counts = {
         "pairs": Counter(pairings.values()),
@@ -167,10 +178,11 @@ def _write(
         "samples": sizes,
         "failures": len(failures),
     }
+    shares = {"held_out": held_out, "validation": validation}
     with replace_files(out) as new:
         write_jsonl(new / "samples.jsonl", (sample.model_dump() for sample in samples))
         name = _write_held_out(splits["heldout"], task, new)
-        write_json(new / "about.json", {"task": task, **about, **counts, "held_out": share, "seed": seed})
+        write_json(new / "about.json", {"task": task, **about, **counts, **shares, "seed": seed})
     return JudgeDataSummary(sizes, failures, out / name)
 
 
@@ -182,9 +194,13 @@ def _write_held_out(examples: Sequence[TrainingExample], task: JudgeTask, out: P
     if task == "entailment":
         write_json(out / "heldout.json", held_out_judgments(examples))
         return "heldout.json"
-    rows = (
-        [pair.sample_id, narrative(pair.reference), narrative(pair.candidate), label]
-        for pair, label in ((example.paired.pair, example.label) for example in examples)
-    )
-    write_csv(out / "heldout.csv", ["id", "reference", "candidate", "expert"], rows)
+    columns, rows = ["id", "reference", "candidate", "expert"], list[list[Any]]()
+    for example in examples:
+        pair = example.paired.pair
+        rows.append([pair.sample_id, narrative(pair.reference), narrative(pair.candidate), example.label])
+        if task == "green":
+            rows[-1] += [*compute_counts("green", parse_assessment(example.answer)).values(), example.answer]
+    if task == "green":
+        columns += [*count_scores("green"), "answer"]
+    write_csv(out / "heldout.csv", columns, rows)
     return "heldout.csv"

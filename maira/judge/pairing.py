@@ -16,11 +16,15 @@ from radfact.meta.injection.records import InjectedReport, ReportSentences
 from radfact.meta.injection.rules import RuleInjector
 from radfact.records import Pair, Report
 
-Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded"]
+Pairing = Literal["random", "edited", "drafted", "nearest", "permuted", "reworded", "shuffled", "shortened", "mixed"]
 """i) any other report; ii) the report with sentences removed and shuffled; iii) a model's draft; iv) the most similar
 other report; v) the report with findings changed; and, not in the paper, the report in other words. For iv the paper
-uses BERTScore, for v RadGraph's entities; here they are the TF-IDF cosine and the rules of `radfact meta inject`."""
+uses BERTScore, for v RadGraph's entities; here they are the TF-IDF cosine and the rules of `radfact meta inject`.
+
+Of section 5.1, for modalities without a model of reports: the report with sentences shuffled, or removed, and as many
+sentences of other reports at random."""
 PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
+SENTENCE_PAIRINGS = PAIRINGS[-3:]
 _LETTERS: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
 _NEIGHBORS = 50
 """Number of most similar reports that are searched for one with another text."""
@@ -92,7 +96,10 @@ def _maker(
 
     candidates: dict[str, Callable[[str], str | None]] = {
         "random": other,
-        "edited": lambda key: _edited(reports[key], rng),
+        "edited": lambda key: _edit(reports[key], "edited", rng),
+        "shuffled": lambda key: _edit(reports[key], "shuffled", rng),
+        "shortened": lambda key: _edit(reports[key], "shortened", rng),
+        "mixed": lambda key: " ".join(rng.choice(_sentences(other(key)) or [""]) for _ in _sentences(reports[key])),
         "drafted": drafts.get,
         "nearest": nearest.get,
         "reworded": lambda key: reword(reports[key], rng),
@@ -112,12 +119,23 @@ def _maker(
     return make
 
 
-def _edited(report: str, rng: random.Random) -> str | None:
-    document = ReportSentences.of(report)
-    sentences = [document.text[begin:end] for begin, end in document.spans]
+def _edit(report: str, kind: Pairing, rng: random.Random) -> str | None:
+    """Return the report with sentences shuffled, removed, or both (`edited`); None if it has only one."""
+    sentences = _sentences(report)
     if len(sentences) < 2:
         return None
-    return " ".join(rng.sample(sentences, rng.randint(1, len(sentences) - 1)))
+    count = len(sentences) if kind == "shuffled" else rng.randint(1, len(sentences) - 1)
+    kept = rng.sample(range(len(sentences)), count)
+    if kind == "shortened":
+        kept.sort()
+    elif kept == sorted(kept) and kind == "shuffled":
+        kept.reverse()
+    return " ".join(sentences[place] for place in kept)
+
+
+def _sentences(report: str) -> list[str]:
+    document = ReportSentences.of(report)
+    return [document.text[begin:end] for begin, end in document.spans]
 
 
 def _nearest(reports: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from radfact.records import Record, Text
 ItemT = TypeVar("ItemT")
 LabelT = TypeVar("LabelT")
 TeacherT = TypeVar("TeacherT")
-Split = Literal["train", "heldout"]
+Split = Literal["train", "validation", "heldout"]
 
 
 class ChatMessage(Record):

@@ -10,7 +10,7 @@ import yaml
 from maira_command import maira
 
 from maira.judge.data import make_judge_data, make_rated_data
-from maira.judge.pairing import PAIRINGS, is_held_out, make_pairs
+from maira.judge.pairing import PAIRINGS, SENTENCE_PAIRINGS, is_held_out, make_pairs
 from maira.judge.rewording import reword
 from maira.judge.scores import assess_errors, format_assessment, make_score_examples
 from maira.judge.verdicts import balance, make_entailment_examples
@@ -25,6 +25,7 @@ from radfact.judges.protocol import Judge
 from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.meta.datasets.layouts import read_ratings
 from radfact.meta.injection.records import InjectedError, InjectedReport, parse_facts
+from radfact.metrics.llm.green import compute_counts
 from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.llm.vert import VertTuned
 from radfact.records import TextPair
@@ -46,6 +47,19 @@ def test_every_kind_of_pair_is_made_without_duplicates() -> None:
     assert len({(report_pair.pair.candidate, report_pair.pair.reference) for report_pair in pairs}) == len(pairs)
     assert all(report_pair.pair.candidate != report_pair.pair.reference for report_pair in pairs)
     assert pairs == make_pairs(REPORTS, PAIRINGS, drafts=drafts)
+
+
+@pytest.mark.parametrize("pairing", SENTENCE_PAIRINGS)
+def test_sentences_are_shuffled_removed_or_those_of_other_reports(pairing: Any) -> None:
+    for pair in (row.pair for row in make_pairs(REPORTS, [pairing])):
+        candidate, reference = (str(report).rstrip(".").split(". ") for report in (pair.candidate, pair.reference))
+        kept = [sentence for sentence in reference if sentence in candidate]
+        holds = {
+            "shuffled": sorted(candidate) == sorted(reference) and candidate != reference,
+            "shortened": 0 < len(candidate) < len(reference) and candidate == kept,
+            "mixed": len(candidate) == len(reference) > len(kept),
+        }
+        assert holds[pairing], (candidate, reference)
 
 
 def test_the_most_similar_report_shares_rare_words() -> None:
@@ -86,8 +100,22 @@ def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
 
 def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
     alike = {f"a{n}": f"{SENTENCES[n % 5]} {SENTENCES[(n + 1) % 5]}" for n in range(60)}
-    make_judge_data(alike, "entailment", [JudgeOptions(judge="offline")], tmp_path, pairings=["nearest"], held_out=0.2)
-    assert {row["split"] for row in samples(tmp_path)} == {"train"}
+    shares: Any = {"held_out": 0.2, "validation": 0.2}
+    make_judge_data(alike, "entailment", [JudgeOptions(judge="offline")], tmp_path, pairings=["nearest"], **shares)
+    prompts = {(row["messages"][-1]["content"], row["split"]) for row in samples(tmp_path)}
+    assert len(prompts) == len(dict(prompts))
+
+
+def test_the_teachers_answers_and_counts_are_kept_for_held_out_pairs(tmp_path: Path) -> None:
+    arguments = ("--task", "green", "--teacher", "injected", "--held-out", 0.3, "--validation", 0.2)
+    reports = write(tmp_path / "reports.csv", ["id", "report"], [list(item) for item in REPORTS.items()])
+    assert "samples to validate with" in maira("judge-data", reports, *arguments, "--out", tmp_path / "out").output
+    by_split = {row["split"]: row["answer"] for row in samples(tmp_path / "out")}
+    assert set(by_split) == {"train", "validation", "heldout"}
+    rows = list(csv.DictReader((tmp_path / "out" / "heldout.csv").open(encoding="utf-8")))
+    assert by_split["heldout"] == rows[-1]["answer"]
+    counts = compute_counts("green", parse_assessment(rows[-1]["answer"]))
+    assert {name: float(rows[-1][name]) for name in counts} == counts
 
 
 def labels_of(pairings: list[Any], teachers: dict[str, Judge | None]) -> list[Any]:

@@ -174,6 +174,8 @@ def test_configs_match_the_papers() -> None:
     assert {config.validation.sources[0].split for config in (green, vert, entailment)} == {"heldout"}
     optimizer = green.learning_rate, green.warmup, green.weight_decay, green.global_batch, green.epochs, green.lora
     assert optimizer == (1e-4, 0.05, 0.1, 2048, 12, None)
+    second = read_judge_config(CONFIGS / "green-modalities.yaml")
+    assert (second.learning_rate, second.global_batch, second.epochs) == (1e-4, 80, 8)
     assert vert.lora is not None
     adapters = vert.lora.rank, vert.lora.alpha, vert.lora.quantize, vert.learning_rate
     assert adapters == (32, 64, "nf4", 2e-4)
