@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -174,11 +174,13 @@ def _show_scores(console: Console, result: EvaluationResult, verbose: bool) -> N
         say(console, f"Main scores; --verbose prints all {len(with_value)}, counts and usage. All are in scores.json.")
 
 
-def _show_excluded(console: Console, prefix: str, failures: Sequence[tuple[str, str]]) -> None:
+def _show_excluded(
+    console: Console, prefix: str, failures: Sequence[tuple[str, str]], file: str = "samples.jsonl"
+) -> None:
     for sample_id, reason in failures[:_LISTED]:
         say(console, f"{prefix}excluded: {sample_id}: {reason}", style="red", wrap=False)
     if len(failures) > _LISTED:
-        say(console, f"{prefix}and {len(failures) - _LISTED} more, listed in samples.jsonl", style="red")
+        say(console, f"{prefix}and {len(failures) - _LISTED} more, listed in {file}", style="red")
 
 
 def _show_radfact(console: Console, result: EvaluationResult, verbose: bool) -> None:
@@ -234,15 +236,19 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     from radfact.results.display import format_number
 
     say(console, f"Judge {check.judge} on {check.n} labeled judgments")
-    names = ("accuracy", "precision", "recall", "f1", "evidence_f1")
-    show_rows(console, names, [[format_number(getattr(check, name)) for name in names]], keys=0)
+    intervals = ((name, interval or (None, None)) for name, interval in check.intervals.items())
+    scores = {name: {"value": getattr(check, name), "low": low, "high": high} for name, (low, high) in intervals}
+    _show_values(console, "score", scores)
     _show_confusions(console, "label", {label: {label: row} for label, row in check.confusion.items()})
     if check.relations:
         relations = ("entailment", "neutral", "contradiction", "not_entailment", FAILED)
-        headings = ["no relation" if name == "not_entailment" else name for name in relations]
-        rows = [[label, *(str(row.get(name, 0)) for name in relations)] for label, row in check.relations.items()]
+        shown = {name: "no relation" if name == "not_entailment" else name for name in relations}
+        counts = {
+            label: {heading: row.get(name, 0) for name, heading in shown.items()}
+            for label, row in check.relations.items()
+        }
         console.print()
-        show_rows(console, ["label", *headings], rows)
+        _show_values(console, "label", counts)
     if check.by_topic:
         _show_confusions(console, "topic", check.by_topic)
     _show_confusions(console, "set", check.by_set)
@@ -258,18 +264,49 @@ def show_check(console: Console, check: JudgeCheck, price: Price | None) -> None
     say(console, "Precision, recall and F1 are those of the entailed class. A failed response counts as wrong.")
 
 
+def _show_values(console: Console, heading: str, values: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Print a table of numbers by name; a whole number is a count."""
+    from radfact.results.display import format_number
+
+    rows = [
+        [name, *(str(cell) if isinstance(cell, int) else format_number(cell) for cell in row.values())]
+        for name, row in values.items()
+    ]
+    show_rows(console, [heading, *next(iter(values.values()))], rows)
+
+
+def show_teacher_check(console: Console, check: Mapping[str, Any], price: Price | None) -> None:
+    """Print how a judge differs from its teacher, and its cost."""
+    from radfact.meta.report import CATEGORY_LEGEND
+
+    failures = check["failures"]
+    invalid = f", {len(failures)} without a valid response, which no row counts" if failures else ""
+    say(console, f"{check['judge']} against its teacher: {check['metric']} on {check['n']} held-out pairs{invalid}")
+    _show_excluded(console, "", list(failures.items()), "the file of --out")
+    errors = {name.removeprefix("green_"): row for name, row in check["errors"].items()}
+    _show_values(console, "mean absolute error", errors)
+    console.print()
+    _show_values(console, "agreement", check["agreement"])
+    for name, reason in check["unavailable"].items():
+        say(console, f"without {name}: {reason}", style="yellow")
+    say(console, _calls(check["usage"], price))
+    say(console, "constant: the error of the teacher's median as the only answer; teacher, student: means of the score")
+    if check["metric"] == "green":
+        legend = "accuracy, kappa: any significant error; accuracy_a to _f: the same number of them in a category."
+        say(console, f"bleu_4: of all texts, 0 to 100; {legend} {CATEGORY_LEGEND}")
+
+
 def _show_confusions(console: Console, heading: str, confusions: Mapping[str, Confusion]) -> None:
     """Print a table with the number of queries, the verdicts and the accuracy by label, topic or set."""
     from radfact.judges.check import FAILED, confusion_accuracy
-    from radfact.results.display import format_number
 
-    outcomes = ("entailment", "not_entailment", FAILED)
-    rows = []
+    rows: dict[str, dict[str, float | None]] = {}
     for name, confusion in confusions.items():
-        counts = [sum(row.get(outcome, 0) for row in confusion.values()) for outcome in outcomes]
-        rows.append([name, str(sum(counts)), *map(str, counts), format_number(confusion_accuracy(confusion))])
+        outcomes = ("entailment", "not_entailment", FAILED)
+        counts = {outcome: sum(row.get(outcome, 0) for row in confusion.values()) for outcome in outcomes}
+        rows[name] = {"n": sum(counts.values()), **counts, "accuracy": confusion_accuracy(confusion)}
     console.print()
-    show_rows(console, [heading, "n", *outcomes, "accuracy"], rows)
+    _show_values(console, heading, rows)
 
 
 @contextmanager

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+
+import numpy as np
 
 from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.prompt import Example, load_few_shots
 from radfact.judges.protocol import Judge, Relation, Verdict, query_judge
 from radfact.judges.response import match_evidence
-from radfact.statistics.bootstrap import harmonic_mean
+from radfact.statistics.bootstrap import CountsFunction, harmonic_mean, summarize_counts
+from radfact.statistics.clusters import clusters_of
+from radfact.statistics.rater_agreement import kappa_from_counts
 
 DEFAULT_LABELED = Path(__file__).with_name("labeled.json")
 FAILED = "failed"
@@ -39,8 +44,9 @@ class Agreement:
 class JudgeCheck:
     """Scores of a judge on labeled queries, those of the entailed class; None without a denominator.
 
-    A failed query counts as wrong. `evidence_f1` is the micro F1 of evidence indices over entailed queries with
-    evidence that are judged as entailed. `relations` counts a verdict without a relation under its status.
+    A failed query counts as wrong, also in Cohen's kappa. `evidence_f1` is the micro F1 of evidence indices over
+    entailed queries with evidence that are judged as entailed. `intervals` are 95% bootstrap intervals that draw the
+    reports. `relations` counts a verdict without a relation under its status.
     """
 
     judge: str
@@ -51,6 +57,8 @@ class JudgeCheck:
     recall: float | None
     f1: float | None
     evidence_f1: float | None
+    kappa: float | None
+    intervals: Mapping[str, tuple[float, float] | None]
     confusion: Confusion
     relations: Confusion
     by_topic: Mapping[str, Confusion]
@@ -84,22 +92,23 @@ def check_judge(judge: Judge, labeled: Sequence[Example]) -> JudgeCheck:
     verdicts = query_judge(judge, [example.query for example in labeled])
     seconds, after = time.perf_counter() - started, judge.usage()
     rows = list(zip(labeled, verdicts, strict=True))
-    confusion = _confusion(rows)
-    of_entailed = confusion.get("entailment", {})
-    judged_entailed = sum(row.get("entailment", 0) for row in confusion.values())
-    precision, recall, f1 = _scores(of_entailed.get("entailment", 0), judged_entailed, sum(of_entailed.values()))
+    reports = ["\n".join(example.reference) for example in labeled]
+    ids = [f"{report}\n{example.phrase}" for report, example in zip(reports, labeled, strict=True)]
+    counts = np.array([_counts(*row) for row in rows], dtype=float)
+    summaries = summarize_counts(counts, _SCORES, clusters=clusters_of("report", reports, ids))
+    scores: dict[str, Any] = {name: summary.point for name, summary in summaries.items()}
     topics = dict.fromkeys(example.topic for example in labeled if example.topic is not None)
     sets = {name: _confusion([row for row in rows if row[0].development is used]) for name, used in _SETS.items()}
     return JudgeCheck(
         judge=judge.name,
         n=len(labeled),
         failures=sum(isinstance(verdict, Failure) for verdict in verdicts),
-        accuracy=confusion_accuracy(confusion) or 0.0,
-        precision=precision,
-        recall=recall,
-        f1=f1,
-        evidence_f1=_evidence_f1(rows),
-        confusion=confusion,
+        **scores,
+        intervals={
+            name: None if score.low is None or score.high is None else (score.low, score.high)
+            for name, score in summaries.items()
+        },
+        confusion=_confusion(rows),
         relations=_confusion([row for row in rows if row[0].label in get_args(Relation)], by_relation=True),
         by_topic={topic: _confusion([row for row in rows if row[0].topic == topic]) for topic in topics},
         by_set={name: counts for name, counts in sets.items() if counts},
@@ -122,26 +131,37 @@ def _outcome(verdict: Verdict | Failure, *, by_relation: bool = False) -> str:
     return FAILED if isinstance(verdict, Failure) else (by_relation and verdict.relation) or verdict.status
 
 
-def _scores(true_positives: int, predicted: int, actual: int) -> tuple[float | None, float | None, float | None]:
-    precision = true_positives / predicted if predicted else None
-    recall = true_positives / actual if actual else None
-    f1 = None if precision is None or recall is None else harmonic_mean(precision, recall)
-    return precision, recall, f1
-
-
 def _evidence(example: Example) -> set[int | None]:
     """Return the indices of the premises that decide an example; None among them for a text that is no premise."""
     return {match_evidence(text, example.reference) for text in example.evidence}
 
 
-def _evidence_f1(rows: _Rows) -> float | None:
-    evidence = [
-        (set(verdict.evidence), _evidence(example))
-        for example, verdict in rows
-        if isinstance(verdict, Verdict) and example.status == verdict.status == "entailment" and example.evidence
+def _counts(example: Example, verdict: Verdict | Failure) -> list[int]:
+    """Return the counts of a query that `_SCORES` are functions of, first the confusion matrix, entailed first."""
+    is_entailed, outcome = example.status == "entailment", _outcome(verdict)
+    is_correct, named, labeled = outcome == example.status, set[int | None](), set[int | None]()
+    if is_entailed and is_correct and example.evidence and isinstance(verdict, Verdict):
+        named, labeled = set(verdict.evidence), _evidence(example)
+    # A failure counts as the wrong status.
+    confusion = [
+        is_entailed == row and is_correct == (row == column) for row in (True, False) for column in (True, False)
     ]
-    common = sum(len(named & labeled) for named, labeled in evidence)
-    return _scores(common, sum(len(named) for named, _ in evidence), sum(len(labeled) for _, labeled in evidence))[2]
+    return [*confusion, outcome == "entailment", len(named & labeled), len(named), len(labeled)]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+_KAPPA = kappa_from_counts((0, 1))
+_SCORES: Mapping[str, CountsFunction] = {
+    "accuracy": lambda counts: _ratio(counts[0] + counts[3], counts[:4].sum()),
+    "precision": lambda counts: _ratio(counts[0], counts[4]),
+    "recall": lambda counts: _ratio(counts[0], counts[0] + counts[1]),
+    "f1": lambda counts: harmonic_mean(_SCORES["precision"](counts), _SCORES["recall"](counts)),
+    "evidence_f1": lambda counts: harmonic_mean(_ratio(counts[5], counts[6]), _ratio(counts[5], counts[7])),
+    "kappa": lambda counts: _KAPPA(counts[:4]),
+}
 
 
 def _confusion(rows: _Rows, *, by_relation: bool = False) -> Confusion:

@@ -56,35 +56,22 @@ def judge_of(options: JudgeOptions, cache: Path | None) -> Judge:
     return load_llm_judge(options, cache)
 
 
-def load_splitter(
-    name: str,
-    *,
-    base_url: str | None = None,
-    splitter_args: Mapping[str, Any] | None = None,
-    few_shots: Path | None = None,
-    concurrency: int | None = None,
-    max_invalid: int | None = None,
-    cache: Path | None = None,
-) -> ExplainingSplitter:
+def load_splitter(name: str, *, cache: Path | None = None, **options: Any) -> ExplainingSplitter:
     """Load a splitter by name.
 
     Args:
         name: "offline"; "PROVIDER:MODEL" for a chat model through LangChain ("openai:MODEL" with `base_url` for any
             server with the OpenAI protocol); "vllm:PATH" for a model in this process.
-        base_url: address of the server.
-        splitter_args: further arguments by name, of the model or of the offline splitter (`ontology`, a file).
-        few_shots: worked examples in the published layout, for a model. Default: our own.
-        concurrency: calls in flight to a model.
-        max_invalid: as in `radfact.llm.load_chat_client`, for a model.
         cache: folder of the response cache of a model.
+        options: `base_url`, `few_shots`, `concurrency` and `max_invalid` of `radfact.judges.options.JudgeOptions`, and
+            `splitter_args`, arguments of the model or of the offline splitter (`ontology`, a file).
 
     Raises:
         InputError: an unknown name or provider, an option that does not fit the splitter, or a missing package.
     """
-    options: dict[str, Any] = {"judge": name, "judge_args": splitter_args, "base_url": base_url, "few_shots": few_shots}
-    options |= {"concurrency": concurrency, "max_invalid": max_invalid}
+    options["judge_args"] = options.pop("splitter_args", None)
     with rename_fields({"judge": "splitter", "judge_args": "splitter_args"}):
-        return splitter_of(JudgeOptions(**options), cache)
+        return splitter_of(JudgeOptions(judge=name, **options), cache)
 
 
 def splitter_of(options: JudgeOptions, cache: Path | None) -> ExplainingSplitter:

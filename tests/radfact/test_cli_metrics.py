@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from inspect import Parameter
 from pathlib import Path
-from typing import Literal, get_origin
+from typing import Any, Literal, get_origin
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from results_folder import page_data
 
 from radfact.errors import ErrorCode, InputError
+from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.judges import load_judge
 from radfact.metrics.llm.responses.assessment import Assessment
@@ -174,6 +175,43 @@ def test_a_model_is_checked_as_detector_of_comparisons(run: Run, serve: Serve) -
     assert all(f"wrong: {text}" in out for text in check["wrong"])
     assert run("judge-check", "--comparisons", "--judge", "offline")[0] == 2
     assert run("judge-check", "pairs.csv", "--comparisons", *judge)[0] == 2
+
+
+def answer_of(value: Any) -> Any:
+    """GREEN's answer with a number of errors (a) and (b), insignificant errors and matched findings; or the value."""
+    if not isinstance(value, list):
+        return value
+    a, b, insignificant, matched = (("Heart",) * count for count in value)
+    return GreenResponse((a, b, *[()] * 4), (insignificant, *[()] * 5), matched).text()
+
+
+@pytest.mark.parametrize(("column", "case"), CASES["against the teacher"].items())
+def test_a_judge_is_compared_with_its_teacher(run: Run, serve: Serve, column: str, case: dict[str, Any]) -> None:
+    scores = [0.5] if column == "answer" else []
+    answers = enumerate(map(answer_of, case["teacher"]))
+    rows = [[f"r{n}", f"Report {n}.", f"Draft {n}.", *scores, answer] for n, answer in answers]
+    write_csv(Path("heldout.csv"), ["id", "reference", "candidate", *dict.fromkeys(("expert", column))], rows)
+
+    def reply(body: dict[str, Any], _: int) -> tuple[int, dict[str, str], str]:
+        content = body["messages"][0]["content"]
+        return 200, {}, next(answer_of(value) for n, value in enumerate(case["student"]) if f"Draft {n}." in content)
+
+    judge = ("--judge", "openai:m", "--base-url", serve(reply).base_url)
+    code, out, _ = run("judge-check", "heldout.csv", *judge, "--out", "check.json")
+    check = json.loads(Path("check.json").read_text())
+    measured = {**check["errors"], **check["agreement"]}
+    assert {name: measured[name]["value"] for name in case["values"]} == pytest.approx(case["values"])
+    assert {row["n"] for row in measured.values()} == {3}
+    excluded = "r3" in check["failures"]
+    assert (code, check["n"], "1 without a valid response" in out) == (0, len(rows), excluded)
+    assert excluded == (column == "answer") == ("without bertscore" in out)
+
+
+@pytest.mark.parametrize(("line", "wrong"), CASES["invalid held-out data"].items())
+def test_invalid_held_out_data_are_refused_with_their_place(run: Run, line: str, wrong: str) -> None:
+    Path("heldout.csv").write_text(line.replace(" / ", "\n"))
+    code, _, error = run("judge-check", "heldout.csv", "--judge", "openai:m", "--base-url", "http://127.0.0.1:1")
+    assert (code, wrong in error) == (2, True), error
 
 
 def test_score_counts_samples_without_precision(run: Run) -> None:

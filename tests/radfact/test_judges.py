@@ -185,6 +185,10 @@ def test_scores_and_confusion_matrices_follow_from_the_verdicts() -> None:
     assert checked.accuracy == pytest.approx(4 / 7)
     assert (checked.precision, checked.recall, checked.f1, checked.evidence_f1) == (share, share, share, share)
     assert confusion_accuracy(checked.confusion) == checked.accuracy
+    # With the failure as the wrong verdict, four are judged as entailed: (28 - 24) / (49 - 24).
+    assert checked.kappa == pytest.approx(4 / 25)
+    # All queries are about one report, of which there is no interval.
+    assert set(checked.intervals.values()) == {None}
 
 
 def test_a_score_without_a_denominator_is_missing() -> None:
