@@ -27,7 +27,13 @@ from radfact.llm.plan import RequestPlan
 from radfact.llm.protocol import use_repeat
 from radfact.metrics.protocol import Metric, MetricResult, plan_pairs, report_errors, score_pairs
 from radfact.metrics.radfact.options import BootstrapOptions, Compat, OnFailure
-from radfact.metrics.registry import MetricSelection, MissingRequirementError, expand_presets, select_metrics
+from radfact.metrics.registry import (
+    MetricSelection,
+    MissingRequirementError,
+    expand_presets,
+    need_references,
+    select_metrics,
+)
 from radfact.metrics.repeats import combine_repeats
 from radfact.metrics.resources import MetricResources
 from radfact.records import Pairs, narratives
@@ -75,7 +81,7 @@ def evaluate(
     """
     started = time.monotonic()
     folder = None if out is None else Path(out)
-    pairs = as_pairs(pairs)
+    pairs = as_pairs(pairs, needs_reference=isinstance(metrics, MetricSet) or need_references(metrics))
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(lock_output(folder, RESULTS_FOLDER, inputs=pairs.files, overwrite=overwrite))
@@ -161,6 +167,9 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
+_NO_REFERENCES = "needs a reference for each candidate: a column 'reference', or --references FILE"
+
+
 class MetricSet:
     """Selected metrics and their resources, created before any model is queried; its context closes connections."""
 
@@ -231,6 +240,8 @@ class MetricSet:
             started = time.monotonic()
             directions = selection.select(metric)
             try:
+                if metric.needs_reference and not pairs.has_references:
+                    raise RunError(_NO_REFERENCES, code=ErrorCode.MISSING_REQUIREMENT)
                 with report_errors(metric.name, RunError):
                     results = [score_pairs(metric, pairs)]
                     # A metric that does not query a model is computed once.
@@ -267,6 +278,8 @@ class MetricSet:
         """Count the requests to models that `score` would send, by role, without sending any."""
         plans: dict[str, RequestPlan] = {}
         for _, metric in self.metrics.values():
+            if metric.needs_reference and not pairs.has_references:
+                continue
             for number in range(self.resources.repeat):
                 with use_repeat(number):
                     for role, plan in plan_pairs(metric, pairs).items():

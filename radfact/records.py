@@ -206,6 +206,7 @@ class Pairs(Sequence[Pair]):
         numbered: whether the ids are the positions of the pairs.
         digests: digests of the reports by id, where the pairs do not have their original texts; None = unknown.
         missing_values: lines, or paths in a document, where a field has no value, by file and field.
+        has_references: whether there are references; without any, those of the pairs are empty.
     """
 
     pairs: tuple[Pair, ...]
@@ -220,6 +221,7 @@ class Pairs(Sequence[Pair]):
     numbered: bool = False
     digests: Mapping[str, str | None] = field(default_factory=dict)
     missing_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    has_references: bool = True
 
     def digest_of(self, pair: Pair) -> str | None:
         """Return the digest of the reports of a pair."""

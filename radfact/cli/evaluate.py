@@ -22,6 +22,7 @@ from radfact.judges.options import JudgeOptions
 from radfact.llm.plan import RequestPlan
 from radfact.metrics.options import MetricOptions, RepeatOptions
 from radfact.metrics.radfact.options import BootstrapOptions, ScoringOptions
+from radfact.metrics.registry import need_references
 from radfact.options import only
 from radfact.pages.page import check_manifest
 from radfact.progress import Price, display_progress, format_count, parse_price
@@ -68,7 +69,7 @@ def _evaluate(
     """
     console, rate, judge = new_console(), parse_price(price), judge.or_environment()
     check_files(page.manifest, page.unscored)
-    read = read_reports(pairs, inputs, bootstrap)
+    read = read_reports(pairs, inputs, bootstrap, needs_reference=need_references(metrics.metrics))
     if page.manifest is not None:
         drafts = read.without_reference if page.unscored is None else read_drafts(page.unscored)
         check_manifest(page.manifest, [*(pair.sample_id for pair in read), *read.without_candidate, *drafts])

@@ -19,12 +19,15 @@ from radfact.results.options import PageOptions
 from radfact.results.reader import read_run
 
 
-def read_reports(pairs: Path | None, options: InputOptions, draws: BootstrapOptions) -> Pairs:
+def read_reports(
+    pairs: Path | None, options: InputOptions, draws: BootstrapOptions, *, needs_reference: bool = True
+) -> Pairs:
     """Read pairs, or a sample of them, as they are in the files, as narratives, or only if grounded."""
     candidates, references = options.candidates, options.references
     how: dict[str, Any] = options.model_dump(include={"missing", "section", "columns"}) | {"cluster": draws.cluster}
-    if pairs is not None and candidates is None and references is None:
-        read = read_pairs(pairs, **how)
+    file = pairs if candidates is None else None if needs_reference or pairs is not None else candidates
+    if file is not None and references is None:
+        read = read_pairs(file, **how, needs_reference=needs_reference)
     elif pairs is None and candidates is not None and references is not None:
         read = read_candidates_and_references(candidates, references, **how)
     else:

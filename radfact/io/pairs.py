@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any, get_args
@@ -69,6 +70,7 @@ def read_pairs(
     cluster: str | None = None,
     section: Section | None = None,
     columns: Columns | None = None,
+    needs_reference: bool = True,
 ) -> Pairs:
     """Read candidates and references from one file.
 
@@ -85,14 +87,27 @@ def read_pairs(
             "none" for no clusters. By default `patient_id`, or else `study_id`, if rows have it.
         section: of a ReXrank file: `findings` (default), or `report` for findings and impression.
         columns: names in the file by field: `id`, `candidate`, `reference` and those of the patient.
+        needs_reference: whether a file without references is an error. Without it, a candidate may also be a `report`.
 
     Raises:
         InputError: the file cannot be read or is invalid; the error has the line or the path of the field.
     """
     path, columns = Path(path), check_columns(columns or {})
     _check_section(section, columns, path)
-    records = _read(path, NAMES, columns, cluster=cluster, section=section)
-    return _pair_up(records, records, (path, path), missing=missing, cluster=cluster)
+    read = partial(_read, path, columns=columns, cluster=cluster, section=section)
+    records, has_references = _read_with_references(read, needs_reference or path.suffix.lower() == ".json")
+    pairs = _pair_up(records, records, (path, path), missing=missing, cluster=cluster)
+    return replace(pairs, has_references=has_references)
+
+
+def _read_with_references(read: Callable[..., _Records], needs_reference: bool) -> tuple[_Records, bool]:
+    """Return records, with empty references if none has any and these are not needed, and whether there are some."""
+    try:
+        return read(layout=NAMES), True
+    except InputError as error:
+        if needs_reference or error.code is not ErrorCode.MISSING_FIELD:
+            raise
+    return {key: replace(record, reference="") for key, record in read(layout=_DRAFTS).items()}, False
 
 
 def read_candidates_and_references(
@@ -180,7 +195,10 @@ def _labels(row: Mapping[str, Any], place: Place, names: Sequence[str]) -> dict[
 
 
 def as_pairs(
-    candidates: Iterable[PairLike] | Iterable[ReportLike], references: Iterable[ReportLike] | None = None
+    candidates: Iterable[PairLike] | Iterable[ReportLike],
+    references: Iterable[ReportLike] | None = None,
+    *,
+    needs_reference: bool = True,
 ) -> Pairs:
     """Return valid pairs from Python values: pairs, objects in the published layout, or two lists of reports."""
     items = _list(candidates, has_rows=references is None)
@@ -191,11 +209,13 @@ def as_pairs(
             raise InputError(f"expected as many references as candidates, {found}", code=ErrorCode.MISMATCH)
         items = [Pair(str(i), *reports) for i, reports in enumerate(zip(items, targets, strict=True))]
     elif items and all(isinstance(item, Mapping) for item in items):
-        records = _records(_listed_rows(items), NAMES, {})
+        records, has_references = _read_with_references(
+            lambda layout: _records(_listed_rows(items), layout, {}), needs_reference
+        )
         for record in records.values():
             if None in (record.candidate, record.reference):
                 raise InputError(_NO_REPORT, **inside(record.place, record.missing[0]))
-        return _pair_up(records, records, None)
+        return replace(_pair_up(records, records, None), has_references=has_references)
     seen: dict[str, str] = {}
     pairs = []
     for index, item in enumerate(items):

@@ -121,7 +121,7 @@ def _values(scored: tuple[MetricResult, list[Pair]], metric: Metric, name: str, 
         raise no_sample_values(name)
     values = []
     for index, (value, pair) in enumerate(zip(result.values[name], pairs, strict=True)):
-        if math.isnan(value) and index not in result.failures:
+        if math.isnan(value) and not (index in result.failures and metric.needs_reference):
             # A splitter may remove every sentence.
             counts = result.details[index].get("counts", {}) if result.details else {}
             is_empty = not narrative(read[index].candidate) or counts.get("candidate_sentences") == 0

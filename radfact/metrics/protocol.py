@@ -168,8 +168,9 @@ class Metric(ABC):
             that reads texts of a language gets them in plain characters (`radfact.languages.normalize_characters`), and
             "" for a text without a word.
         scores_empty: whether a metric that reads texts of a language scores two texts without a word.
+        needs_reference: whether it reads the reference; one that does not is computed for candidates without any.
         source: where the metric is defined.
-        is_variant: whether it is a variant of another built-in metric, which "all" does not select.
+        is_variant: whether "all" does not select it: a variant of another built-in metric, or one without references.
         variant: name of the published variant that a subclass computes; its scores end in `.NAME`, so that they are
             never taken for those of the metric.
         difference: how this variant differs from the metric, in a few words.
@@ -189,6 +190,7 @@ class Metric(ABC):
     cost: str = "not stated"
     language: Language = Language.ANY
     scores_empty: bool = False
+    needs_reference: bool = True
     source: str = "custom metric"
     is_variant: bool = False
     variant: str = ""
@@ -316,6 +318,7 @@ def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[dict[int, Pa
     """Return the pairs that a metric can read, in the form that it reads, and why it cannot read the others."""
     readable, skipped = dict[int, Pair](), dict[int, str]()
     for place, pair in enumerate(pairs):
+        pair = pair if metric.needs_reference else replace(pair, reference="")
         item = TextPair.of(pair) if metric.reads == "text" else pair
         if metric.language is not Language.ANY:
             texts = [normalize_characters(narrative(report)) for report in (pair.candidate, pair.reference)]
@@ -325,7 +328,7 @@ def _readable_pairs(metric: Metric, pairs: Sequence[Pair]) -> tuple[dict[int, Pa
             if isinstance(item, TextPair):
                 candidate, reference = (text if any(map(str.isalnum, text)) else "" for text in texts)
                 if not candidate and not reference and not metric.scores_empty:
-                    skipped[place] = "both reports are empty"
+                    skipped[place] = "both reports are empty" if metric.needs_reference else "the candidate is empty"
                     continue
                 item = replace(item, candidate=candidate, reference=reference)
         readable[place] = item

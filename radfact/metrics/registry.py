@@ -24,6 +24,8 @@ _BUILTIN = {
     "radfact": "radfact.metrics.radfact.metric:RadFactMetric",
     "findings": "radfact.findings.metric:Findings",
     "findings_llm": "radfact.findings.metric:FindingsLLM",
+    "consistency": "radfact.metrics.consistency:Consistency",
+    "consistency_llm": "radfact.metrics.consistency:ConsistencyLLM",
     "rouge_l": "radfact.metrics.classical.rouge:RougeL",
     "bleu": "radfact.metrics.classical.bleu:Bleu",
     "meteor": "radfact.metrics.classical.meteor:Meteor",
@@ -237,6 +239,12 @@ def select_metrics(metrics: str | Sequence[str | Metric], compat: Sequence[str] 
         home = f"{type(metric).__module__}:{type(metric).__qualname__}"
         chosen.append(MetricSelection(MetricEntry(metric.name, home), metric=metric))
     return chosen
+
+
+def need_references(metrics: str | Sequence[str | Metric]) -> bool:
+    """Return whether all of some metrics read the references."""
+    selections = select_metrics(expand_presets(metrics)[0])
+    return all((item.metric or item.entry.declared).needs_reference for item in selections)
 
 
 def _default_entries() -> Iterator[MetricEntry]:

@@ -292,10 +292,11 @@ class EntailmentChecker:
 
     def _contradicts(self, fact: Fact, group: Sequence[Fact]) -> bool:
         if len(group) == 1:
-            return group[0].doubt <= PROBABLE and self._excludes(fact, group[0])
-        return all(self._excludes(fact, replace(premise, doubt=CERTAIN)) for premise in group)
+            return group[0].doubt <= PROBABLE and self.excludes(fact, group[0])
+        return all(self.excludes(fact, replace(premise, doubt=CERTAIN)) for premise in group)
 
-    def _excludes(self, fact: Fact, premise: Fact) -> bool:
+    def excludes(self, fact: Fact, premise: Fact) -> bool:
+        """Return whether two claims of different reports cannot both be true."""
         ontology, concept, other = self.ontology, fact.concept, premise.concept
         if fact.present and premise.present:
             is_comparable = (

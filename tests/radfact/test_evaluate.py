@@ -17,14 +17,14 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import yaml
-from error_checks import raises, summary
+from error_checks import raises, raises_code, summary
 from green_responses import GreenResponse
 from rich.console import Console
 
 from radfact.api import RadFact, evaluate
 from radfact.cli.tables import show_results, show_rows
-from radfact.errors import InputError, RunError
-from radfact.io.jsonl import read_json, read_jsonl
+from radfact.errors import ErrorCode, ExitCode, InputError, RunError
+from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.judges import load_judge
 from radfact.llm import CallError, ChatClient, ChatRequest, Message, MockChatModel, ResponseCache, mock_client
 from radfact.llm.cache import response_key
@@ -40,6 +40,7 @@ from radfact.results.evaluation import EvaluationResult
 from radfact.results.export import export
 from radfact.results.reader import read_scores
 from radfact.results.writer import write_results
+from radfact.rewards import make_reward
 from radfact.statistics.bootstrap import Direction
 
 CASES = yaml.safe_load(Path(__file__).with_name("score_options.yaml").read_text("utf-8"))
@@ -532,3 +533,24 @@ def test_no_name_of_a_table_is_broken_in_a_narrow_terminal() -> None:
     assert {line.split()[0] for line in lines if line.strip()} >= {*result.scores, "x" * 50, "y" * 90}
     assert {word for line in lines for word in line.split()} >= {*systems, "median"}
     assert max(len(line.rstrip()) for line in lines if not set(line) & {"x", "y", "─"}) <= 80
+
+
+def test_consistency_needs_no_reference_and_other_metrics_say_that_they_do(
+    tmp_path: Path, run_radfact: Callable[..., tuple[int, str, str]]
+) -> None:
+    rows = [{"sample_id": "a", "report": "No effusion. Small effusion."}, {"sample_id": "b", "report": ""}]
+    write_jsonl(tmp_path / "drafts.jsonl", rows)
+    given = ("--metrics", "consistency,rouge_l", "--out", str(tmp_path / "r"))
+    for files in (["drafts.jsonl"], ["--candidates", "drafts.jsonl"]):
+        code, out, _ = run_radfact(
+            "evaluate", *(str(tmp_path / name) if "." in name else name for name in files), *given
+        )
+        assert (code, "without rouge_l: needs a reference" in out) == (ExitCode.INCOMPLETE, True)
+        assert "b: the candidate is empty" in out
+    table = [{"id": row["sample_id"], "candidate": row["report"]} for row in rows]
+    result = evaluate(table, "consistency", bootstrap=0)
+    assert result.values["consistency"][0] == result.scores["consistency_contradiction_free"] == 0
+    assert math.isnan(result.values["consistency"][1])
+    with raises_code(ErrorCode.MISSING_FIELD):
+        evaluate(table, "rouge_l", bootstrap=0)
+    assert make_reward("consistency")(["", "No effusion."], ground_truth=["Clear lungs."] * 2) == [0, 1]
