@@ -19,7 +19,7 @@ from radfact.io.outputs import Output
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement.teacher import compare_with_teacher, read_held_out
-from radfact.metrics.llm.mentions import ComparisonMentions, check_comparisons
+from radfact.metrics.llm.comparison_mentions import ComparisonMentions, check_comparisons
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.protocol import Metric
 from radfact.metrics.resources import MetricResources

@@ -15,6 +15,7 @@ from radfact.cli.options import INPUT, OUTPUT, ColumnOptions, PriceOption, optio
 from radfact.cli.tables import new_console, say
 from radfact.errors import ErrorCode, ExitCode, Failure, InputError, list_some
 from radfact.io.columns import NAMES
+from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import write_json, write_jsonl
 from radfact.io.outputs import Output
 from radfact.io.pairs import read_rows
@@ -42,6 +43,16 @@ def split(
     ],
     judge: Annotated[JudgeOptions, only("judge", "judge_args", "base_url", "few_shots", "concurrency", "max_invalid")],
     price: PriceOption = None,
+    check: Annotated[
+        Path | None,
+        option(
+            "Also write each narrative (reference) with its sentences (candidate) for 'radfact evaluate', whose scores "
+            "then tell what the split changes (.csv).",
+            "FILE",
+            OUTPUT,
+        ),
+        Output("file"),
+    ] = None,
 ) -> None:
     """Split narratives into sentences of one finding each, and list what was removed.
 
@@ -64,10 +75,13 @@ def split(
     judge, token_price = judge.or_environment(), parse_price(price)
     splitter = splitter_of(judge, out.parent / "cache")
     with display_progress(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
-        new_rows, removed, failures, sentences = _split(rows, fields, splitter)
+        new_rows, removed, failures, sentences, compared = _split(rows, fields, splitter)
     console, removed_file = new_console(), out.with_name(f"{out.stem}.removed.jsonl")
     (write_json if is_table else write_jsonl)(out, new_rows)
     write_jsonl(removed_file, removed)
+    if check is not None:
+        write_csv(check, ("id", "candidate", "reference"), compared)
+        say(console, f"Narratives with their sentences written to {check}", wrap=False)
     for name, lines in find_missing([(line, row) for line, row, _ in read.values()], fields).items():
         say(console, f"no value in {file.name}: {name}: {list_some(lines)}", wrap=False)
     for sample_id, reason in failures.items():
@@ -90,11 +104,15 @@ def _narratives(row: Mapping[str, Any], fields: Collection[str]) -> Iterator[tup
 
 def _split(
     rows: Mapping[str, Mapping[str, Any]], fields: Collection[str], splitter: ExplainingSplitter
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], int]:
-    """Split narratives, equal ones once; return rows, removed parts, failures by id, and the number of sentences."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], int, list[tuple[str, str, str]]]:
+    """Split narratives, equal ones once.
+
+    Returns rows, removed parts, failures by id, the number of sentences, and narratives with an id and their sentences.
+    """
     texts = list(dict.fromkeys(text for row in rows.values() for _, text in _narratives(row, fields) if text))
     splits: dict[str, Any] = {"": [], **dict(zip(texts, splitter.explain(texts), strict=True))}
     new_rows, all_removed, failures, count = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, str](), 0
+    compared: list[tuple[str, str, str]] = []
     for sample_id, row in rows.items():
         narratives = list(_narratives(row, fields))
         if failed := [splits[text] for _, text in narratives if isinstance(splits[text], Failure)]:
@@ -105,7 +123,8 @@ def _split(
             sentences = [{"text": sentence} for sentence in flatten_split(splits[text])]
             new_row["grounded_findings" if name == "findings" else name] = sentences
             count += len(sentences)
+            compared.append((f"{sample_id} {name}", " ".join(sentence["text"] for sentence in sentences), text))
             removed = locate_removed(text, splits[text])
             all_removed += [{"sample_id": sample_id, "field": name, **asdict(part)} for part in removed]
         new_rows.append(new_row)
-    return new_rows, all_removed, failures, count
+    return new_rows, all_removed, failures, count, compared

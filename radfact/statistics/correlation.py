@@ -39,6 +39,13 @@ class Estimate:
     n: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Coefficient(Estimate):
+    """A coefficient, and the two-sided p of the hypothesis that it is 0, for which all samples are independent."""
+
+    p: float | None = None
+
+
 def correlate(
     expert: Sequence[float],
     scores: Sequence[float],
@@ -46,19 +53,21 @@ def correlate(
     replicates: int = REPLICATES,
     seed: int = SEED,
     clusters: Clusters | None = None,
-) -> dict[str, Estimate]:
+) -> dict[str, Coefficient]:
     """Return Kendall's tau-b, Spearman's rho and Pearson's r of scores with experts."""
     (x, y), clusters = _known_samples((expert, scores), clusters)
     n = len(x)
     if n < _MIN_SAMPLES or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return {name: Estimate(None, n=n) for name in COEFFICIENTS}
+        return {name: Coefficient(None, n=n) for name in COEFFICIENTS}
     stats = load_module("scipy.stats")
     points = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
     weights = draw_weights(np.random.default_rng(seed), replicates, clusters)
-    return {
-        name: _estimate(float(points[name](x, y).statistic), resample(x, y, weights), n)
-        for name, resample in _RESAMPLE.items()
-    }
+    coefficients = {}
+    for name, resample in _RESAMPLE.items():
+        test = points[name](x, y)
+        estimate = _estimate(float(test.statistic), resample(x, y, weights), n)
+        coefficients[name] = Coefficient(estimate.value, estimate.low, estimate.high, n, float(test.pvalue))
+    return coefficients
 
 
 def _known_samples(columns: Sequence[Sequence[float]], clusters: Clusters | None) -> tuple[list[_Values], Clusters]:

@@ -19,10 +19,11 @@ from radfact.llm import ChatClient, MockChatModel, mock_client
 from radfact.metrics.classical import chexbert, ptb, radgraph
 from radfact.metrics.classical.bleu import Bleu
 from radfact.metrics.classical.chexbert import CLASSES, FIVE, CheXbert, RrgCheXbert
+from radfact.metrics.classical.lateral_mentions import mentions_lateral
 from radfact.metrics.classical.meteor import Meteor
 from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ, Regression
 from radfact.metrics.classical.radgraph import Graph, RadGraph
-from radfact.metrics.llm.mentions import ComparisonMentions, mentions_lateral
+from radfact.metrics.llm.comparison_mentions import ComparisonMentions
 from radfact.records import Pair, Sentence, TextPair
 
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))

@@ -227,9 +227,9 @@ b,,"Clear lungs.",p2
 
 @pytest.fixture
 def split(run_radfact: Run, tmp_path: Path) -> Run:
-    def run(name: str, text: str, out: str) -> tuple[int, str, str]:
+    def run(name: str, text: str, out: str, *more: str) -> tuple[int, str, str]:
         (tmp_path / name).write_text(text)
-        return run_radfact("split", name, "--judge", "offline", "--out", out)
+        return run_radfact("split", name, "--judge", "offline", "--out", out, *more)
 
     return run
 
@@ -239,8 +239,10 @@ def _texts(sentences: list[dict[str, str]]) -> list[str]:
 
 
 def test_pairs_become_sentences_to_score_and_removed_parts(split: Run, run_radfact: Run, tmp_path: Path) -> None:
-    code, out, _ = split("pairs.csv", PAIRS, "sentences.json")
+    code, out, _ = split("pairs.csv", PAIRS, "sentences.json", "--check", "check.csv")
     assert (code, "2 of 2 samples, 3 sentences, 2 parts removed" in out) == (0, True)
+    checked = (tmp_path / "check.csv").read_text().splitlines()
+    assert checked[1] == "a prediction,Small effusion on the left.,Small effusion on the left. Possible pneumonia."
     first, second = read_json(tmp_path / "sentences.json")
     assert _texts(first["prediction"] + first["target"]) == ["Small effusion on the left.", "The heart is enlarged."]
     assert (second["prediction"], second["patient_id"]) == ([], "p2")

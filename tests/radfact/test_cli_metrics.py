@@ -332,7 +332,12 @@ def test_other_details_no_reports_and_a_folder_without_a_model_are_refused(tmp_p
 )
 @pytest.mark.slow
 def test_the_default_model_embeds_similar_sentences_nearby() -> None:
-    vectors = green_summary.SentenceEmbedder()(["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."])
+    embed, sentences = (
+        green_summary.SentenceEmbedder(),
+        ["Enlarged heart.", "The heart is enlarged.", "Fracture of a rib."],
+    )
+    vectors = embed(sentences)
+    assert np.array_equal(vectors, embed._encode(sentences))
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
     similarity = vectors @ vectors.T
     assert similarity[0, 1] > 0.8 > 0.5 > similarity[0, 2]

@@ -21,7 +21,7 @@ from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.pairs import read_pairs
 from radfact.judges.offline import OfflineJudge
 from radfact.meta.agreement import analysis
-from radfact.meta.datasets.layouts import LAYOUTS, REXVAL_RATINGS
+from radfact.meta.datasets.layouts import LAYOUTS, RADEVALX_FILES, REXVAL_RATINGS
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.ensembles import fit_ensemble
 from radfact.meta.scores import ScoreColumns, match_samples, pair_digests
@@ -31,7 +31,7 @@ from radfact.results.compare import compare
 from radfact.results.writer import write_results
 from radfact.statistics.bootstrap import Direction
 from radfact.statistics.clusters import Clusters
-from radfact.statistics.correlation import SEED, Estimate, correlate
+from radfact.statistics.correlation import SEED, Coefficient, Estimate, correlate
 
 CASES = yaml.safe_load(Path(__file__).with_name("meta_refusals.yaml").read_text("utf-8"))
 NUMBERS = st.integers(0, 4).map(float)
@@ -45,16 +45,19 @@ def test_intervals_are_those_of_scipy_on_the_drawn_samples(pairs: list[tuple[flo
     gaps = [math.nan] * missing
     estimates = correlate([*gaps, 1.0, *x.tolist()], [*gaps, math.nan, *y.tolist()], replicates=20)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
-        assert all(estimate == Estimate(None, n=len(x)) for estimate in estimates.values())
+        assert all(estimate == Coefficient(None, n=len(x)) for estimate in estimates.values())
         return
     generator = np.random.default_rng(SEED)
     draws = [generator.choice(len(x), len(x), replace=True) for _ in range(20)]
     for name, function in (("kendall", stats.kendalltau), ("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
-        assert (estimates[name].value, estimates[name].n) == (pytest.approx(function(x, y).statistic, abs=1e-9), len(x))
+        estimate, test = estimates[name], function(x, y)
+        assert [estimate.value, estimate.p, estimate.n] == pytest.approx(
+            [test.statistic, test.pvalue, len(x)], abs=1e-9
+        )
         drawn = [d for d in draws if np.ptp(x[d]) and np.ptp(y[d])]
         values = [function(x[d], y[d]).statistic for d in drawn]
         expected = [pytest.approx(bound, abs=1e-9) for bound in np.quantile(values, (0.025, 0.975))] if values else []
-        assert [estimates[name].low, estimates[name].high] == (expected or [None, None])
+        assert [estimate.low, estimate.high] == (expected or [None, None])
 
 
 def test_a_difference_by_rounding_is_a_tie() -> None:
@@ -168,13 +171,13 @@ def test_pairs_need_the_columns_of_the_reports_alone_and_have_their_study(
 def test_every_layout_has_an_example_and_the_order_of_its_rows_changes_no_number(layout: str, tmp_path: Path) -> None:
     examples, records = tmp_path / "examples", []
     run_meta("examples", "--out", examples)
-    path = examples / ("rexval" if layout == "rexval" else f"{layout}.csv")
+    path = examples / (layout if (examples / layout).is_dir() else f"{layout}.csv")
     more = ("--better", "lower") if layout == "plain" else ()
     for name in ("as it is", "reordered"):
         options = ("--metrics", "rouge_l,bleu_1", "--bootstrap", 20, "--rounds", 20, "--out", tmp_path / name)
         run_meta("agreement", path, "--layout", layout, *more, *options)
         records.append(read_json(tmp_path / name / "agreement.json"))
-        rated = path / REXVAL_RATINGS if layout == "rexval" else path
+        rated = path / {"rexval": REXVAL_RATINGS, "radevalx": RADEVALX_FILES[0]}.get(layout, "")
         with rated.open(newline="") as handle:
             header, *rows = csv.reader(handle)
         # The lines of a report in ReFiSco keep their order.
@@ -228,6 +231,7 @@ def test_the_command_writes_tables_plots_and_a_page(tmp_path: Path, command: tup
     assert ("Compared with m," in console, "Scores compared with M" in page) == (True, True)
     header = (out / "metric_contrasts.csv").read_text().splitlines()[0]
     assert header == "score,n,m,kendall,difference,low,high,p,Holm"
+    assert (out / "agreement.csv").read_text().startswith("score,group,n,kendall,kendall low,kendall high,kendall p,")
     assert "Largest disagreements" in page
     assert (out / "disagreements.csv").read_text().splitlines()[1].endswith(".")
     assert "Without coefficient and in no plot: same" in console

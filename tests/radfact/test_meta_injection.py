@@ -27,6 +27,7 @@ from radfact.meta.datasets.reports import SiteReport, read_reports
 from radfact.meta.injection import llm_editor
 from radfact.meta.injection.detection import detect, detection_pairs, write_detection
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences, parse_facts, read_injected
+from radfact.meta.injection.rewording import KINDS, rephrase
 from radfact.meta.injection.rules import RuleInjector, tables
 from radfact.meta.scores import ScoreColumns
 from radfact.reader.ontology_file import default_ontology
@@ -181,6 +182,52 @@ def test_injection_and_detection_by_commands(tmp_path: Path, table: Path) -> Non
     assert "Errors compared with rewording" in (out / "detection.html").read_text()
     assert (record["models"], record["circular"]) == ({}, False)
     assert {row["above_rewording"] for row in record["detections"]} == {None}
+
+
+@pytest.mark.parametrize("kind", CASES["rewordings"])
+def test_rewordings_are_grammatical_and_mean_the_same(kind: str) -> None:
+    for sentence, expected in CASES["rewordings"][kind].items():
+        texts = rephrase(sentence.rstrip("."), (kind,))
+        assert set(expected) <= set(texts), (sentence, texts)
+        assert bool(texts) == bool(expected)
+
+
+def _facts_of_report(text: str) -> Counter[Any]:
+    return Counter(fact for sentence in ReportSentences.of(text).sentences for fact in parse_facts(sentence))
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_harmless_rewordings_cost_metrics_of_words_much_and_offline_radfact_and_findings_little(tmp_path: Path) -> None:
+    sentences = CASES["sentences"]
+    reports = [[f"r{i}", " ".join(sentences[i : i + 6])] for i in range(len(sentences))]
+    reports += [["v", "The lungs show no consolidation. Osseous structures are intact."]]
+    table = write_table(tmp_path / "reports.csv", ["id", "report"], reports)
+    made, out = tmp_path / "reworded.jsonl", tmp_path / "out"
+    run_meta("inject", table, "--types", "harmless", "--out", made)
+    rows = read_injected(made)
+    assert {row.rewording for row in rows} == set(KINDS)
+    for row in rows:
+        before, after = map(_facts_of_report, (row.reference, row.candidate))
+        assert (before, row.changes, row.candidate == row.reference) == (after, (), False)
+    console = run_meta("detect", made, "--metrics", "rouge_l,bleu,radfact,findings", "--judge", "offline", "--out", out)
+    assert "Harmless rewordings; costly: more than 0.02" in console
+    costs = read_json(out / "detection.json")["rewordings"]
+    shares = {row["score"]: row["share"]["point"] for row in costs if row["kind"] == "all"}
+    # Measured: 0 of RadFact and findings. The rules accept only what the ontology reads as the same.
+    assert max(shares[name] for name in ("logical_f1", "findings", "findings_f1")) <= 0.02
+    assert min(shares[name] for name in ("rouge_l", "bleu_4")) > 0.8
+    assert (out / "rewordings.csv").read_text().startswith("score,rewording,n,costly,low,high,mean cost\n")
+
+
+def test_the_cost_of_a_rewording_is_relative_to_the_range_of_a_score() -> None:
+    rows = [injected("s", None, 0).model_copy(update={"rewording": "order"})]
+    units = {"percent": "0 to 100 %", "wide": "-1 to 1", "count": "errors"}
+    values = {"fraction": [0.97, 1.0], "percent": [97.0, 100.0], "wide": [0.97, 1.0], "count": [1.0, 0.0]}
+    directions = dict.fromkeys(values, "higher") | {"count": "lower"}
+    costs = detect(rows, ScoreColumns(values, directions, units=units)).rewordings  # type: ignore[arg-type]
+    means = {row.score: (row.share.point, row.mean) for row in costs if row.kind == "order"}
+    expected = {"fraction": (1, 0.03), "percent": (1, 0.03), "wide": (0, 0.015), "count": (1, 1)}
+    assert means == {name: pytest.approx(pair) for name, pair in expected.items()}
 
 
 @pytest.mark.usefixtures("without_plots")

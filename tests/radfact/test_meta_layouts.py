@@ -20,7 +20,7 @@ from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError
 from radfact.meta.agreement.analysis import compare_raters
 from radfact.meta.agreement.corrections import line_changes
-from radfact.meta.datasets.layouts import REXVAL_RATINGS, REXVAL_REPORTS, parse_annotation, read_ratings
+from radfact.meta.datasets.layouts import RADEVALX_FILES, REXVAL_RATINGS, REXVAL_REPORTS, parse_annotation, read_ratings
 from radfact.meta.datasets.preferences import PreferenceSet, read_preferences
 from radfact.meta.datasets.ratings import RatedReport, RatingSet
 from radfact.meta.datasets.reports import read_ids
@@ -99,6 +99,21 @@ def test_samples_of_a_set_are_resampled_by_its_studies_or_alone(tmp_path: Path) 
     assert read_ratings(tmp_path, "rexval", cluster="none").clusters.by is None
     with raises_code(ErrorCode.UNKNOWN_NAME, field="cluster"):
         read_ratings(tmp_path, "rexval", cluster="patient_id")
+
+
+@pytest.mark.parametrize(("cell", "total"), [("3", 3), ("0", math.nan)])
+def test_an_empty_count_of_radevalx_is_0_if_the_files_list_no_0(cell: str, total: float, tmp_path: Path) -> None:
+    columns = ["report_id", "ground_truth", "M2Tr-Generation", *"12345678"]
+    rows = [["a", "Clear.", "Mass.", "", cell, *[""] * 6], ["b", "Clear.", "Clear.", *[""] * 8]]
+    for name in RADEVALX_FILES:
+        path = write_table(tmp_path / name, columns, rows)
+    ratings = read_ratings(tmp_path, "radevalx")
+    expected = [total, math.nan if cell == "0" else 0]
+    assert ratings.means("significant") == pytest.approx(expected, nan_ok=True)
+    assert ratings.samples[0].mean("insignificant_b") == int(cell)
+    write_table(path, columns, [*rows, rows[0]])
+    with raises_code(ErrorCode.DUPLICATE, file=path, line=4, field="report_id"):
+        read_ratings(tmp_path, "radevalx")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_rankings_by_site_and_style_are_positive_where_they_agree() -> None:
 def test_counts_of_experts_are_read(tmp_path: Path) -> None:
     path = tmp_path / "counts.csv"
     path.write_text("id,errors\na,nan\nb,1\nc,2\n")
-    assert read_counts(path) == ({"b": 1, "c": 2}, [])
+    assert read_counts(path).means("errors") == pytest.approx([math.nan, 1, 2], nan_ok=True)
     for rows in ("b,1\nc,2\nb,3\n", "b,1\nc,2\nb,\n", "b,1\nc,2\n b ,1\n"):
         path.write_text(f"id,errors\n{rows}")
         with raises_code(ErrorCode.DUPLICATE, file=path, line=4, field="id", match="line 2; a column 'rater'"):
@@ -87,13 +87,22 @@ def test_counts_of_experts_are_read(tmp_path: Path) -> None:
 def test_counts_of_several_experts_have_their_raters(column: str, tmp_path: Path) -> None:
     rows = [["a", "x", 1], ["b", "x", 2], ["a", "y", 4], ["b", "y", ""], ["c", "y", 0]]
     path = write_table(tmp_path / "counts.csv", ["id", column, "errors"], rows)
-    assert read_counts(path)[0] == {"a": 2.5, "b": 2, "c": 0}
+    assert read_counts(path).means("errors") == [2.5, 2, 0]
     write_table(path, ["id", column, "errors"], [*rows, ["a", "x", 1]])
     with raises_code(ErrorCode.DUPLICATE, file=path, line=7, field="id", match="'a' of rater 'x', first at line 2"):
         read_counts(path)
     write_table(path, ["id", column, "errors"], [*rows, ["a", "", 1]])
     with raises_code(ErrorCode.MISSING_FIELD, file=path, line=7, field=column):
         read_counts(path)
+
+
+def test_errors_are_totaled_by_site_and_reader(tmp_path: Path) -> None:
+    rows = [["a", "x", 1, 1], ["b", "x", 2, ""], ["a", "y", 4, 0], ["c", "y", 0, 0]]
+    counts = read_counts(write_table(tmp_path / "c.csv", ["id", "reader", "errors", "significant_a"], rows))
+    table = robustness.totals_table(robustness.error_totals(counts, {"a": "s", "b": "s", "c": "t", "d": "t"}))
+    assert table.headings[-2:] == ["errors", "significant_a"]
+    mean = [["s", "mean of all", 2, 4.5, 0.5], ["s", "x", 2, 3, 1], ["s", "y", 1, 4, 0]]
+    assert table.rows == [*mean, ["t", "mean of all", 1, 0, 0], ["t", "x", 0, None, None], ["t", "y", 1, 0, 0]]
 
 
 def test_a_site_is_required_without_a_default(tmp_path: Path) -> None:
@@ -197,7 +206,7 @@ def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tm
     first, second, *_ = [report.sample_id for report in REPORTS]
     rows = [[report.sample_id, i % 3] for i, report in enumerate(REPORTS)]
     table = write_table(tmp_path / "c.csv", ["id", "errors"], [[first, " "], ["typo", 2], *rows[2:]])
-    result = run(counts=read_counts(table)[0])
+    result = run(counts=read_counts(table))
     uncounted, unknown = result.notes[-2:]
     assert (result.experts, f"2 of {len(REPORTS)} (" in uncounted, "1 (typo)" in unknown) == ("experts", True, True)
     page = (tmp_path / "rexamine.html").read_text()
@@ -207,7 +216,7 @@ def test_counts_of_experts_replace_labels_and_ids_that_do_not_match_are_named(tm
     assert {ranking.n for ranking in result.rankings if ranking.site == "x"} == {2}
     score = Mock(side_effect=overlap)
     with raises_code(ErrorCode.MISMATCH, field="counts"):
-        run(score=score, counts={"other": 1})
+        run(score=score, counts=read_counts(write_table(table, ["id", "errors"], [["other", 1]])))
     score.assert_not_called()
 
 
@@ -282,7 +291,7 @@ def test_a_model_may_standardize_and_inject(tmp_path: Path, table: Path, serve: 
     rated = [[row.sample_id, rater, number] for number, row in enumerate(rows) for rater in ("x", "y")]
     counts = write_table(tmp_path / "c.csv", ["id", "rater", "errors"], rated)
     run_meta(*command, "--counts", counts)
-    alpha = "Agreement of the experts on errors: Krippendorff's alpha (interval) 1.00, 8 with two or more ratings."
+    alpha = "Agreement of the experts on 'errors': Krippendorff's alpha (interval) 1.00, 8 with two or more ratings."
     assert alpha in read_json(out / "rexamine.json")["notes"]
     assert read_json(out / "rexamine.json")["experts"] == "experts"
     assert len(server.requests) == requests

@@ -85,7 +85,7 @@ def agreement(
     and optionally site, modality, anatomy or group; preferences is a CSV with id, reference, candidate_1, candidate_2,
     expert columns (first, second, equal) and optionally confidence (one number a row, higher is surer); rexval is the
     folder with the two CSV files; refisco-v0 and refisco-v1 are CSV files of corrected lines; rate-eval is
-    rate_test.csv of a task; radeval is the CSV of the expert set.
+    rate_test.csv of a task; radeval is the CSV of the expert set; radevalx is the folder with its two CSV files.
 
     Scores are computed (--metrics), or read (--scores) from results folders of 'radfact evaluate' on the pairs that
     'radfact meta pairs' writes.

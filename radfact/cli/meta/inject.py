@@ -22,12 +22,14 @@ from radfact.llm import ChatClient
 from radfact.meta.datasets.reports import SiteReport, read_reports
 from radfact.meta.injection import detection, llm_editor
 from radfact.meta.injection.records import RULES, InjectedReport, ReportSentences, read_injected, write_injected
+from radfact.meta.injection.rewording import reword
 from radfact.meta.injection.rules import RuleInjector, is_readable
 from radfact.metrics.options import MetricOptions
 from radfact.options import only
 from radfact.progress import display_progress
 
 _MAX_LISTED = 10
+_HARMLESS = "harmless"
 
 
 @with_options
@@ -36,7 +38,9 @@ def inject(
     names: ColumnOptions,
     model: Annotated[JudgeOptions, only("judge_args", "base_url", "concurrency", "max_invalid")],
     by: Annotated[str, option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", JUDGE)] = RULES,
-    types: Annotated[str, option("Error categories, a to f, separated by commas.", "LETTERS", INPUT)] = "a,b,c,d,e,f",
+    types: Annotated[
+        str, option("Error categories, a to f, and harmless for rewordings; separated by commas.", "TYPES", INPUT)
+    ] = "a,b,c,d,e,f",
     errors: Annotated[str, option("Numbers of errors per candidate, separated by commas.", "NUMBERS", INPUT)] = "1,2,3",
     mixed: Annotated[
         bool, option("Write one candidate per report, with errors of several categories.", None, INPUT, "--mixed")
@@ -47,21 +51,27 @@ def inject(
     out: Annotated[Path, option("JSON Lines file to write.", "FILE", OUTPUT), Output("file")] = Path("injected.jsonl"),
     cache: own.Cache = None,
 ) -> None:
-    """Inject errors into reports, and write labeled candidates: changed sentences, category and number of errors.
+    """Inject errors into reports, or reword them, and write labeled candidates.
+
+    A candidate has its changed sentences, category and number of errors, or the kind of a harmless rewording.
 
     --by rules: no model; all six GREEN categories, a to f; the candidate with k + 1 errors contains those of the
-    candidate with k. --by PROVIDER:MODEL: as in the VERT paper (categories a and b, checked for plausibility, up to
-    five requests) or, with --mixed, as in the GREEN paper (several categories at once).
+    candidate with k; --types harmless rewords reports without an error. --by PROVIDER:MODEL: as in the VERT paper
+    (categories a and b, checked for plausibility, up to five requests) or, with --mixed, as in the GREEN paper (several
+    categories at once).
     """
     console = new_console()
-    letters, numbers = _parse_letters(types), _parse_numbers(errors)
+    (letters, with_rewordings), numbers = _parse_types(types), _parse_numbers(errors)
     sources, notes = read_reports(reports, default_site="", examination=(modality, region), columns=names.columns)
     failed: dict[str, str] = {}
     unreadable = 0
     if by == RULES:
-        candidates = _inject_by_rules(sources, letters, numbers, mixed=mixed, seed=seed)
+        candidates = _inject_by_rules(sources, letters, numbers, mixed=mixed, seed=seed) if letters else []
+        candidates += [row for report in sources for row in reword(report, seed=seed)] if with_rewordings else []
         unreadable = sum(not is_readable(ReportSentences.of(report.report)) for report in sources)
     else:
+        if with_rewordings:
+            raise InputError("--types: expected harmless with --by rules", code=ErrorCode.CONFLICTING_OPTIONS)
         client = client_of(by, model, cache or out.parent / "cache", option="--by", parameters={"temperature": None})
         with client, display_progress(new_console(stderr=True), {"injection": client.usage_counter.as_dict}, None):
             if mixed:
@@ -78,7 +88,7 @@ def inject(
         "(the rules read English reports of chest X-rays; use a model with --by)"
     )
     if not candidates:
-        reason = unreadable_note if unreadable == len(sources) else "no report allows such errors"
+        reason = unreadable_note if unreadable == len(sources) else "no report allows such changes"
         raise RunError(next(iter(failed.values()), reason))
     write_injected(out, candidates)
     used = len({candidate.source_id for candidate in candidates})
@@ -91,14 +101,15 @@ def inject(
         raise typer.Exit(ExitCode.INCOMPLETE)
 
 
-def _parse_letters(types: str) -> list[CategoryLetter]:
+def _parse_types(types: str) -> tuple[list[CategoryLetter], bool]:
+    """Return the letters, and whether there are harmless rewordings."""
     known: tuple[CategoryLetter, ...] = get_args(CategoryLetter)
-    letters = comma_list(types)
-    unknown = [letter for letter in letters if letter not in known]
-    if unknown or not letters:
-        message = f"--types: expected letters a to f, found '{', '.join(unknown) or types}'"
+    names = comma_list(types)
+    unknown = [name for name in names if name not in (*known, _HARMLESS)]
+    if unknown or not names:
+        message = f"--types: expected letters a to f or {_HARMLESS}, found '{', '.join(unknown) or types}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION)
-    return [letter for letter in known if letter in letters]
+    return [letter for letter in known if letter in names], _HARMLESS in names
 
 
 def _parse_numbers(errors: str) -> list[int]:
@@ -153,7 +164,8 @@ def detect(
 ) -> None:
     """Measure whether metrics detect injected errors.
 
-    How scores fall with the number of errors, for which categories, and how many errors are counted.
+    How scores fall with the number of errors, for which categories, how many errors are counted, and how often a
+    harmless rewording costs more than 0.02 of a score.
     """
     console = new_console()
     rows = read_injected(injected)
@@ -166,6 +178,9 @@ def detect(
     with replace_files(out) as new:
         missing = detection.write_detection(result, rows, new, record, [*notes, *(note or ())])
     show_table(console, detection.detection_table(result), keys=2)
+    if result.rewordings:
+        say(console, f"Harmless rewordings; costly: more than {detection.COSTLY:g} (by kind: rewordings.csv):")
+        show_table(console, detection.rewording_table([row for row in result.rewordings if row.kind == "all"]), keys=2)
     say_notes(console, [*notes, *missing])
     say(console, f"Read the curves in {out / 'detection.html'}", wrap=False)
     scoring.finish(console)

@@ -105,6 +105,7 @@ def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scorin
             matches=scores.matches,
             models={**scores.models, **computed.models},
             rule_based=list(dict.fromkeys([*scores.rule_based, *computed.rule_based])),
+            units={**scores.units, **computed.units},
         )
     return scores
 
@@ -128,7 +129,7 @@ class RatingOptions(ColumnOptions):
     """The ratings to read, and how to interpret them."""
 
     layout: Annotated[
-        Literal["plain", "preferences", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"],
+        Literal["plain", "preferences", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval", "radevalx"],
         Option("Format of the ratings file."),
     ] = "plain"
     experts: Annotated[

@@ -20,7 +20,7 @@ from radfact.meta.datasets.reports import read_counts, read_reports
 from radfact.meta.injection.llm_editor import ModelEditor
 from radfact.meta.injection.records import RULES
 from radfact.meta.injection.rules import RuleInjector
-from radfact.meta.rexamine import Editor, short_table_c, table_2
+from radfact.meta.rexamine import Editor, short_table_c, table_2, totals_table
 from radfact.meta.rexamine import rexamine as run
 from radfact.metrics.options import MetricOptions
 
@@ -37,7 +37,12 @@ def rexamine(
     ] = None,
     errors_by: Annotated[str, option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)] = RULES,
     counts: Annotated[
-        Path | None, option("Error counts of experts: CSV with id, errors and, if several, rater.", "FILE", INPUT)
+        Path | None,
+        option(
+            "Error counts of experts: CSV with id, errors, and optional rater and categories.",
+            "FILE",
+            INPUT,
+        ),
     ] = None,
     per_site: Annotated[int, option("Number of reports to draw per site; 0: all.", "N", SCORES, min=0)] = 40,
     out: own.Out = Path("rexamine"),
@@ -56,7 +61,7 @@ def rexamine(
     check_files(counts)
     judge, cache = judge.or_environment(), cache or out / "cache"
     site_reports, excluded = read_reports(reports, columns=names.columns)
-    expert_counts, agreement = (None, []) if counts is None else read_counts(counts)
+    expert_counts = None if counts is None else read_counts(counts)
     scoring = Scoring(metrics, judge, cache)
     if not metrics.metrics:
         raise InputError("--metrics: expected the metrics to test", code=ErrorCode.MISSING_OPTION)
@@ -80,12 +85,15 @@ def rexamine(
             counts=expert_counts,
             per_site=per_site or None,
             seed=seed,
-            notes=[*excluded, *(note or ()), *agreement],
+            notes=[*excluded, *(note or ())],
         )
     console = new_console()
     show_table(console, table_2(result.tests))
     if result.rankings:
         show_table(console, short_table_c(result.rankings), keys=2)
+    if result.totals:
+        say(console, "Errors that the experts counted:")
+        show_table(console, totals_table(result.totals, ["errors"]), keys=2)
     for line in result.notes:
         say(console, line)
     say(console, f"Read the result in {out / 'rexamine.html'}", wrap=False)

@@ -14,7 +14,7 @@ from radfact.meta.datasets.ratings import COUNTS, Better, RatingSet, is_category
 from radfact.meta.scores import ScoreColumns, orient
 from radfact.optional import load_module
 from radfact.statistics.bootstrap import round_noise
-from radfact.statistics.correlation import Estimate, KendallDifference, compare_kendall, correlate
+from radfact.statistics.correlation import Coefficient, KendallDifference, compare_kendall, correlate
 from radfact.statistics.rater_agreement import Mean, count_accuracy, error_type_f1, mean_detected, round_half_up
 from radfact.statistics.significance import adjust_holm
 
@@ -29,7 +29,7 @@ class MetricAgreement:
 
     score: str
     group: str
-    coefficients: Mapping[str, Estimate]
+    coefficients: Mapping[str, Coefficient]
 
     @property
     def n(self) -> int:
@@ -43,7 +43,7 @@ class RaterAgreement:
     quantity: str
     first: str
     second: str
-    kendall: Estimate
+    kendall: Coefficient
     mean_absolute_difference: float | None
 
 

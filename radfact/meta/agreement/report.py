@@ -27,7 +27,7 @@ from radfact.pages import plots
 from radfact.pages.meta_page import Table, format_cell
 from radfact.records import narrative
 from radfact.results.display import words
-from radfact.statistics.correlation import COEFFICIENTS, Estimate
+from radfact.statistics.correlation import COEFFICIENTS, Coefficient
 from radfact.statistics.rater_agreement import PreferenceAccuracy, round_half_up
 
 _MAX_PANELS = 16
@@ -67,7 +67,7 @@ def write_agreement(
     _add_ratings(report, ratings)
     _add_counts(report, result)
     _add_preferences(report, result.preferences)
-    _add_raters(report, result.inter_rater)
+    add_raters(report, result.inter_rater)
     _add_disagreements(report, result.disagreements, ratings)
     levels = {
         name: {f"{level:g}": asdict(accuracy) for level, accuracy in accuracies.items()}
@@ -116,7 +116,8 @@ def _add_correlations(
         f"Experts: {ratings.target}. For coefficients, metrics and experts are oriented so that higher is worse: "
         "positive means that both rate the same reports as bad. Scatter plots show both on their own scales. "
         f"Intervals: {record['bootstrap']} bootstrap replicates, seed {record['seed']}, "
-        f"{ratings.clusters.resampling().describe()}."
+        f"{ratings.clusters.resampling().describe()}. "
+        "p: two-sided, of a coefficient of 0, for which all reports are independent."
     )
     kendall = [(row.score, row.group, row.coefficients["kendall"]) for row in agreements]
     sizes = {score: abs(e.value) for score, label, e in kendall if label == "all" and e.value is not None}
@@ -241,7 +242,7 @@ def _add_preferences(report: AnalysisReport, preferences: Preferences) -> None:
     report.add("Preferences", preference_table(preferences), text, *images, file="preferences")
 
 
-def _add_raters(report: AnalysisReport, raters: Sequence[RaterAgreement]) -> None:
+def add_raters(report: AnalysisReport, raters: Sequence[RaterAgreement]) -> None:
     if not raters:
         return
     headings = ["quantity", "first", "second", "n", "kendall", "low", "high", "mean absolute difference"]
@@ -268,32 +269,36 @@ def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
 
 def agreement_table(agreements: Sequence[MetricAgreement]) -> Table:
     """Return all coefficients with their intervals, one row per score and group."""
-    headings = [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high")]
+    headings = [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high", " p")]
     rows = []
     for row in agreements:
-        bounds = [bound for e in row.coefficients.values() for bound in (e.value, e.low, e.high)]
-        rows.append([row.score, row.group, row.n, *bounds])
+        cells = [cell for e in row.coefficients.values() for cell in (e.value, e.low, e.high, e.p)]
+        rows.append([row.score, row.group, row.n, *cells])
     return Table(["score", "group", "n", *headings], rows)
 
 
 def overview(agreements: Sequence[MetricAgreement]) -> Table:
-    """Return the coefficients, each with its interval in one cell, for a page."""
-    rows = [[row.score, row.group, row.n, *map(_with_interval, row.coefficients.values())] for row in agreements]
-    return Table(["score", "group", "n", *COEFFICIENTS], rows)
+    """Return the coefficients for a page, each with its interval in one cell, and with its p."""
+    rows = []
+    for row in agreements:
+        cells = [cell for e in row.coefficients.values() for cell in (_with_interval(e), e.p)]
+        rows.append([row.score, row.group, row.n, *cells])
+    return Table(["score", "group", "n", *(f"{name}{part}" for name in COEFFICIENTS for part in ("", " p"))], rows)
 
 
-def _with_interval(e: Estimate) -> float | str | None:
+def _with_interval(e: Coefficient) -> float | str | None:
     has_interval = e.low is not None and e.high is not None
     return f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})" if has_interval else e.value
 
 
-def short_table(heading: str, estimates: Mapping[str, Mapping[str, Estimate]]) -> Table:
-    """Return coefficients by name, with the interval of the first, for a console."""
+def short_table(heading: str, estimates: Mapping[str, Mapping[str, Coefficient]]) -> Table:
+    """Return coefficients by name, each with its p and the first with its interval, for a console."""
     rows = []
     for name, coefficients in estimates.items():
         first, *others = (coefficients[coefficient] for coefficient in COEFFICIENTS)
-        rows.append([name, first.n, first.value, first.low, first.high, *(e.value for e in others)])
-    return Table([heading, "n", COEFFICIENTS[0], "low", "high", *COEFFICIENTS[1:]], rows)
+        more = [cell for e in others for cell in (e.value, e.p)]
+        rows.append([name, first.n, first.value, first.low, first.high, first.p, *more])
+    return Table([heading, "n", COEFFICIENTS[0], "low", "high", "p", "spearman", "p", "pearson", "p"], rows)
 
 
 def category_table(counts: Sequence[CountAgreement]) -> Table:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import ErrorCode, InputError, list_columns, suggest_name
+from radfact.errors import ErrorCode, InputError, check_unique_id, list_columns, suggest_name
 from radfact.io.columns import Columns
 from radfact.llm.response_text import read_data
 from radfact.meta.datasets.ratings import (
@@ -31,7 +31,7 @@ from radfact.meta.datasets.rows import InputRow, read_report_table, read_rows
 from radfact.metrics.llm.responses.corrections import DELETION, NO_EDIT, SEVERITIES, Correction, Corrections
 from radfact.records import NO_CLUSTERS, Pair, PatientContext
 
-Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval"]
+Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval", "radevalx"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 REXVAL_REPORTS = "50_samples_gt_and_candidates.csv"
@@ -64,6 +64,7 @@ def read_ratings(
         "refisco-v1": partial(_read_refisco, path, _V1),
         "rate-eval": partial(_read_rate_eval, path, texts_only),
         "radeval": partial(_read_radeval, path),
+        "radevalx": partial(_read_radevalx, path),
     }
     if columns and layout != "plain":
         message = f"expected --layout plain or preferences, found {layout}, whose columns have fixed names"
@@ -163,7 +164,7 @@ def _read_rexval(path: Path) -> RatingSet:
         if first != row.line:
             message = f"duplicate count of {kind} errors of a category by this rater, first at line {first}"
             raise row.error(message, code=ErrorCode.DUPLICATE)
-        number = row.number("num_errors", "a whole number from 0", lambda n: math.isnan(n) or (n >= 0 and not n % 1))
+        number = row.count("num_errors")
         counts.setdefault((study, method), {})[count] = number
     notes = _add_missing_counts(counts.values())
     samples = [
@@ -192,6 +193,37 @@ def _add_missing_counts(counts: Collection[dict[Count, float]]) -> list[str]:
     for of_candidate, count in absent:
         of_candidate[count] = math.nan
     return [f"{len(absent)} counts are not in {REXVAL_RATINGS}, which lists counts of 0: they are missing."]
+
+
+RADEVALX_FILES = "RadEval_clinically_significant_errors.csv", "RadEval-clinically_insignificant_errors.csv"
+_RADEVALX_COUNTS = dict(zip("12345678", (*ERROR_CATEGORIES, "g", "h"), strict=True))
+"""Two categories of uncertainty follow those of ReXVal; they only count in the totals."""
+
+
+def _read_radevalx(path: Path) -> RatingSet:
+    """Read the counts that two radiologists agreed on, in a file for each significance."""
+    folder = path if path.is_dir() else path.parent
+    counts: dict[str, dict[Count, float]] = {}
+    rows: dict[str, InputRow] = {}
+    for kind, name in zip(COUNTS[1:], RADEVALX_FILES, strict=True):
+        lines: dict[str, int] = {}
+        for row in read_rows(folder / name, ("report_id", "ground_truth", "M2Tr-Generation", *_RADEVALX_COUNTS))[1]:
+            key = row.id("report_id")
+            check_unique_id(lines, key, row.line, file=row.file, field="report_id")
+            rows.setdefault(key, row)
+            of_report = counts.setdefault(key, {})
+            for column, letter in _RADEVALX_COUNTS.items():
+                of_report[kind, letter, "consensus"] = row.count(column)
+    known = [number for of_report in counts.values() for number in of_report.values()]
+    notes = []
+    if (empty := sum(map(math.isnan, known))) and 0 not in known:
+        notes = [f"{empty} counts are empty in files that list no count of 0: they are read as 0."]
+        counts = {key: {name: 0.0 if math.isnan(n) else n for name, n in of.items()} for key, of in counts.items()}
+    samples = [
+        RatedReport(Pair(key, row.report("M2Tr-Generation"), row.report("ground_truth")), count_quantities(counts[key]))
+        for key, row in rows.items()
+    ]
+    return RatingSet(samples, count_directions(), "significant", notes=notes)
 
 
 def _read_rate_eval(path: Path, texts_only: bool) -> RatingSet:

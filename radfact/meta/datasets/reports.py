@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 from radfact.errors import ErrorCode, InputError, check_unique_id, list_columns
 from radfact.io.columns import NAMES, Columns, check_columns, find_columns
 from radfact.io.jsonl import read_jsonl, read_text
+from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions
 from radfact.meta.datasets.rows import InputRow, group_rows, missing_reports, read_rows
-from radfact.records import is_missing, narrative, parse_sentences
-from radfact.statistics.rater_agreement import describe_agreement
+from radfact.records import Pair, is_missing, narrative, parse_sentences
 
 _EXAMINATION = (("modality", "imaging_modality"), ("anatomy", "region", "body_region", "body_part", "bodypart"))
 _REPORTS = ("report", "findings", *NAMES["reference"], "grounded_findings")
@@ -101,16 +100,22 @@ def read_ids(path: Path | str) -> frozenset[str]:
     return ids
 
 
-def read_counts(path: Path | str) -> tuple[dict[str, float], list[str]]:
-    """Read experts' numbers of errors, a CSV with `id`, `errors` and `rater` if there are several.
+def read_counts(path: Path | str) -> RatingSet:
+    """Read experts' numbers of errors as ratings without texts.
 
-    Returns their mean by id, and a sentence about the agreement of several raters.
+    A CSV with `id`, `errors`, `rater` if there are several, and optional numbers by significance and category
+    (`significant`, `significant_a` to `insignificant_f`).
     """
     columns, rows = read_rows(Path(path), ("id", "errors"))
-    counts: dict[str, list[float]] = {}
-    for sample_id, by_rater in group_rows(rows, columns, rated=["errors"]).items():
-        numbers = [row.number("errors", "a number from 0", lambda value: not value < 0) for row in by_rater.values()]
-        counts[sample_id] = [number for number in numbers if not math.isnan(number)]
-    has_several = any(len(numbers) > 1 for numbers in counts.values())
-    notes = [describe_agreement([*filter(None, counts.values())], "interval", "errors")] if has_several else []
-    return {key: math.fsum(numbers) / len(numbers) for key, numbers in counts.items() if numbers}, notes
+    named = ["errors", *(name for name in columns if name in count_directions() and name != "errors")]
+    samples = []
+    for sample_id, by_rater in group_rows(rows, columns, rated=named).items():
+        counts = {
+            name: {
+                rater: row.number(name, "a number from 0", lambda value: not value < 0)
+                for rater, row in by_rater.items()
+            }
+            for name in named
+        }
+        samples.append(RatedReport(Pair(sample_id, "", ""), counts))
+    return RatingSet(samples, dict.fromkeys(named, "lower"), "errors")

@@ -68,6 +68,9 @@ class InputRow:
         expected, allowed = f"a whole number from {lowest} to {highest}", range(lowest, highest + 1)
         return int(self.number(column, expected, lambda value: value in allowed))
 
+    def count(self, column: str) -> float:
+        return self.number(column, "a whole number from 0", lambda n: math.isnan(n) or (n >= 0 and not n % 1))
+
     def choice(self, column: str, values: Mapping[str, T], expected: str) -> T:
         """Return the value of a cell with one of some names, in any case."""
         text = self.text(column)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -18,17 +19,20 @@ from radfact.meta.agreement.analysis import CountAgreement, compare_counts, coun
 from radfact.meta.agreement.report import category_table
 from radfact.meta.datasets.ratings import count_directions
 from radfact.meta.injection.records import InjectedReport, to_rating_set
+from radfact.meta.injection.rewording import KINDS
 from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
 from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
 from radfact.pages.meta_page import Plot, Table
 from radfact.records import Pair
-from radfact.statistics.bootstrap import round_noise
+from radfact.statistics.bootstrap import Summary, round_noise, summarize
+from radfact.statistics.clusters import clusters_of
 from radfact.statistics.rater_agreement import Mean, mean_detected
 
 _MIXED = "mixed"
 _REWORDED = "reworded"
 """No error but another wording, with which a score should not get worse."""
+COSTLY = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,26 @@ class ScoreDetection:
 
 
 @dataclass(frozen=True, slots=True)
+class RewordingCost:
+    """Share of the harmless rewordings of one kind, or of `all`, that cost more than `COSTLY` of a score.
+
+    The cost is how much worse the candidate scores than its report itself. It is divided by the width of the range of
+    the score, such as 100 or 2 for -1 to 1; that of a count, or of a score without a range, is in its own unit.
+    """
+
+    score: str
+    kind: str
+    share: Summary
+    mean: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class DetectionResult:
     """Detection by score and category, and agreement of scores that count errors (VERT, figures 2 to 4, table 7)."""
 
     detections: Sequence[ScoreDetection]
     counts: Sequence[CountAgreement]
+    rewordings: Sequence[RewordingCost] = ()
 
 
 def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
@@ -72,7 +91,9 @@ def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionRes
     sources = dict.fromkeys(row.source_id for row in rows)
     original = {source: index for index, source in enumerate(sources, start=len(rows))}
     numbers = [*(float(len(row.changes)) for row in rows), *(0.0 for _ in sources)]
-    reworded = {row.source_id: index for index, row in enumerate(rows) if not row.changes}
+    reworded: dict[str, list[int]] = {}
+    for index in (index for index, row in enumerate(rows) if not row.changes):
+        reworded.setdefault(rows[index].source_id, []).append(index)
     detections = []
     for name, column in scores.oriented.items():
         values, worse = scores.values[name], round_noise(column)
@@ -84,14 +105,39 @@ def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionRes
             curve = mean_detected([numbers[i] for i in scored], [values[i] for i in scored])
             steps = _share_worse(worse, [step for chain in chains.values() for step in pairwise(chain)])
             single = [i for i in indices if numbers[i] == 1 and rows[i].source_id in reworded]
-            above = _share_worse(worse, [(reworded[rows[i].source_id], i) for i in single])
+            above = _share_worse(worse, [(r, i) for i in single for r in reworded[rows[i].source_id]])
             detections.append(ScoreDetection(name, category, curve, steps.value, steps.n, above.value))
         if reworded:
-            steps = _share_worse(worse, [(original[source], index) for source, index in reworded.items()])
+            pairs = [(original[source], index) for source, indices in reworded.items() for index in indices]
+            steps = _share_worse(worse, pairs)
             detections.append(ScoreDetection(name, _REWORDED, {}, steps.value, steps.n, None))
     of_candidates = {name: column[: len(rows)] for name, column in scores.values.items()}
     counts = compare_counts(to_rating_set(rows), ScoreColumns(of_candidates, scores.directions))
-    return DetectionResult(detections, counts)
+    costs = [cost for name in scores.oriented for cost in _rewording_costs(name, rows, scores, original)]
+    return DetectionResult(detections, counts, costs)
+
+
+def _rewording_costs(
+    name: str, rows: Sequence[InjectedReport], scores: ScoreColumns, original: Mapping[str, int]
+) -> list[RewordingCost]:
+    worse, costs = scores.oriented[name], []
+    bounds = re.match(r"(-?[\d.]+) to ([\d.]+)", scores.units.get(name, ""))
+    width = float(bounds[2]) - float(bounds[1]) if bounds else 1.0
+    present = {row.rewording for row in rows if row.rewording}
+    for kind in ("all", *filter(present.__contains__, KINDS)) if present else ():
+        chosen = [(i, row) for i, row in enumerate(rows) if row.rewording and kind in ("all", row.rewording)]
+        gaps = [(worse[i] - worse[original[row.source_id]]) / width for i, row in chosen]
+        clusters = clusters_of("report", [row.source_id for _, row in chosen], [row.sample_id for _, row in chosen])
+        costly = [math.nan if math.isnan(gap) else float(gap > COSTLY + 1e-9) for gap in gaps]
+        share = summarize({kind: costly}, clusters=clusters)[kind]
+        costs.append(RewordingCost(name, kind, share, Mean.of(gaps).value))
+    return costs
+
+
+def rewording_table(costs: Sequence[RewordingCost]) -> Table:
+    shares = [(row, row.share) for row in costs]
+    rows = [[row.score, row.kind, share.n, share.point, share.low, share.high, row.mean] for row, share in shares]
+    return Table(["score", "rewording", "n", "costly", "low", "high", "mean cost"], rows)
 
 
 def _share_worse(worse: NDArray[np.float64], steps: Sequence[tuple[int, int]]) -> Mean:
@@ -135,6 +181,15 @@ def write_detection(
         file="above_rewording",
     )
     report.add(
+        "Harmless rewordings",
+        rewording_table(result.rewordings),
+        f"Costly: share of the harmless rewordings that cost more than {COSTLY:g} of a score, with a 95% bootstrap "
+        "interval over reports. The cost is the score of the report with itself minus that of its rewording, or the "
+        "reverse where lower is better; it is divided by the width of the range of a score, and that of counts and of "
+        "scores without a range is not.",
+        file="rewordings",
+    )
+    report.add(
         "Mean by number of errors",
         *_plots(result, report),
         _pivot(["score", "category"], means, sorted({number for *_, number in means})),
@@ -149,10 +204,11 @@ def write_detection(
     )
     amounts = ", ".join(f"{number} of ({category})" for category, number in numbers.items())
     injectors = ", ".join(sorted({row.by for row in rows}))
-    introduction = f"{sum(numbers.values())} errors injected by {injectors}: {amounts}."
+    introduction = f"{sum(numbers.values())} errors injected by {injectors}{f': {amounts}' if amounts else ''}."
     details = {
         "errors": numbers,
         "detections": [asdict(row) for row in result.detections],
+        "rewordings": [asdict(row) for row in result.rewordings],
         "f1": {row.score: row.f1 for row in result.counts if row.f1},
         "accuracy": {row.score: asdict(row)["accuracy"] for row in result.counts if row.f1},
     }

@@ -38,7 +38,8 @@ class InjectedReport(Record):
     """A reference, a candidate made from the report `source_id`, and the errors in the candidate.
 
     `category` is that of all errors; None for several. `changes` have no texts where only their categories are known
-    (GREEN, appendix A.4). `by` is `rules`, or the name of the model.
+    (GREEN, appendix A.4). `by` is `rules`, or the name of the model. A candidate without errors may have a `rewording`,
+    which is its kind.
     """
 
     sample_id: Text
@@ -48,6 +49,7 @@ class InjectedReport(Record):
     category: CategoryLetter | None = None
     changes: tuple[InjectedError, ...] = Field(default=())
     by: str = RULES
+    rewording: str | None = None
     site: str | None = None
     modality: str | None = None
     anatomy: str | None = None

@@ -29,7 +29,11 @@ class ScoringOptions(Options):
     threshold: Annotated[
         float,
         Field(ge=0, le=1, allow_inf_nan=False),
-        Option("Fraction of a region that its evidence must cover.", metavar="FRACTION"),
+        Option(
+            "Fraction of a region that its evidence must cover: more than it, as the published code tests, or with "
+            "--compat exact at least it, as the paper says.",
+            metavar="FRACTION",
+        ),
     ] = 0.5
     on_failure: Annotated[
         OnFailure,

@@ -1,4 +1,4 @@
-"""Mentions of a lateral view and of an earlier examination: what reports refer to that the model may not have seen."""
+"""Mentions of an earlier examination, which the model may not have seen, as a language model detects them."""
 
 from __future__ import annotations
 
@@ -11,45 +11,12 @@ from statistics import fmean as mean
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.languages import Language
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import strip_reasoning
 from radfact.metrics.llm.llm_metric import complete, load_prompt
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
-from radfact.metrics.radfact.scores import PARTS
-from radfact.records import Pair, Report, TextPair
-
-_LATERAL = re.compile(
-    r"(pa|ap|frontal) and lateral|\blateral and (pa|ap|frontal)|\blateral (projection|view)|(two|2) views",
-    re.IGNORECASE,
-)
-
-
-def mentions_lateral(report: Report) -> bool:
-    """Return whether a report mentions a lateral view; a mention never spans two sentences of a list."""
-    texts = [report] if isinstance(report, str) else [sentence.text for sentence in report]
-    return any(_LATERAL.search(text) for text in texts)
-
-
-class LateralMentions(Metric):
-    """Shares of candidates and of references that mention a lateral view, to compare in studies without one."""
-
-    name = "lateral_mentions"
-    measures = "fraction of reports that mention a lateral view"
-    scores: Mapping[str, Score] = {
-        "lateral_mentions": Score("neutral", "fraction of the candidates"),
-        "lateral_mentions_reference": Score("neutral", "fraction of the references"),
-    }
-    # No mention spans two sentences.
-    reads = "sentences"
-    cost = "nothing"
-    language = Language.ENGLISH
-    source = "MAIRA-2, appendix D.6.1 and listing 6"
-
-    def score(self, pairs: Sequence[Pair]) -> MetricResult:
-        columns = ([float(mentions_lateral(getattr(pair, side))) for pair in pairs] for side in PARTS)
-        return MetricResult(dict(zip(self.scores, columns, strict=True)))
+from radfact.records import TextPair
 
 
 class ComparisonMentions(Metric):
