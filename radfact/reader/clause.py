@@ -36,9 +36,8 @@ class FactReader:
         """Return whether the parts have all findings of the whole, with the same presence and certainty."""
         stated = frozenset().union(*map(self.stated_findings, parts))
         named = frozenset().union(*map(self.named_findings, parts))
-        missing = {concept for concept, _ in self.stated_findings(whole) - stated} | (
-            self.named_findings(whole) - named
-        )
+        missing = {concept for concept, _ in self.stated_findings(whole) - stated}
+        missing |= self.named_findings(whole) - named
         exhaustive = self.ontology.exhaustive
         is_implied = all(
             concept in exhaustive and stated.issuperset((part, False) for part in exhaustive[concept])
@@ -65,6 +64,10 @@ class FactReader:
         """Return whether a word is a side, zone, degree, change or character."""
         return not MODIFIERS.isdisjoint(self.kinds(word))
 
+    def is_qualifier(self, word: str) -> bool:
+        """Return whether a word is a modifier, or looks like an adjective or adverb."""
+        return vocab.is_adjective(word) or word.endswith("ly") or self.is_modifier(word)
+
 
 class Clause:
     """A sentence to split: its words, verbs and separators."""
@@ -74,9 +77,8 @@ class Clause:
         self.reader = reader
         self.words: list[vocab.Word] = vocab.split_words(sentence)
         self.start = self._find_start()
-        self.separators = [
-            i for i, word in enumerate(self.words) if word.lower in vocab.SEPARATORS and self.start <= i and i > 0
-        ]
+        places = range(max(self.start, 1), len(self.words))
+        self.separators = [i for i in places if self.words[i].lower in vocab.SEPARATORS]
 
     @cached_property
     def verbs(self) -> list[int]:

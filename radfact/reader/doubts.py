@@ -21,15 +21,11 @@ class DoubtReader:
         self.tokens = tokens
         self.ontology = ontology
         self.kinds: dict[str, list[int]] = defaultdict(list)  # indices of the tokens with each kind of meaning
-        self._joints: list[int] = []
-        self._ors: list[int] = []
         for i, token in enumerate(tokens):
             for kind in token.meanings:
                 self.kinds[kind].append(i)
-            if token.joins:
-                self._joints.append(i)
-            if "or" in token.words:
-                self._ors.append(i)
+        self._joints = [i for i, token in enumerate(tokens) if token.joins]
+        self._ors = [i for i, token in enumerate(tokens) if "or" in token.words]
         self.heads = {token.words[0] for token in tokens}
         # Tokens with a "not" of limited visibility, and with one about an earlier examination.
         self.limited, self.not_before = find_qualified_negations(tokens) if "not" in self.heads else (set(), set())
@@ -90,9 +86,8 @@ class DoubtReader:
     def _doubts_circumstance(self, j: int) -> bool:
         """Return whether a doubt is about a place or cause alone: "effusion, PROBABLY in the fissure"."""
         token, following = self.tokens[j], self.tokens[j + 1 : j + 2]
-        is_adverb = token.words[-1].endswith("bly") or (
-            token.words[-1] in ("likely", "perhaps") and self.tokens[j - 1].joins
-        )
+        word, is_apart = token.words[-1], self.tokens[j - 1].joins
+        is_adverb = word.endswith("bly") or (is_apart and word in ("likely", "perhaps"))
         return is_adverb and any("locative" in other.meanings for other in following)
 
     def _doubted_change(self, j: int) -> int | None:

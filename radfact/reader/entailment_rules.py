@@ -65,7 +65,8 @@ class EntailmentChecker:
             if not related:
                 why = f"The other report denies {positive} only in general terms and mentions it elsewhere."
                 return frozenset(), why
-            is_broad = any(_have_same_scope(premise, fact) for _, premise in related)
+            scope = (fact.places, fact.severity, fact.details)
+            is_broad = any((premise.places, premise.severity, premise.details) == scope for _, premise in related)
             if not is_broad and self.check(replace(fact, present=True), premises)[0]:
                 return frozenset(), unstated
         claimed = fact.places
@@ -79,11 +80,9 @@ class EntailmentChecker:
             if all(coverings.values()):
                 break
             if not why and fitting:
-                lack = next(
-                    describe_places((place,), ontology) for place, covering in coverings.items() if not covering
-                )
+                uncovered = next(place for place, covering in coverings.items() if not covering)
                 stated = describe_facts((premise for _, premise in fitting), ontology)
-                why = f"The other report states {stated}, but not {lack}."
+                why = f"The other report states {stated}, but not {describe_places((uncovered,), ontology)}."
             elif not why:
                 premise = related[0][1]
                 lack = f"but {'not' if fact.present else 'limits this to'} {self._missing_detail(fact, premise)}"
@@ -91,9 +90,8 @@ class EntailmentChecker:
         else:
             return frozenset(), why
         evidence_sets = {indices for covering in coverings.values() for indices in covering}
-        special = [
-            premise for indices, premise in fitting if indices in evidence_sets and premise.concept != fact.concept
-        ]
+        used = (premise for indices, premise in fitting if indices in evidence_sets)
+        special = [premise for premise in used if premise.concept != fact.concept]
         claim = describe_fact(fact, ontology)
         if special:
             why = f"The other report states {describe_facts(special, ontology)}, which implies {claim}."
@@ -120,7 +118,7 @@ class EntailmentChecker:
         if "previous" in fact.change and "persistent" not in fact.change and fact.present:
             is_known = not {"persistent", "resolved", "previous"}.isdisjoint(premise.change)
             return is_known and ontology.is_a(premise.concept, fact.concept)
-        if "previous" in premise.change and _is_only_previous(premise):
+        if _is_only_previous(premise):
             return False  # A finding of an earlier examination may be gone.
         if fact.concept in ontology.structures:
             return ontology.concerns(premise.concept, fact.concept) or premise.concept == "chest"
@@ -298,21 +296,15 @@ class EntailmentChecker:
     def excludes(self, fact: Fact, premise: Fact) -> bool:
         """Return whether two claims of different reports cannot both be true."""
         ontology, concept, other = self.ontology, fact.concept, premise.concept
-        if fact.present and premise.present:
-            is_comparable = (
-                concept == other or ontology.is_excluded_by(other, concept) or ontology.is_excluded_by(concept, other)
-            )
-        elif fact.present == premise.present:
-            return False
-        else:
-            is_comparable = ontology.is_denied_by(*((other, concept) if fact.present else (concept, other)))
-        if not is_comparable or (
-            "previous" in (fact.change | premise.change) and _is_only_previous(fact) != _is_only_previous(premise)
-        ):
+        if not (fact.present or premise.present) or _is_only_previous(fact) != _is_only_previous(premise):
             return False
         if fact.present and premise.present:
-            return concept != other or self._have_opposite_attributes(fact, premise)
+            if concept == other:
+                return self._have_opposite_attributes(fact, premise)
+            return ontology.is_excluded_by(other, concept) or ontology.is_excluded_by(concept, other)
         positive, negative = (fact, premise) if fact.present else (premise, fact)
+        if not ontology.is_denied_by(negative.concept, positive.concept):
+            return False
         if negative.change & _NARROWING_CHANGES - positive.change:
             return False  # "no new effusion" allows an old one
         if "chronic" in positive.details and ontology.denies_only_acute(negative.concept):
@@ -343,10 +335,6 @@ class EntailmentChecker:
             (first in fact.change and second in premise.change) or (first in premise.change and second in fact.change)
             for first, second in _OPPOSITE_CHANGES
         )
-
-
-def _have_same_scope(premise: Fact, fact: Fact) -> bool:
-    return (premise.places, premise.severity, premise.details) == (fact.places, fact.severity, fact.details)
 
 
 def _is_only_previous(fact: Fact) -> bool:

@@ -81,9 +81,8 @@ class SentenceParser(ModifierAttacher):
         doubted_modifiers = self.find_doubted_modifiers() if self.doubting else set()
         for index, mention in enumerate(self.mentions):
             stated = [m for m in mention.modifiers if m not in doubted_modifiers]
-            facts = [
-                fact for modifiers in self._modifiers_by_side(stated) if (fact := self._to_fact(mention, modifiers))
-            ]
+            by_side = (self._to_fact(mention, modifiers) for modifiers in self._modifiers_by_side(stated))
+            facts = [fact for fact in by_side if fact is not None]
             if len(facts) == 1 and facts[0].present and len(stated) < len(mention.modifiers):
                 # "in the right lung, probably in the upper lobe": the finding is certain, its place is not.
                 doubted = doubted_modifiers.intersection(mention.modifiers)
@@ -179,17 +178,9 @@ class SentenceParser(ModifierAttacher):
         is_fitting = "above_carina" not in details or (measures and all(20 <= size <= 70 for size in measures))
         if is_fitting and "malpositioned" not in details and not node.good_position.isdisjoint(details):
             details.add("good_position")
-        return Fact(
-            concept,
-            present,
-            places,
-            severity,
-            changes,
-            frozenset(details),
-            measures,
-            mention.doubt if present else CERTAIN,
-            mention.exceptions,
-        )
+        doubt = mention.doubt if present else CERTAIN
+        claims = (places, severity, changes, frozenset(details), measures)
+        return Fact(concept, present, *claims, doubt, mention.exceptions)
 
     def _places(self, modifiers: Sequence[int]) -> tuple[Place, ...]:
         places: list[Place] = []
@@ -252,22 +243,17 @@ def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
     parser.refine_mentions()
     parser.attach_modifiers()
     groups = parser.facts()
-    attributes: set[Attribute] = {
-        (kind, parser.tokens[i].meanings[kind]) for kind in _ATTRIBUTES for i in parser.kinds[kind]
-    }
-    attributes.update(
-        attribute
-        for i in parser.kinds["place"]
-        for attribute in zip(("side", "zone"), ontology.places[parser.tokens[i].meanings["place"]], strict=True)
-    )
-    unread: set[str] = set()
-    words: set[str] = set()
-    required: set[str] = set()
+    tokens, attributes = parser.tokens, set[Attribute]()
+    attributes.update((kind, tokens[i].meanings[kind]) for kind in _ATTRIBUTES for i in parser.kinds[kind])
+    for i in parser.kinds["place"]:
+        side, zone = ontology.places[tokens[i].meanings["place"]]
+        attributes |= {("side", side), ("zone", zone)}
+    unread, words, required = set[str](), set[str](), set[str]()
     is_negated = follows_preposition = False
-    for i, token in enumerate(parser.tokens):
+    for i, token in enumerate(tokens):
         word, kinds = token.words[0], token.meanings.keys()
         if not token.is_known and len(word) > 1 and word.strip("x"):
-            has_object = [other.words for other in parser.tokens[i + 1 : i + 2]] == [("the",)]
+            has_object = [other.words for other in tokens[i + 1 : i + 2]] == [("the",)]
             # An unread word after a preposition, or with an object ("invades the chest wall"), is no mere adjective.
             (required if follows_preposition or has_object else unread).add(word)
         if token.measure is not None:
@@ -289,20 +275,12 @@ def parse_text(text: str, ontology: Ontology) -> ParsedSentence:
         if not kinds or not kinds <= _FUNCTION_KINDS:
             words.update(word for word in token.words if word[0].isalnum())
     if not words:
-        words.update(word for token in parser.tokens for word in token.words if word[0].isalnum())
+        words.update(word for token in tokens for word in token.words if word[0].isalnum())
     facts = tuple(fact for group in groups for fact in group)
     findings = frozenset(fact for fact in facts if fact.concept in ontology.findings)
-    return ParsedSentence(
-        groups,
-        facts,
-        findings,
-        frozenset(fact.concept for fact in findings),
-        frozenset(unread),
-        frozenset(words),
-        frozenset(required),
-        frozenset(attributes),
-        is_negated,
-    )
+    named = frozenset(fact.concept for fact in findings)
+    word_sets = (frozenset(unread), frozenset(words), frozenset(required))
+    return ParsedSentence(groups, facts, findings, named, *word_sets, frozenset(attributes), is_negated)
 
 
 def read_polarity(sentence: str) -> Polarity | None:

@@ -57,12 +57,10 @@ class MentionFinder(DoubtReader):
         self.used_denials: set[int] = set()  # tokens that deny a mention
         # Tokens that deny what follows: "without", "clear of".
         denials = {i for kind in _DENIALS for i in self.kinds[kind]}
-        denials |= {
-            i for i in self.kinds["clear"] if tokens[i + 1 : i + 2] and tokens[i + 1].words[0] in ("of", "from")
-        }
-        denials -= (
-            self.limited | self.not_before | self.excluding | set(self.kinds["removal"] if self.has_advice else ())
-        )
+        following = {i: tokens[i + 1].words[0] for i in self.kinds["clear"] if i + 1 < len(tokens)}
+        denials.update(i for i, word in following.items() if word in ("of", "from"))
+        removals = self.kinds["removal"] if self.has_advice else ()
+        denials.difference_update(self.limited, self.not_before, self.excluding, removals)
         for i in sorted(denials):
             if i and tokens[i - 1].words == ("not",) and "not" not in tokens[i].meanings:
                 denials -= {i - 1, i}  # "not clear of"
@@ -199,8 +197,8 @@ class MentionFinder(DoubtReader):
                 self.tokens[j].words[0] in ("of", "the") or "side" in self.tokens[j].meanings
             ):
                 j += 1
-        return (
-            j < len(self.tokens) and "structure" in self.tokens[j].meanings and "finding" not in self.tokens[j].meanings
+        return any(
+            "structure" in other.meanings and "finding" not in other.meanings for other in self.tokens[j : j + 1]
         )
 
     def _is_location(self, i: int) -> bool:
@@ -213,10 +211,9 @@ class MentionFinder(DoubtReader):
                 return True  # "scarring right apex"
             if "locative" in token.meanings:
                 return seen_finding or token.words[0] != "of"
-            unread = not token.meanings and token.words[0].isalnum()  # "of the SIXTH rib"
-            if not (
-                unread or token.meanings.keys() & {"side", "zone", "filler", "structure"}
-            ) or token.meanings.keys() & {"copula", "joining"}:
+            kinds = token.meanings.keys()
+            is_unread = not kinds and token.words[0].isalnum()  # "of the SIXTH rib"
+            if not (is_unread or kinds & {"side", "zone", "filler", "structure"}) or kinds & {"copula", "joining"}:
                 return False
         return False
 
@@ -359,16 +356,10 @@ class MentionFinder(DoubtReader):
                 return True
             is_listed = is_listed or token.joins
             is_definite = is_definite or device or (token.words[0] in ("the", "this", "known") and not is_listed)
-            if is_definite and (
-                "locative" in token.meanings or token.words[0] in ("after", "post", "following", "given")
-            ):
+            if is_definite and ("locative" in token.meanings or token.words[0] in _AFTER):
                 return False  # "no growth OF THE nodule", "no pneumothorax AFTER chest tube placement"
-            if (
-                device
-                and token.words == (",",)
-                and not any(k > j for k in self._ors[-1:])
-                and not self.kinds["removal"]
-            ):
+            is_device_listed = device and token.words == (",",) and not self.kinds["removal"]
+            if is_device_listed and not any(k > j for k in self._ors[-1:]):
                 return False  # "no pneumothorax, right PICC"
             following = (self.tokens[j + 1], *self.tokens[i + 1 : i + 5]) if device and token.joins else ()
             if any("change" in other.meanings or other.words[-1] in ("remain", "place") for other in following):

@@ -60,8 +60,7 @@ def _with_side(part: str, whole: str, reader: FactReader) -> str:
     side = _SIDES.get(sides.pop()) if len(sides) == 1 else None
     if side is None:
         return part
-    named = (token.begin for token in tokenize(part, reader.ontology) if "finding" in token.meanings)
-    start = next(named, None)
+    start = next((token.begin for token in tokenize(part, reader.ontology) if "finding" in token.meanings), None)
     if start is None or not part[start].islower():
         return part
     sided = f"{part[:start]}{side} {part[start:]}"
@@ -117,36 +116,24 @@ def _starts_verbless_clause(clause: Clause, first: int) -> bool:
     if leading and clause.word(first + 1) not in vocab.PREPOSITIONS and not any(v >= first for v in clause.verbs):
         return any("structure" in clause.reader.kinds(word) for word in clause.phrase(first, comma))
     ends = any(word in vocab.NORMAL_STATES for word in states[-1:]) or states[-3:] == ["within", "normal", "limits"]
-    return (
-        ends
-        and not any(first <= v < end for v in clause.verbs)
-        and bool(clause.reader.named_findings(clause.span(first, end)))
-    )
+    has_verb = any(first <= v < end for v in clause.verbs)
+    return ends and not has_verb and bool(clause.reader.named_findings(clause.span(first, end)))
 
 
 def _is_statement(clause: Clause, end: int, has_verb: bool) -> bool:
     if has_verb:
         return clause.word(end - 1) not in vocab.FINITE_VERBS | vocab.PREPOSITIONS | vocab.DETERMINERS
-    first = clause.word(clause.start)
-    last = clause.word(end - 1)
-    if (
-        first in vocab.NEGATIONS
-        or first in vocab.NORMAL_STATES
-        or last in vocab.NORMAL_STATES | vocab.OBSERVATION_WORDS | {"limits"}
-    ):
-        return True
-    return bool(clause.reader.named_findings(clause.span(0, end)))
+    states_first = clause.word(clause.start) in vocab.NEGATIONS | vocab.NORMAL_STATES
+    states_last = clause.word(end - 1) in vocab.NORMAL_STATES | vocab.OBSERVATION_WORDS | {"limits"}
+    return states_first or states_last or bool(clause.reader.named_findings(clause.span(0, end)))
 
 
 def _is_subject(clause: Clause, i: int, after: int, verb: int, before: Sequence[int]) -> bool:
     inner = [s for s in clause.separators if after <= s < verb]
     subject = clause.phrase(after, verb)
     last = subject[inner[-1] + 1 - after :] if inner else subject
-    if (
-        set(subject) & (vocab.ANAPHORIC_WORDS | vocab.RELATIVES | vocab.SUBORDINATORS) - {"likely"}
-        or last[:1] == []
-        or "with" in last
-    ):
+    dependent = (vocab.ANAPHORIC_WORDS | vocab.RELATIVES | vocab.SUBORDINATORS) - {"likely"}
+    if not dependent.isdisjoint(subject) or not last or "with" in last:
         return False
     if all(word in vocab.DETERMINERS | vocab.DEVICE_PARTS or clause.reader.is_modifier(word) for word in last):
         return False  # "The tip" of the tube before, "the left" of the joints before.
@@ -206,12 +193,8 @@ def _split_predicates(clause: Clause) -> Iterator[list[str]]:
         return
     verb = clause.verbs[0]
     for i in clause.separators:
-        if (
-            i <= verb + 1
-            or clause.word(i) in (",", "or", "and/or")
-            or "with" in clause.phrase(verb, i)
-            or not _is_predicate(clause, i + 1)
-        ):
+        is_joint = i > verb + 1 and clause.word(i) not in (",", "or", "and/or")
+        if not is_joint or "with" in clause.phrase(verb, i) or not _is_predicate(clause, i + 1):
             continue
         rest = clause.span(i + 1, len(clause.words))
         subject = clause.span(0, verb if clause.word(i + 1) in vocab.FINITE_VERBS else verb + 1)
@@ -224,14 +207,7 @@ def _split_predicates(clause: Clause) -> Iterator[list[str]]:
 def _is_predicate(clause: Clause, i: int) -> bool:
     if clause.word(i) in vocab.FINITE_VERBS:
         return True
-    end = next(
-        (j for j in range(i + 1, len(clause.words)) if clause.word(j) in vocab.PREPOSITIONS | vocab.SEPARATORS),
-        len(clause.words),
-    )
-    return i < end and all(
-        word in vocab.NORMAL_STATES | vocab.ADVERBS | {"well"}
-        or vocab.is_adjective(word)
-        or word.endswith("ly")
-        or clause.reader.is_modifier(word)
-        for word in clause.phrase(i, end)
-    )
+    following, states = range(i + 1, len(clause.words)), vocab.NORMAL_STATES | vocab.ADVERBS | {"well"}
+    ends = (j for j in following if clause.word(j) in vocab.PREPOSITIONS | vocab.SEPARATORS)
+    predicate = clause.phrase(i, next(ends, len(clause.words)))
+    return bool(predicate) and all(word in states or clause.reader.is_qualifier(word) for word in predicate)

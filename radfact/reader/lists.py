@@ -169,21 +169,15 @@ class FindingList:
         clause = self.clause
         phrase = clause.phrase(first, last)
         start = phrase[0]
-        if (
-            start in vocab.CONTINUATION_WORDS
-            or start == "not"
-            or phrase[1:2] == ["for"]
-            or phrase[-1] in vocab.DEVICE_PARTS
-        ):
+        if start in vocab.CONTINUATION_WORDS or phrase[1:2] == ["for"] or phrase[-1] in vocab.DEVICE_PARTS:
             return True
-        if phrase[1:2] and phrase[1] in vocab.REMARK_WORDS | vocab.INTERPRETATION_WORDS:
+        if not vocab.REMARK_WORDS.isdisjoint(phrase[1:2]):
             return True
         if start in vocab.DETERMINERS | {"distal", "proximal"} and not vocab.DEVICE_PARTS.isdisjoint(phrase[1:3]):
             return True
         qualifying = vocab.PREPOSITIONS | vocab.PROPERTY_NOUNS | vocab.DETERMINERS
-        if clause.word(first - 1) == "," and all(
-            word in qualifying or clause.reader.is_modifier(word) for word in phrase
-        ):
+        is_qualifying = all(word in qualifying or clause.reader.is_modifier(word) for word in phrase)
+        if is_qualifying and clause.word(first - 1) == ",":
             return self._names_finding(*previous)
         if all(word in vocab.PROPERTY_NOUNS | vocab.DETERMINERS or not word[0].isalpha() for word in phrase):
             return True
@@ -225,13 +219,8 @@ class FindingList:
             is_zone = any(kind & {"zone", "place"} for kind in kinds)
             if is_zone and all(kind & (MODIFIERS | {"filler"}) for kind in kinds):
                 return True
-        return all(
-            vocab.is_adjective(word)
-            or word.endswith("ly")
-            or word in vocab.DETERMINERS
-            or clause.reader.is_modifier(word)
-            for word in phrase
-        ) or phrase[-2:] == ["soft", "tissue"]
+        only_qualifies = all(word in vocab.DETERMINERS or clause.reader.is_qualifier(word) for word in phrase)
+        return only_qualifies or phrase[-2:] == ["soft", "tissue"]
 
     def _names_by_adjective(self, first: int, last: int) -> bool:
         phrase = self.clause.phrase(first, last)
@@ -280,19 +269,14 @@ class FindingList:
     def _shared_noun(self, first: int, last: int) -> str | None:
         """Return the noun after the adjective of the last member: "mediastinal SILHOUETTES"."""
         clause = self.clause
-        while first < last and (
-            clause.word(first) in vocab.DETERMINERS or clause.reader.is_modifier(clause.word(first))
-        ):
+        while first < last and ((word := clause.word(first)) in vocab.DETERMINERS or clause.reader.is_modifier(word)):
             first += 1
+        adjective = clause.word(first)
         if clause.phrase(first, first + 2) == ["soft", "tissue"]:
-            first += 2
-        elif clause.word(first) in vocab.ANATOMICAL_ADJECTIVES or "structure" in clause.reader.kinds(
-            clause.word(first)
-        ):
-            first += 1
-        else:
-            return None
-        return clause.span(first, last) or None
+            return clause.span(first + 2, last) or None
+        if adjective in vocab.ANATOMICAL_ADJECTIVES or "structure" in clause.reader.kinds(adjective):
+            return clause.span(first + 1, last) or None
+        return None
 
     def _trailing_place(self, members: Sequence[tuple[int, int]]) -> str:
         """Return the place after the last member if no other member has a place of its own."""

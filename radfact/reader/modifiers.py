@@ -85,11 +85,8 @@ class ModifierAttacher(MentionFinder):
     def _subject_of_change(self, m: int, before: Sequence[Mention]) -> Mention:
         """Return the subject of a final verb: the opacity in "opacity, suggesting infection, is unchanged"."""
         has_verb = "copula" in self.tokens[m - 1].meanings or self.tokens[m - 1].words[0] in ("has", "have")
-        if (
-            "change" in self.tokens[m].meanings
-            and has_verb
-            and any(token.words[0] == "," for token in self.tokens[before[-1].anchor : m])
-        ):
+        is_apart = any(token.words[0] == "," for token in self.tokens[before[-1].anchor : m])
+        if "change" in self.tokens[m].meanings and has_verb and is_apart:
             for first, second in reversed(list(pairwise(before))):
                 if not self._are_linked(first.anchor, second.anchor):
                     return second
@@ -155,10 +152,9 @@ class ModifierAttacher(MentionFinder):
                 continue
             joined = all(token.joins and token.words != ("with",) for token in between)
             slots = {"where", "change"} if joined or bound else set()
-            if first.has_state:
-                slots = {"where"}  # "blunting of the right angle, consistent with effusion"
-            if not slots and in_one_lung:
-                slots = {"where"}  # "right basal opacity and small effusion"
+            if first.has_state or (in_one_lung and not slots):
+                # "blunting of the right angle, consistent with effusion", "right basal opacity and small effusion"
+                slots = {"where"}
             leading = [m for m in first.modifiers if m < first.anchor or bound or in_one_lung]
             is_listed_by_place = [token.words for token in between[:1]] == [("and",)] and all(
                 token.meanings.keys() & {"side", "zone", "place"} for token in between[1:]
@@ -178,20 +174,14 @@ class ModifierAttacher(MentionFinder):
 
     def _are_in_one_lung(self, first: Mention, second: Mention, between: Sequence[Token]) -> bool:
         """Return whether findings of lung and pleura are listed with only a degree, or after "with" an adjective."""
-        between = list(
-            dropwhile(lambda token: token.words == ("the",) or token.meanings.keys() & _PLACE_KINDS, between)
-        )
+        between = [*dropwhile(lambda token: token.words == ("the",) or token.meanings.keys() & _PLACE_KINDS, between)]
         if [token.words[0] for token in between[:2]] == ["and", "or"]:
             between = between[1:]
         joint = between[0].words if between else ()
+        is_with = joint == ("with",)
+        kinds = {"severity", "change", "detail", "zone"} if is_with else {"severity"}
         is_listed = joint in (("and",), ("or",), ("with",)) and all(
-            "severity" in token.meanings
-            or (
-                joint == ("with",)
-                and (
-                    token.meanings.keys() & {"change", "detail", "zone"} or token.words[0] == "a" or not token.is_known
-                )
-            )
+            token.meanings.keys() & kinds or (is_with and (token.words[0] == "a" or not token.is_known))
             for token in between[1:]
         )
         return is_listed and all(
@@ -206,11 +196,8 @@ class ModifierAttacher(MentionFinder):
             return False
         following = [word for token in self.tokens[second.anchor + 1 : second.anchor + 3] for word in token.words]
         is_alternative = not ALTERNATIVE.isdisjoint(following[: 2 if following[:1] == ["and"] else 1])
-        return (
-            second.doubt > CONCLUDED
-            or is_alternative
-            or any(not token.words[0].strip("x") for token in between[comma:])
-        )
+        is_masked = any(not token.words[0].strip("x") for token in between[comma:])
+        return second.doubt > CONCLUDED or is_alternative or is_masked
 
     def _slots(self, m: int) -> set[str]:
         meanings = {kind for kind in _MODIFIERS if kind in self.tokens[m].meanings}

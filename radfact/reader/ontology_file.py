@@ -184,16 +184,10 @@ def _named_entries(file: OntologyFile) -> Iterator[tuple[str, str, Sequence[str]
         yield "side", side, names, f"sides.{side}"
     for index, place in enumerate(file.places):
         yield "place", f"place_{index}", place.names, f"places[{index}].names"
-    kinds = {
-        "zones": "zone",
-        "severity": "severity",
-        "change": "change",
-        "descriptors": "detail",
-        "positions": "detail",
-    }
-    for section, kind in kinds.items():
+    kinds = {"zones": "zone", "descriptors": "detail", "positions": "detail"}
+    for section in ("zones", "severity", "change", "descriptors", "positions"):
         for name, node in getattr(file, section).items():
-            yield kind, name, node.names, f"{section}.{name}.names"
+            yield kinds.get(section, section), name, node.names, f"{section}.{name}.names"
     for cue, names in file.cues.items():
         yield cue, cue, names, f"cues.{cue}"
     yield "filler", "filler", file.filler, "filler"

@@ -58,10 +58,13 @@ def remove_heading(sentence: str, reader: FactReader) -> str:
     words = {word.lower for word in vocab.split_words(match[0])}
     if words & (vocab.FINITE_VERBS | vocab.NEGATIONS | vocab.PREPOSITIONS | vocab.DETERMINERS):
         return sentence
-    named = bool(reader.named_findings(rest)) and (
-        _CATEGORY.search(match[0]) is not None or reader.are_kept_by([rest], sentence)
+    is_kept = _CATEGORY.search(match[0]) is not None or reader.are_kept_by([rest], sentence)
+    return (
+        rest
+        if (is_kept and reader.named_findings(rest))
+        or any(word.lower in vocab.FINITE_VERBS for word in vocab.split_words(rest)[1:])
+        else sentence
     )
-    return rest if named or any(word.lower in vocab.FINITE_VERBS for word in vocab.split_words(rest)[1:]) else sentence
 
 
 def remove_interpretation(sentence: str, reader: FactReader) -> str:
@@ -155,10 +158,8 @@ def _is_speculation(sentence: str, facts: Collection[Fact]) -> bool:
 def _is_remark(sentence: str, reader: FactReader) -> bool:
     """Return whether a sentence without a known finding is about the image or the comparison, or only names a part."""
     words = [word.lower for word in vocab.split_words(sentence)]
-    is_normal, is_changed = (
-        not vocab.NORMAL_STATES.isdisjoint(words),
-        any("change" in reader.kinds(word) for word in words),
-    )
+    is_normal = not vocab.NORMAL_STATES.isdisjoint(words)
+    is_changed = any("change" in reader.kinds(word) for word in words)
     joining = vocab.CONJUNCTIONS | {"chest", "the"}
     is_short = len(words) <= 4 and not is_normal and not is_changed
     if is_short and all(

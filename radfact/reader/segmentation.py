@@ -92,11 +92,7 @@ def _mark_items(text: str) -> str:
         is_line = not before.rstrip(" \t") or before.rstrip(" \t")[-1] == "\n"
         follows_stop = before.rstrip()[-1:] in (*".:;!?", "")
         is_first = label in _FIRST_LABELS and not labels.isdisjoint(_successors(label))
-        if (
-            label in expected
-            or (is_line and label.isdigit())
-            or ((is_line or follows_stop) and (is_first or label.isdigit()))
-        ):
+        if label in expected or ((is_line or follows_stop) and (is_first or label.isdigit())):
             pieces.append(text[begin : match.start()].rstrip(" \t"))
             begin, expected = match.end(), _successors(label)
     return "\n- ".join([*pieces, text[begin:]])

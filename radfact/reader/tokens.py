@@ -63,11 +63,7 @@ class Token:
         self.is_known = bool(meanings) or not word.isalpha()
         self.ends_clause = word in _STOPS or ("boundary" in meanings and "filler" not in meanings)
         self.joins = word == "," or "joining" in meanings
-        self.doubt = CERTAIN
-        for kind, doubt in _DOUBTS:
-            if kind in meanings:
-                self.doubt = doubt
-                break
+        self.doubt = next((doubt for kind, doubt in _DOUBTS if kind in meanings), CERTAIN)
 
     def reinterpret(self, *kinds: str) -> None:
         """Replace the meanings."""
@@ -190,10 +186,8 @@ def _spell_out_sides(lemmas: list[tuple[str, int, int]], text: str) -> list[tupl
         if word == "." and previous[0] in ("lt", "rt") and _CONTINUED.match(text, end):
             continue
         lemma = ("left" if word == "l" else "right") if begin in letters else word
-        if lemma in _SIDES and previous[0] in _SIDES and text[previous[2] : begin].strip() in ("<", ">"):
-            expanded += [
-                ("greater" if ">" in text[previous[2] : begin] else "less", begin, begin),
-                ("than", begin, begin),
-            ]
+        sign = text[previous[2] : begin].strip()
+        if lemma in _SIDES and previous[0] in _SIDES and sign in ("<", ">"):
+            expanded += [("greater" if sign == ">" else "less", begin, begin), ("than", begin, begin)]
         expanded.append((lemma, begin, end))
     return expanded

@@ -58,16 +58,13 @@ FINITE_VERBS = COPULAS | TRANSITIVE_VERBS | INTRANSITIVE_VERBS
 OBSERVATION_WORDS = word_set("observation_words")
 NORMAL_STATES = frozenset({"normal", "unremarkable", "clear", "intact"})
 ADVERBS = word_set("vocabulary_adverbs")
-INTERPRETATION_WORDS = word_set("interpretation_words")
 PROPERTY_NOUNS = word_set("property_nouns")
 ANATOMICAL_ADJECTIVES = word_set("anatomical_adjectives")
 ABSENCE_DEGREES = word_set("absence_degrees")
 
 EVIDENCE_NOUNS = word_set("evidence_nouns")
-REMARK_WORDS = word_set("remark_words")
-CONTINUATION_WORDS = (
-    PREPOSITIONS | RELATIVES | ANAPHORIC_WORDS | SUBORDINATORS | FINITE_VERBS | INTERPRETATION_WORDS | REMARK_WORDS
-)
+REMARK_WORDS = word_set("remark_words") | word_set("interpretation_words")
+CONTINUATION_WORDS = PREPOSITIONS | RELATIVES | ANAPHORIC_WORDS | SUBORDINATORS | FINITE_VERBS | REMARK_WORDS | {"not"}
 """Words that begin no member of a list."""
 NOT_BEFORE_WITH = word_set("not_before_with")
 
