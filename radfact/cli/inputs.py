@@ -31,9 +31,8 @@ def read_reports(
     elif pairs is None and candidates is not None and references is not None:
         read = read_candidates_and_references(candidates, references, **how)
     else:
-        raise InputError(
-            "expected either a file of pairs, or both --candidates and --references", code=ErrorCode.CONFLICTING_OPTIONS
-        )
+        message = "expected either a file of pairs, or both --candidates and --references"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
     if not (len(read) or read.without_candidate):
         why = "; none of these drafts has a reference report" if read.without_reference else ""
         raise InputError(f"no pairs to score{why}", code=ErrorCode.EMPTY_INPUT, file=pairs or candidates)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
 
 from radfact.cli.command import with_options
 from radfact.cli.options import JUDGE, OUTPUT, PriceOption, option
@@ -25,9 +26,6 @@ from radfact.metrics.protocol import Metric
 from radfact.metrics.resources import MetricResources
 from radfact.options import only
 from radfact.progress import Price, display_progress, parse_price
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 MetricT = TypeVar("MetricT", bound=Metric)
 _OPTIONS = only(

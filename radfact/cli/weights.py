@@ -95,11 +95,9 @@ def verify_weights(
         failed += sum(check.is_valid is False for check in checks)
         unknown += sum(check.is_valid is None for check in checks)
     if failed:
-        raise RunError(
-            f"{failed} files of weights are missing or have another checksum; remove their folder, and fetch or copy "
-            "them again",
-            code=ErrorCode.CHECKSUM_MISMATCH,
-        )
+        message = f"{failed} files of weights are missing or have another checksum"
+        advice = "remove their folder, and fetch or copy them again"
+        raise RunError(f"{message}; {advice}", code=ErrorCode.CHECKSUM_MISMATCH)
     if unknown:
         raise typer.Exit(ExitCode.INCOMPLETE)
 

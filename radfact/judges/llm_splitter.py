@@ -74,10 +74,8 @@ def parse_split(text: str, narrative: str) -> list[SplitSentence]:
         is_heading = sentence.rstrip().endswith(":")
         is_covered = is_heading or _contains(" ".join(origs), sentence)
         if not is_covered and not any(_contains(orig, sentence, SENTENCE_COVER) for orig in origs):
-            raise ValueError(
-                f"the sentence '{sentence:.80}' is missing; give every sentence of the report as orig, with an empty "
-                "new where nothing of it is kept"
-            )
+            advice = "give every sentence of the report as orig, with an empty new where nothing of it is kept"
+            raise ValueError(f"the sentence '{sentence:.80}' is missing; {advice}")
     return items
 
 

@@ -25,19 +25,13 @@ class EntailmentQuery:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Response to an entailment query.
+    """Response to an entailment query."""
 
-    Attributes:
-        status: whether the hypothesis is entailed.
-        evidence: indices of the premises that decide it; an entailment has at least one.
-        why: explanation of the judge.
-        relation: the status, with neutral and contradicted hypotheses distinguished; None if the judge does not
-            distinguish them. The published scores of RadFact depend only on the status.
-    """
-
-    status: Status
-    evidence: tuple[int, ...] = ()
-    why: str | None = None
+    status: Status  #: whether the hypothesis is entailed
+    evidence: tuple[int, ...] = ()  #: indices of the premises that decide it; an entailment has at least one
+    why: str | None = None  #: explanation of the judge
+    #: The status, with neutral and contradicted hypotheses distinguished; None if the judge does not distinguish them.
+    #: The published scores of RadFact depend only on the status.
     relation: Relation | None = None
 
 
@@ -101,17 +95,11 @@ class RemovedText:
 
 @dataclass(frozen=True, slots=True)
 class SplitSentence:
-    """Result of splitting one sentence (MAIRA-2, listing 2).
+    """Result of splitting one sentence (MAIRA-2, listing 2)."""
 
-    Attributes:
-        orig: a sentence of the narrative, or several that depend on each other.
-        new: single-finding sentences; empty if the sentence was removed.
-        removed: parts that were removed, if the splitter reports them.
-    """
-
-    orig: str
-    new: tuple[str, ...]
-    removed: tuple[RemovedText, ...] = ()
+    orig: str  #: a sentence of the narrative, or several that depend on each other
+    new: tuple[str, ...]  #: single-finding sentences; empty if the sentence was removed
+    removed: tuple[RemovedText, ...] = ()  #: parts that were removed, if the splitter reports them
 
     @property
     def all_removed(self) -> tuple[RemovedText, ...]:

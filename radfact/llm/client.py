@@ -75,29 +75,17 @@ _REPAIR_REQUEST = "That answer cannot be used: {}. Answer again, in the same lay
 
 @dataclass(slots=True)
 class UsageCounter:
-    """Cost and progress of a client's requests; safe to read from any thread during a run.
+    """Cost and progress of a client's requests; safe to read from any thread during a run."""
 
-    Attributes:
-        calls: calls to the model that returned a response.
-        tokens_in: tokens of all prompts.
-        tokens_out: tokens of all responses.
-        repairs: requests whose response was valid only after a repair.
-        failures: requests without a valid response.
-        cached: responses reused from the cache or from an equal request.
-        retries: calls that were repeated after an error.
-        planned: requests received.
-        done: requests completed, failures included.
-    """
-
-    calls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    repairs: int = 0
-    failures: int = 0
-    cached: int = 0
-    retries: int = 0
-    planned: int = 0
-    done: int = 0
+    calls: int = 0  #: calls to the model that returned a response
+    tokens_in: int = 0  #: tokens of all prompts
+    tokens_out: int = 0  #: tokens of all responses
+    repairs: int = 0  #: requests whose response was valid only after a repair
+    failures: int = 0  #: requests without a valid response
+    cached: int = 0  #: responses reused from the cache or from an equal request
+    retries: int = 0  #: calls that were repeated after an error
+    planned: int = 0  #: requests received
+    done: int = 0  #: requests completed, failures included
 
     def as_dict(self) -> dict[str, int]:
         """Return all counts by name."""

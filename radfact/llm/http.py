@@ -10,16 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from radfact.errors import option_error
-from radfact.llm.call_errors import (
-    CallError,
-    body_error,
-    check_key,
-    check_withheld,
-    error_message,
-    incomplete_error,
-    page_error,
-    status_error,
-)
+from radfact.llm import call_errors
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, messages_json, response_format
 from radfact.llm.response_text import message_text
 
@@ -52,7 +43,7 @@ class HttpBackend:
         # A body that is not compressed cannot be larger than what is received.
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key := os.environ.get("OPENAI_API_KEY", "").strip():
-            check_key("OPENAI_API_KEY", key)
+            call_errors.check_key("OPENAI_API_KEY", key)
             self._headers["Authorization"] = f"Bearer {key}"
         # Looked up once instead of for every request.
         address = urlsplit(base_url)
@@ -86,18 +77,18 @@ class HttpBackend:
                 async for piece in reply.content.iter_chunked(_PIECE_BYTES):
                     received += piece
                     if len(received) > MAX_RESPONSE_BYTES:
-                        raise CallError("stopped", f"a response of more than {MAX_RESPONSE_BYTES >> 20} MB")
+                        raise call_errors.CallError("stopped", f"a response of more than {MAX_RESPONSE_BYTES >> 20} MB")
                 raw = bytes(received)
                 if reply.status != 200:
-                    raise status_error(reply.status, _server_message(raw), reply.headers.get("Retry-After"))
+                    raise call_errors.status_error(reply.status, _server_message(raw), reply.headers.get("Retry-After"))
         except aiohttp.ClientConnectorCertificateError:
-            raise CallError("stopped", "the server's certificate is not trusted") from None
+            raise call_errors.CallError("stopped", "the server's certificate is not trusted") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            raise CallError("unreachable", "no connection") from None
+            raise call_errors.CallError("unreachable", "no connection") from None
         except TimeoutError:
-            raise CallError("slow", f"no answer within {self._timeout:g} s") from None
+            raise call_errors.CallError("slow", f"no answer within {self._timeout:g} s") from None
         except (aiohttp.ClientError, OSError):
-            raise CallError("broken", "the connection broke off") from None
+            raise call_errors.CallError("broken", "the connection broke off") from None
         return _read_response(raw)
 
     async def close(self) -> None:
@@ -122,20 +113,20 @@ def _checked_address(base_url: str) -> str:
 def _read_response(raw: bytes) -> CachedResponse:
     try:
         body = json.loads(raw)
-        if error := body_error(body):
+        if error := call_errors.body_error(body):
             raise error
         choice, usage = body["choices"][0], body.get("usage") or {}
         text, reason = message_text(choice["message"]), choice.get("finish_reason")
-        check_withheld([reason], None if text else choice["message"].get("refusal"))
+        call_errors.check_withheld([reason], None if text else choice["message"].get("refusal"))
         tokens = [0 if (count := usage.get(name)) is None else count for name in ("prompt_tokens", "completion_tokens")]
         return CachedResponse(text, tokens[0], tokens[1], cut=reason == "length")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise page_error(raw.decode(errors="replace")) or incomplete_error() from None
+        raise call_errors.page_error(raw.decode(errors="replace")) or call_errors.incomplete_error() from None
 
 
 def _server_message(raw: bytes) -> str:
     text = raw.decode(errors="replace")
     try:
-        return error_message(json.loads(text))
+        return call_errors.error_message(json.loads(text))
     except (ValueError, RecursionError):
         return "" if "<html" in text.lower() else text

@@ -10,18 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from radfact.errors import ErrorCode, option_error
-from radfact.llm.call_errors import (
-    PROVIDERS,
-    CallError,
-    body_error,
-    check_key,
-    check_withheld,
-    error_message,
-    incomplete_error,
-    page_error,
-    redact,
-    status_error,
-)
+from radfact.llm import call_errors
 from radfact.llm.protocol import CachedResponse, Message, PromptPrefix, response_format
 from radfact.llm.response_text import message_text
 
@@ -29,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage
 
-PARTNERS: dict[str, Sequence[str]] = PROVIDERS["packages"]
+PARTNERS: dict[str, Sequence[str]] = call_errors.PROVIDERS["packages"]
 """Module and class by provider; the extra that installs them is the provider's name with dashes."""
 # Metadata fields with the reason why a response ended, and the reasons that mean the limit of tokens.
 _ENDINGS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
@@ -55,7 +44,7 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
         raise option_error(message, "judge", ErrorCode.MISSING_REQUIREMENT)
     for variable, key in os.environ.items():
         if variable.endswith("_API_KEY") and variable.startswith(provider.split("_")[0].upper()):
-            check_key(variable, key)
+            call_errors.check_key(variable, key)
     arguments: dict[str, Any] = {"model": model, **parameters}
     if provider == "ollama":
         if "max_tokens" in arguments:
@@ -66,7 +55,7 @@ def load_chat_model(name: str, parameters: Mapping[str, Any]) -> BaseChatModel:
     try:
         chat_model: BaseChatModel = chat_class(**arguments)
     except Exception as error:
-        reason = " ".join(redact(str(error)).split())
+        reason = " ".join(call_errors.redact(str(error)).split())
         raise option_error(f"cannot set up {name}: {reason:.300}", "judge") from None
     # Results would record an argument that the class ignores for this model, but it would not be sent.
     fields = type(chat_model).model_fields
@@ -100,7 +89,7 @@ class LangChainBackend:
                 return _to_response(reply["raw"], None if parsed is None else json.dumps(parsed, default=str))
             return _to_response(reply)
         except Exception as error:
-            raise error if isinstance(error, CallError) else _call_error(error, self._timeout) from None
+            raise error if isinstance(error, call_errors.CallError) else _call_error(error, self._timeout) from None
 
     def _with_schema(self, schema: Mapping[str, Any]) -> Any:
         """Bind a JSON schema: as a response format of the OpenAI protocol, otherwise through LangChain."""
@@ -123,37 +112,37 @@ def _to_response(reply: AIMessage, text: str | None = None) -> CachedResponse:
     usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0}
     endings = [reply.response_metadata[name] for name in _ENDINGS if name in reply.response_metadata]
     text = message_text({**reply.additional_kwargs, "content": reply.content}) if text is None else text
-    check_withheld(endings, None if text else reply.additional_kwargs.get("refusal"))
+    call_errors.check_withheld(endings, None if text else reply.additional_kwargs.get("refusal"))
     cut = not _CUT.isdisjoint(str(ending).lower() for ending in endings)
     return CachedResponse(text, usage["input_tokens"], usage["output_tokens"], cut)
 
 
-def _call_error(error: Exception, timeout: float) -> CallError:
+def _call_error(error: Exception, timeout: float) -> call_errors.CallError:
     """Classify a provider's error by its attributes, which differ less than the classes."""
     body = getattr(error, "body", None)
-    message = error_message(body) if body else str(error)
+    message = call_errors.error_message(body) if body else str(error)
     for exception in (error, error.__cause__):
         status, headers = _status_and_headers(exception)
         if status is not None and status >= 300:
             waits = [value for name, value in headers.items() if str(name).lower() == "retry-after"]
-            return status_error(status, message, str(waits[0]) if waits else None)
+            return call_errors.status_error(status, message, str(waits[0]) if waits else None)
     # The JSON decoder's error holds the whole text, LangChain's quotes it.
-    if page := page_error(getattr(error, "doc", None) or message[message.find("<") :]):
+    if page := call_errors.page_error(getattr(error, "doc", None) or message[message.find("<") :]):
         return page
     chain = (error, error.__cause__, error.__context__)
     causes = " ".join(cls.__name__ for exception in chain for cls in type(exception).__mro__)
     if "ConnectError" in causes or "ConnectTimeout" in causes or "ConnectorError" in causes:
-        return CallError("unreachable", "no connection")
+        return call_errors.CallError("unreachable", "no connection")
     if "Timeout" in causes:
-        return CallError("slow", f"no answer within {timeout:g} s")
+        return call_errors.CallError("slow", f"no answer within {timeout:g} s")
     if any(word in causes for word in ("ConnectionError", "TransportError", "ProtocolError", "JSONDecodeError")):
-        return CallError("broken", "the connection broke off")
+        return call_errors.CallError("broken", "the connection broke off")
     if isinstance(error, ValueError) and error.args and isinstance(error.args[0], Mapping):
-        return body_error({"error": error.args[0]}) or incomplete_error()
+        return call_errors.body_error({"error": error.args[0]}) or call_errors.incomplete_error()
     # What fails while a reply is read; a provider's class that does not know an argument raises TypeError before.
     if isinstance(error, _UNREADABLE) and "unexpected keyword" not in message:
-        return incomplete_error()
-    return CallError("refused", type(error).__name__, server_message=message)
+        return call_errors.incomplete_error()
+    return call_errors.CallError("refused", type(error).__name__, server_message=message)
 
 
 def _status_and_headers(error: BaseException | None) -> tuple[int | None, Mapping[str, Any]]:

@@ -54,25 +54,17 @@ class IncompleteResponseError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest(Generic[T_co]):
-    """A request to a language model.
+    """A request to a language model."""
 
-    Attributes:
-        messages: the conversation, or its part after `prefix`; the last message is the user's.
-        parse: reads the response; returns a value or raises ValueError with what is wrong.
-        prefix: beginning of the conversation that this request shares with others.
-        schema: JSON schema of the response.
-        schema_required: whether a server or provider without JSON schemas is an error; otherwise the client repeats the
-            request without the schema, and `parse` must read free text as well (see `structured_request`).
-        repairs: how often an invalid response is returned to the model with the problem.
-        reports: texts of patients in the conversation, none of whose words an error shows; None for all of `messages`.
-    """
-
-    messages: tuple[Message, ...]
-    parse: Callable[[str], T_co]
-    prefix: PromptPrefix = NO_PREFIX
-    schema: Mapping[str, Any] | None = None
+    messages: tuple[Message, ...]  #: the conversation, or its part after `prefix`; the last message is the user's
+    parse: Callable[[str], T_co]  #: reads the response; returns a value or raises ValueError with what is wrong
+    prefix: PromptPrefix = NO_PREFIX  #: beginning of the conversation that this request shares with others
+    schema: Mapping[str, Any] | None = None  #: JSON schema of the response
+    #: Whether a server or provider without JSON schemas is an error; otherwise the client repeats the request without
+    #: the schema, and `parse` must read free text as well (see `structured_request`).
     schema_required: bool = True
-    repairs: int = REPAIRS
+    repairs: int = REPAIRS  #: how often an invalid response is returned to the model with the problem
+    #: Texts of patients in the conversation, none of whose words an error shows; None for all of `messages`.
     reports: tuple[str, ...] | None = None
 
 
@@ -96,19 +88,12 @@ def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """Response of a model as it is cached.
+    """Response of a model as it is cached."""
 
-    Attributes:
-        text: the response.
-        tokens_in: tokens of the prompt.
-        tokens_out: tokens of the response.
-        cut: whether the response ended at the limit of tokens.
-    """
-
-    text: str
-    tokens_in: int
-    tokens_out: int
-    cut: bool = False
+    text: str  #: the response
+    tokens_in: int  #: tokens of the prompt
+    tokens_out: int  #: tokens of the response
+    cut: bool = False  #: whether the response ended at the limit of tokens
 
 
 class ChatBackend(Protocol):

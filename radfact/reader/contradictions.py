@@ -41,7 +41,8 @@ class ContradictionReader(OntologyReader):
 
     def find(self, sentences: Sequence[str]) -> list[Contradiction]:
         """Return the pairs of sentences of a report that contradict each other."""
-        facts = [self._certain_facts(text) for text in sentences]
+        groups = [parse_sentence(text, self.ontology).groups for text in sentences]
+        facts = [[group[0] for group in parts if len(group) == 1 and group[0].doubt <= CONCLUDED] for parts in groups]
         found: dict[tuple[int, int], str] = {}
         for i, j in permutations(range(len(sentences)), 2):
             for denial, claim in product(facts[i], facts[j]):
@@ -51,10 +52,6 @@ class ContradictionReader(OntologyReader):
                     why = f"{describe_fact(denial, self.ontology)}, but {describe_fact(claim, self.ontology)}"
                     found.setdefault((min(i, j), max(i, j)), why)
         return [Contradiction(*pair, found[pair]) for pair in sorted(found)]
-
-    def _certain_facts(self, sentence: str) -> list[Fact]:
-        groups = parse_sentence(sentence, self.ontology).groups
-        return [group[0] for group in groups if len(group) == 1 and group[0].doubt <= CONCLUDED]
 
     def _denies_all(self, denial: Fact, sentence: str) -> bool:
         """Return whether a denial has no limit that the reader does not know, and does not merely sum up the report."""
@@ -71,8 +68,8 @@ class ContradictionReader(OntologyReader):
             return False
         is_focal = is_a(denial.concept, "opacity") and _FOCAL.search(denying) is not None
         # "Clear lungs" and "intact bones" stand beside known and old findings in signed reports.
-        is_old = any(is_a(claim.concept, kind) for kind in _OLD_FINDINGS)
-        is_old = is_old or not _OLD_ATTRIBUTES.isdisjoint(claim.details | claim.change)
+        has_old_attribute = not _OLD_ATTRIBUTES.isdisjoint(claim.details | claim.change)
+        is_old = has_old_attribute or any(is_a(claim.concept, kind) for kind in _OLD_FINDINGS)
         if denial.concept == claim.concept:
             return not is_focal or (not is_old and [side for side, _ in claim.places] in ([], ["left"], ["right"]))
         return not (is_focal or is_old)

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from radfact.reader import reasons
 from radfact.reader.facts import Fact, ParsedSentence, Place
 from radfact.reader.ontology import Ontology
-from radfact.reader.reasons import (
-    describe_changes,
-    describe_degree,
-    describe_fact,
-    describe_facts,
-    describe_places,
-    describe_positive,
-    enumerate_terms,
-)
 from radfact.reader.tokens import CERTAIN, CONCLUDED, PROBABLE
 
 Support = tuple[frozenset[int], str]
@@ -55,7 +47,7 @@ class EntailmentChecker:
     def check(self, fact: Fact, premises: PremiseFacts) -> Support:
         """Return the premises that entail `fact` with the rule, or none with the reason."""
         ontology = self.ontology
-        positive = describe_positive(fact, ontology)
+        positive = reasons.describe_positive(fact, ontology)
         unstated = f"The other report does not {'state' if fact.present else 'deny'} {positive}."
         related = [(indices, premise) for indices, premise in premises if self._concept_entails(premise, fact)]
         if not related:
@@ -81,20 +73,20 @@ class EntailmentChecker:
                 break
             if not why and fitting:
                 uncovered = next(place for place, covering in coverings.items() if not covering)
-                stated = describe_facts((premise for _, premise in fitting), ontology)
-                why = f"The other report states {stated}, but not {describe_places((uncovered,), ontology)}."
+                stated = reasons.describe_facts((premise for _, premise in fitting), ontology)
+                why = f"The other report states {stated}, but not {reasons.describe_places((uncovered,), ontology)}."
             elif not why:
                 premise = related[0][1]
                 lack = f"but {'not' if fact.present else 'limits this to'} {self._missing_detail(fact, premise)}"
-                why = f"The other report states {describe_fact(premise, ontology)}, {lack}."
+                why = f"The other report states {reasons.describe_fact(premise, ontology)}, {lack}."
         else:
             return frozenset(), why
         evidence_sets = {indices for covering in coverings.values() for indices in covering}
         used = (premise for indices, premise in fitting if indices in evidence_sets)
         special = [premise for premise in used if premise.concept != fact.concept]
-        claim = describe_fact(fact, ontology)
+        claim = reasons.describe_fact(fact, ontology)
         if special:
-            why = f"The other report states {describe_facts(special, ontology)}, which implies {claim}."
+            why = f"The other report states {reasons.describe_facts(special, ontology)}, which implies {claim}."
         else:
             why = f"The other report also states {claim}."
         return frozenset().union(*evidence_sets), why
@@ -109,7 +101,7 @@ class EntailmentChecker:
             if not indices:
                 return None
             evidence |= indices
-        stated, claim = enumerate_terms(parts, self.ontology), describe_fact(fact, self.ontology)
+        stated, claim = reasons.enumerate_terms(parts, self.ontology), reasons.describe_fact(fact, self.ontology)
         implies = "which together implies" if len(parts) > 1 else "which implies"
         return frozenset(evidence), f"The other report denies {stated}, {implies} {claim}."
 
@@ -164,7 +156,7 @@ class EntailmentChecker:
             size = max(loose.measures)
             severity = frozenset({1 if size <= 5 else 2} if size <= 10 else ())
         if strict.severity and not (severity and severity <= strict.severity):
-            return f"the degree or size {describe_degree(strict.severity, self.ontology)}"
+            return f"the degree or size {reasons.describe_degree(strict.severity, self.ontology)}"
         changes = strict.change - loose.change
         if fact.present and "persistent" in loose.change and loose.change.isdisjoint(("increased", "decreased")):
             changes -= _CHANGES_OF_PERSISTENCE  # "remains enlarged" for "stable cardiomegaly"
@@ -179,7 +171,7 @@ class EntailmentChecker:
         return None
 
     def _missing_change(self, changes: frozenset[str]) -> str | None:
-        return f"the change {describe_changes(changes, self.ontology)[0]}" if changes else None
+        return f"the change {reasons.describe_changes(changes, self.ontology)[0]}" if changes else None
 
     def _is_disputed(self, fact: Fact, premises: PremiseFacts) -> bool:
         """Return whether a denied finding is stated, or denied only in part: "no large effusion"."""
@@ -282,8 +274,8 @@ class EntailmentChecker:
                 if all(self._contradicts(fact, group) for fact in alternatives)
             ]
             if opposing:
-                stated = describe_facts((fact for _, group in opposing for fact in group), self.ontology)
-                claim = " or ".join(dict.fromkeys(describe_fact(fact, self.ontology) for fact in alternatives))
+                stated = reasons.describe_facts((fact for _, group in opposing for fact in group), self.ontology)
+                claim = " or ".join(dict.fromkeys(reasons.describe_fact(fact, self.ontology) for fact in alternatives))
                 why = f"The other report states {stated}, which contradicts {claim}."
                 return frozenset(index for index, _ in opposing), why
         return frozenset(), ""

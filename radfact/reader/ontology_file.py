@@ -31,9 +31,8 @@ def load_ontology(path: Path | str) -> Ontology:
     for field, names, section, known in _references(file, details):
         for name in names:
             if name not in known:
-                raise InputError(
-                    f"'{name}' is not defined under {section}", code=ErrorCode.UNKNOWN_NAME, file=path, field=field
-                )
+                message = f"'{name}' is not defined under {section}"
+                raise InputError(message, code=ErrorCode.UNKNOWN_NAME, file=path, field=field)
     findings, structures = file.findings, file.structures
     # Lookups follow these relations, so they must be free of cycles.
     reach = partial(_transitive_closure, path)
@@ -147,9 +146,8 @@ def _references(
             if not value or not info.metadata:
                 continue
             sections = [section for section in info.metadata if section in known]
-            names = (
-                (value, value.values()) if isinstance(value, dict) else ([value] if isinstance(value, str) else value,)
-            )
+            listed = [value] if isinstance(value, str) else value
+            names = (value, value.values()) if isinstance(value, dict) else (listed,)
             for section, named in zip(sections, names, strict=False):
                 yield f"{path}.{info.alias or field}", named, section, known[section]
 
@@ -163,9 +161,8 @@ def _build_lexicon(file: OntologyFile, path: Path | str) -> dict[tuple[str, ...]
                 raise InputError("expected a phrase with at least one word", file=path, field=f"{field}[{index}]")
             meanings = phrases.setdefault(phrase, {})
             if meanings.setdefault(kind, entry) != entry and kind in ("finding", "structure"):
-                raise InputError(
-                    f"'{name}' already means '{meanings[kind]}'", code=ErrorCode.DUPLICATE, file=path, field=field
-                )
+                message = f"'{name}' already means '{meanings[kind]}'"
+                raise InputError(message, code=ErrorCode.DUPLICATE, file=path, field=field)
     return phrases
 
 

@@ -59,12 +59,8 @@ def remove_heading(sentence: str, reader: FactReader) -> str:
     if words & (vocab.FINITE_VERBS | vocab.NEGATIONS | vocab.PREPOSITIONS | vocab.DETERMINERS):
         return sentence
     is_kept = _CATEGORY.search(match[0]) is not None or reader.are_kept_by([rest], sentence)
-    return (
-        rest
-        if (is_kept and reader.named_findings(rest))
-        or any(word.lower in vocab.FINITE_VERBS for word in vocab.split_words(rest)[1:])
-        else sentence
-    )
+    has_verb = any(word.lower in vocab.FINITE_VERBS for word in vocab.split_words(rest)[1:])
+    return rest if has_verb or (is_kept and reader.named_findings(rest)) else sentence
 
 
 def remove_interpretation(sentence: str, reader: FactReader) -> str:
