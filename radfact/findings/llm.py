@@ -112,13 +112,8 @@ class LLMFindingExtractor:
         patient = "; ".join(f"{name}: {value}" for name, value in known.items() if value is not None)
         numbered = [f"{index}: {sentence.text}" for index, sentence in enumerate(sentences)]
         text = "\n".join([f"Patient: {patient or 'unknown'}", "Report:", *numbered])
-        return ChatRequest(
-            (("user", text),),
-            partial(self._parse, sentences),
-            prefix=self._prefix,
-            schema=_Response.model_json_schema(),
-            schema_required=False,
-        )
+        parse, schema = partial(self._parse, sentences), _Response.model_json_schema()
+        return ChatRequest((("user", text),), parse, self._prefix, schema, schema_required=False)
 
     def _parse(self, sentences: Sequence[Sentence], text: str) -> tuple[Finding, ...]:
         claims = parse_json(text, _Response).findings

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 
 from radfact.languages import Language
 from radfact.llm import ChatRequest, PromptPrefix
 from radfact.llm.response_text import parse_json
-from radfact.metrics.llm.llm_metric import LLMMetric, load_prompt
+from radfact.metrics.llm.llm_metric import LLMMetric, ResponsePart, load_prompt
 from radfact.metrics.protocol import Metric, MetricResult, Score
 from radfact.reader.contradictions import Contradiction, ContradictionReader
 from radfact.reader.segmentation import segment_sentences
@@ -26,12 +26,12 @@ class Reading(NamedTuple):
     sentences: Sequence[str]
     contradictions: Sequence[Contradiction]
 
-    def scores(self, prefix: str) -> dict[str, float]:
-        """Return the scores of a metric; NaN without a sentence."""
-        contradicted = {index for item in self.contradictions for index in (item.first, item.second)}
-        count = len(self.sentences)
-        values = (count - len(contradicted)) / max(count, 1), len(self.contradictions), float(not contradicted)
-        return dict(zip(_scores(prefix), values if count else (math.nan,) * 3, strict=True))
+    def values(self) -> tuple[float, float, float]:
+        """Return the scores of a metric in order; NaN without a sentence."""
+        count, contradicted = len(self.sentences), {index for item in self.contradictions for index in item[:2]}
+        if not count:
+            return math.nan, math.nan, math.nan
+        return (count - len(contradicted)) / count, len(self.contradictions), float(not contradicted)
 
     def record(self) -> dict[str, Any]:
         """Return the number of sentences, and the pairs that contradict each other."""
@@ -73,22 +73,18 @@ class Consistency(Metric):
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         reports = [list(segment_sentences(pair.candidate)) for pair in pairs]
         readings = [Reading(sentences, self._reader.find(sentences)) for sentences in reports]
-        rows = [reading.scores(self.name) for reading in readings]
-        values = {name: [row[name] for row in rows] for name in self.scores}
+        rows = [reading.values() for reading in readings]
+        values = {name: [row[place] for row in rows] for place, name in enumerate(self.scores)}
         return MetricResult(values, details=[reading.record() for reading in readings])
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
-
-
-class _Pair(_Part):
+class _Pair(ResponsePart):
     first: PositiveInt
     second: PositiveInt
     why: str
 
 
-class _Response(_Part):
+class _Response(ResponsePart):
     contradictions: list[_Pair]
 
 
@@ -114,7 +110,7 @@ class ConsistencyLLM(LLMMetric[Reading]):
         return ChatRequest((("user", numbered),), partial(_parse, sentences), prefix, schema, schema_required=False)
 
     def compute_scores(self, response: Reading) -> Mapping[str, float]:
-        return response.scores(self.name)
+        return dict(zip(self.scores, response.values(), strict=True))
 
     def record(self, response: Reading) -> Mapping[str, Any]:
         return response.record()

@@ -71,22 +71,17 @@ def fetch(
         if _is_complete(entry, folder):
             return False
         if _has_other_files(folder):
-            raise InputError(
-                "holds files that this command has not fetched; use or move them, or set RADFACT_WEIGHTS to another "
-                "folder",
-                code=ErrorCode.OUTPUT_CONFLICT,
-                file=folder,
-            )
+            hint = "use or move them, or set RADFACT_WEIGHTS to another folder"
+            message = f"holds files that this command has not fetched; {hint}"
+            raise InputError(message, code=ErrorCode.OUTPUT_CONFLICT, file=folder)
         digests = {}
         for file in entry.files:
-            progress = on_progress(file)
+            path, progress = downloads / file.path, on_progress(file)
             try:
-                digests[file.path] = download(
-                    file.url, downloads / file.path, size=file.bytes, sha256=file.sha256, on_progress=progress
-                )
+                digests[file.path] = download(file.url, path, size=file.bytes, sha256=file.sha256, on_progress=progress)
             except RunError as error:
                 if error.code is ErrorCode.SERVER_UNAVAILABLE:
-                    hint = f"or put the file at {downloads / file.path} and repeat the command"
+                    hint = f"or put the file at {path} and repeat the command"
                     raise RunError(f"{error}; {hint}", code=error.code) from None
                 raise
         with replace_folder(folder) as new:
@@ -112,9 +107,8 @@ def verify(entry: WeightsEntry, root: Path) -> list[FileCheck]:
     """Check the files of weights against published checksums, or those that were recorded when they were fetched."""
     folder = root / entry.name
     if not folder.is_dir():
-        raise InputError(
-            f"no such folder; run 'radfact weights fetch {entry.name}'", code=ErrorCode.FILE_NOT_FOUND, file=folder
-        )
+        message = f"no such folder; run 'radfact weights fetch {entry.name}'"
+        raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=folder)
     published = {file.path: file.sha256 for file in entry.files if file.sha256 and file.unpack is None}
     recorded = _read_record(folder)["files"]
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -136,26 +130,13 @@ def describe(entry: WeightsEntry, root: Path) -> dict[str, Any]:
     """Return everything that is known about weights, in JSON types."""
     downloads = root / DOWNLOADS / entry.name
     files = [
-        {
-            "url": file.url,
-            "bytes": file.bytes,
-            "sha256": file.sha256,
-            "is_archive": file.unpack is not None,
-            "download_to": str(downloads / file.path),
-        }
+        {name: getattr(file, name) for name in ("url", "bytes", "sha256")}
+        | {"is_archive": file.unpack is not None, "download_to": str(downloads / file.path)}
         for file in entry.files
     ]
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "metrics": metrics_with(entry.name),
-        "license": entry.license,
-        "license_url": entry.license_url,
-        "note": entry.note,
-        "folder": str(root / entry.name),
-        "status": status(entry, root),
-        "files": files,
-    }
+    record = {"name": entry.name, "title": entry.title, "metrics": metrics_with(entry.name)}
+    record |= {name: getattr(entry, name) for name in ("license", "license_url", "note")}
+    return {**record, "folder": str(root / entry.name), "status": status(entry, root), "files": files}
 
 
 def _install(entry: WeightsEntry, downloads: Path, folder: Path, digests: Mapping[str, str]) -> None:
@@ -186,9 +167,8 @@ def _unpack(archive: Path, inner: str, folder: Path) -> None:
         for path in sorted((content / inner).iterdir()):
             path.rename(folder / path.name)
     except (shutil.ReadError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, FileNotFoundError) as error:
-        raise RunError(
-            f"{archive}: cannot be unpacked: {error!s:.200}; remove the file", code=ErrorCode.INVALID_FORMAT
-        ) from None
+        message = f"{archive}: cannot be unpacked: {error!s:.200}; remove the file"
+        raise RunError(message, code=ErrorCode.INVALID_FORMAT) from None
     shutil.rmtree(content)
 
 

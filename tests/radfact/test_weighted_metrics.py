@@ -152,20 +152,20 @@ def test_score_is_the_mean_of_the_best_cosines_weighted_by_type_in_both_directio
     """
     candidate = entities_of(("ABNORMALITY", (1, 0)), ("ANATOMY", (0, 1)))
     reference = entities_of(("NON-ABNORMALITY", (0.8, 0.6)), ("ANATOMY", (0, 1)))
-    forward, backward = match_entities(candidate, reference), match_entities(reference, candidate)
-    assert forward.score == pytest.approx(0.8016399167)
-    assert backward.score == pytest.approx(0.8889711239)
-    assert forward.is_opposite.tolist() == [True, False]
-    assert forward.indices.tolist() == [0, 1]
-    assert harmonic_mean(forward.score, backward.score) == pytest.approx(0.8430499040)
-    assert harmonic_mean(0.0, 0.0) == 0.0
-    assert match_entities(candidate, reference, penalty=0).similarities.tolist() == [0, 1]
+    (forward, matches), (backward, _) = match_entities(candidate, reference), match_entities(reference, candidate)
+    assert forward == pytest.approx(0.8016399167)
+    assert backward == pytest.approx(0.8889711239)
+    first = "abnormality (ABNORMALITY) matches non-abnormality (NON-ABNORMALITY), similarity"
+    same = "anatomy (ANATOMY) matches anatomy (ANATOMY), similarity 1.00"
+    assert matches == [f"{first} 0.70, opposite", same]
+    assert harmonic_mean(forward, backward) == pytest.approx(0.8430499040)
+    assert match_entities(candidate, reference, penalty=0)[1] == [f"{first} 0.00, opposite", same]
 
 
 @pytest.mark.parametrize(("kind", "other", "is_opposite"), VALUES["opposites"])
 def test_opposite_findings_are_an_affirmed_and_a_denied_one(kind: str, other: str, is_opposite: bool) -> None:
-    matches = match_entities(entities_of((kind, (1, 0))), entities_of((other, (1, 0))))
-    assert matches.is_opposite.tolist() == [is_opposite]
+    _, (match,) = match_entities(entities_of((kind, (1, 0))), entities_of((other, (1, 0))))
+    assert match.endswith("opposite") == is_opposite
 
 
 @pytest.mark.parametrize(("labels", "spans"), VALUES["spans"])
@@ -203,7 +203,7 @@ def test_scores_have_the_matched_entities_as_details(weights: Path) -> None:
     metric = RaTEScore(weights / "ratescore")
     scored = metric.score(ENTITY_PAIRS)
     candidate, reference = metric.read([ENTITY_PAIRS[0].candidate, ENTITY_PAIRS[0].reference])
-    expected = harmonic_mean(match_entities(candidate, reference).score, match_entities(reference, candidate).score)
+    expected = harmonic_mean(match_entities(candidate, reference)[0], match_entities(reference, candidate)[0])
     values = scored.values["ratescore"]
     assert values[:3] == [pytest.approx(expected), pytest.approx(1.0), 0.0]
     assert np.isnan(values[3])

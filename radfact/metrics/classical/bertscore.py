@@ -59,7 +59,7 @@ class BertScore(Metric):
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score pairs; one with an empty report has the baseline's 0, where bert-score returns -5.55."""
-        texts = [(_normalize_spaces(pair.candidate), _normalize_spaces(pair.reference)) for pair in pairs]
+        texts = [[re.sub(" +", " ", text).strip() for text in (pair.candidate, pair.reference)] for pair in pairs]
         values = [0.0] * len(pairs)
         filled = [index for index, both in enumerate(texts) if all(both)]
         if filled:
@@ -69,7 +69,3 @@ class BertScore(Metric):
             for index, value in zip(filled, f1.tolist(), strict=True):
                 values[index] = float(value)
         return MetricResult({"bertscore": values})
-
-
-def _normalize_spaces(text: str) -> str:
-    return re.sub(" +", " ", text).strip()

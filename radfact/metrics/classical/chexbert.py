@@ -50,22 +50,11 @@ def macro_f1(counts: Counts, classes: Sequence[int], *, weighted: bool = False) 
     return _ratio(float((f1 * support).sum()), float(support.sum())) if weighted else float(f1.mean())
 
 
-def micro_f1(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the F1 of all findings of some classes; NaN without positives."""
-    tp, fp, fn, _ = _select(counts, classes).sum(axis=1)
-    return _ratio(2 * tp, 2 * tp + fp + fn)
-
-
-def recall(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the recall of all findings of some classes; NaN if no reference has one."""
-    tp, _, fn, _ = _select(counts, classes).sum(axis=1)
-    return _ratio(tp, tp + fn)
-
-
-def specificity(counts: Counts, classes: Sequence[int]) -> float:
-    """Compute the specificity of all findings of some classes; NaN if all references have all of them."""
-    _, fp, _, tn = _select(counts, classes).sum(axis=1)
-    return _ratio(tn, tn + fp)
+def micro_average(counts: Counts, classes: Sequence[int], *, kind: str = "f1") -> float:
+    """Compute F1, recall or specificity of all findings of some classes; NaN where it would divide by 0."""
+    tp, fp, fn, tn = _select(counts, classes).sum(axis=1)
+    fractions = {"f1": (2 * tp, 2 * tp + fp + fn), "recall": (tp, tp + fn), "specificity": (tn, tn + fp)}
+    return _ratio(*fractions[kind])
 
 
 def _select(counts: Counts, classes: Sequence[int]) -> Counts:
@@ -79,9 +68,9 @@ def _ratio(part: float, whole: float) -> float:
 _ALL, _FIVE = range(len(CLASSES)), tuple(map(CLASSES.index, FIVE))
 _AVERAGES: Mapping[str, CountsFunction] = {
     "chexbert_macro_f1_14": partial(macro_f1, classes=_ALL),
-    "chexbert_micro_f1_14": partial(micro_f1, classes=_ALL),
+    "chexbert_micro_f1_14": partial(micro_average, classes=_ALL),
     "chexbert_macro_f1_5": partial(macro_f1, classes=_FIVE),
-    "chexbert_micro_f1_5": partial(micro_f1, classes=_FIVE),
+    "chexbert_micro_f1_5": partial(micro_average, classes=_FIVE),
 }
 _PLUS = {f"{name}_plus": function for name, function in _AVERAGES.items()}
 """F1 with uncertain as positive, F1-14+ and F1-5+ in papers."""
@@ -89,8 +78,8 @@ _PLUS = {f"{name}_plus": function for name, function in _AVERAGES.items()}
 _POOLED: Mapping[str, CountsFunction] = {
     **_AVERAGES,
     **{
-        f"chexbert_{kind}_{name.lower().replace(' ', '_')}": partial(function, classes=[index])
-        for kind, function in (("f1", micro_f1), ("recall", recall), ("specificity", specificity))
+        f"chexbert_{kind}_{name.lower().replace(' ', '_')}": partial(micro_average, classes=[index], kind=kind)
+        for kind in ("f1", "recall", "specificity")
         for index, name in enumerate(CLASSES)
     },
     **_PLUS,

@@ -55,18 +55,8 @@ class Entities:
     embeddings: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """The entities of a report matched to the nearest ones of the other report, with the weighted mean; (entities,)."""
-
-    indices: NDArray[np.int_]
-    similarities: NDArray[np.float64]
-    is_opposite: NDArray[np.bool_]
-    score: float
-
-
-def match_entities(entities: Entities, others: Entities, *, penalty: float = PENALTY) -> Matches:
-    """Match each entity to the nearest one of the other report."""
+def match_entities(entities: Entities, others: Entities, *, penalty: float = PENALTY) -> tuple[float, list[str]]:
+    """Match each entity to the nearest one of the other report; return the weighted mean, and the matches in words."""
     # Rounding errors must not decide between equal texts of different types; the first one counts.
     cosines = (entities.embeddings @ others.embeddings.T).round(9)  # (entities, others)
     indices = cosines.argmax(axis=1)
@@ -76,7 +66,12 @@ def match_entities(entities: Entities, others: Entities, *, penalty: float = PEN
     weights = AFFINITY[types, other_types]
     total = float(weights.sum())
     score = float((similarities * weights).sum() / total) if total else 0.0
-    return Matches(indices, similarities, is_opposite, score)
+    names = zip(_names(entities), [_names(others)[index] for index in indices], strict=True)
+    lines = [
+        f"{name} matches {other}, similarity {similarity:.2f}{', opposite' if opposite else ''}"
+        for (name, other), similarity, opposite in zip(names, similarities, is_opposite, strict=True)
+    ]
+    return score, lines
 
 
 def decode_spans(labels: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -127,8 +122,8 @@ class RaTEScore(Metric):
             sides = {"candidate": (candidate, reference), "reference": (reference, candidate)}
             if candidate.texts and reference.texts:
                 matches = {side: match_entities(*pair, penalty=self._penalty) for side, pair in sides.items()}
-                values.append(harmonic_mean(*(match.score for match in matches.values())))
-                details.append({side: _describe(*pair, matches[side]) for side, pair in sides.items()})
+                values.append(harmonic_mean(*(score for score, _ in matches.values())))
+                details.append({side: lines for side, (_, lines) in matches.items()})
                 continue
             without += 1
             default = 0.0 if candidate.texts or reference.texts else float("nan")
@@ -173,16 +168,6 @@ class PackageRaTEScore(RaTEScore):
 
 def _names(entities: Entities) -> list[str]:
     return [f"{text} ({TYPES[kind]})" for text, kind in zip(entities.texts, entities.types, strict=True)]
-
-
-def _describe(entities: Entities, others: Entities, matches: Matches) -> list[str]:
-    names, other_names = _names(entities), _names(others)
-    return [
-        f"{name} matches {other_names[match]}, similarity {similarity:.2f}{', opposite' if is_opposite else ''}"
-        for name, match, similarity, is_opposite in zip(
-            names, matches.indices, matches.similarities, matches.is_opposite, strict=True
-        )
-    ]
 
 
 class EntityRecognizer:

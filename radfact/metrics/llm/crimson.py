@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, WithJsonSchema, model_validator
+from pydantic import WithJsonSchema, model_validator
 
 from radfact.errors import option_error
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.response_text import parse_json
-from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
+from radfact.metrics.llm.llm_metric import LLMMetric, ResponsePart, fill_prompt, load_prompt
 from radfact.metrics.protocol import MetricResult, Score
 from radfact.records import NO_CONTEXT, PatientContext, TextPair
 
@@ -46,19 +46,13 @@ SEVERITY_WEIGHTS: Mapping[Severity, float] = {"significant": 0.5, "negligible": 
 """Weight of an attribute error by its severity. Source: the authors' code of CRIMSON."""
 
 
-class _Part(BaseModel):
-    """Part of a response. Unknown fields are ignored, although the schema sent to the server forbids them."""
-
-    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
-
-
-class ReportFinding(_Part):
+class ReportFinding(ResponsePart):
     id: str
     finding: str
     clinical_significance: Significance
 
 
-class Match(_Part):
+class Match(ResponsePart):
     ref_id: str
     pred_id: str
 
@@ -69,7 +63,7 @@ class AttributeDifference(Match):
     explanation: str
 
 
-class Errors(_Part):
+class Errors(ResponsePart):
     """Ids of unmatched findings, and the attribute errors of matched ones."""
 
     false_findings: list[str]
@@ -77,7 +71,7 @@ class Errors(_Part):
     attribute_errors: list[AttributeDifference]
 
 
-class FindingErrors(_Part):
+class FindingErrors(ResponsePart):
     """Response whose lists are consistent, as the prompt requires; the authors' parser accepts others."""
 
     reference_findings: list[ReportFinding]
@@ -184,13 +178,8 @@ class Crimson(LLMMetric[FindingErrors]):
     def request(self, pair: TextPair) -> ChatRequest[FindingErrors]:
         context = pair.context if self.context else NO_CONTEXT
         content = crimson_prompt(pair.candidate, pair.reference, context, guidelines=self.guidelines)
-        return ChatRequest(
-            (("user", content),),
-            partial(parse_json, model=FindingErrors),
-            prefix=self._prefix,
-            schema=FindingErrors.model_json_schema(),
-            schema_required=False,
-        )
+        parse, schema = partial(parse_json, model=FindingErrors), FindingErrors.model_json_schema()
+        return ChatRequest((("user", content),), parse, self._prefix, schema, schema_required=False)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         known = sum(pair.context.age is not None or pair.context.indication is not None for pair in pairs)

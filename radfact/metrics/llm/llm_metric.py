@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from radfact.errors import Failure
 from radfact.llm import ChatClient, ChatRequest
@@ -42,6 +42,12 @@ def complete(
     before = client.usage_counter.as_dict()
     responses = client.complete_all(requests)
     return responses, {name: count - before[name] for name, count in client.usage_counter.as_dict().items()}
+
+
+class ResponsePart(BaseModel):
+    """Part of a response. Unknown fields are ignored, although the schema sent to the server forbids them."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
 
 
 class LLMMetric(Metric, Generic[ResponseT]):
