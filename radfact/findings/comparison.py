@@ -136,21 +136,19 @@ class _Comparer:
         """Let an unmatched unit join the match whose other side covers it, where that costs least."""
         options = []
         for index, group in enumerate(groups):
-            if self._is_covered(unit, group.units[OTHER[side]]):
+            other = group.units[OTHER[side]]
+            # It is the same finding as one of the other report, or a specific kind, at its places.
+            pairs = ((concept, general) for concept, _ in unit.claims for general, _ in other.claims)
+            is_specific = any(self.ontology.is_a(concept, general) for concept, general in pairs)
+            if is_specific and is_covered(unit.finding.places, other.finding.places, self.ontology):
                 heavier = unit if unit.weight > group.heavier.weight else group.heavier
-                units = group.units | {side: merge_units([group.units[side], unit])}
+                units = group.units | {side: merge_units(group.units[side], unit)}
                 joined = self._group(units, heavier)
                 if joined is not None and joined.cost - group.cost < unit.weight:
                     options.append((joined.cost - group.cost, index, joined))
         if options:
             _, index, joined = min(options, key=lambda option: option[0])
             groups[index] = joined
-
-    def _is_covered(self, unit: FindingUnit, other: FindingUnit) -> bool:
-        """Return whether a unit is the same finding as one of the other report, or a specific kind, at its places."""
-        is_a = self.ontology.is_a
-        is_specific = any(is_a(concept, general) for concept, _ in unit.claims for general, _ in other.claims)
-        return is_specific and is_covered(unit.finding.places, other.finding.places, self.ontology)
 
     def _to_match(self, group: _Group) -> FindingMatch:
         candidate, reference = group.units["candidate"], group.units["reference"]

@@ -88,18 +88,13 @@ class FindingsBase(Metric):
     def __init__(
         self, extractor: FindingExtractor, *, ontology: Path | str | None = None, significance: Path | str | None = None
     ) -> None:
-        """Set the extractor and the tables."""
         self.extractor = extractor
         nodes = default_ontology() if ontology is None else load_ontology(ontology)
         self.significance = Significance(nodes, significance)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that changes a score."""
-        return {
-            "version": VERSION,
-            "extractor": self.extractor.describe(),
-            "significance": self.significance.describe(),
-        }
+        extractor, significance = self.extractor.describe(), self.significance.describe()
+        return {"version": VERSION, "extractor": extractor, "significance": significance}
 
     def score(self, pairs: Sequence[Pair]) -> MetricResult:
         """Extract the findings of all reports and compare those of each pair (details: docs/findings.md)."""
@@ -145,7 +140,6 @@ class Findings(FindingsBase):
     language = Language.ENGLISH
 
     def __init__(self, *, ontology: Path | str | None = None, significance: Path | str | None = None) -> None:
-        """Load the tables."""
         super().__init__(OfflineFindingExtractor(ontology), ontology=ontology, significance=significance)
 
 
@@ -170,13 +164,11 @@ class FindingsLLM(FindingsBase):
     def __init__(
         self, client: ChatClient, *, ontology: Path | str | None = None, significance: Path | str | None = None
     ) -> None:
-        """Take the client of the model, and load the tables."""
         self._llm = LLMFindingExtractor(client, ontology=ontology)
         super().__init__(self._llm, ontology=ontology, significance=significance)
         self.client = client
 
     def plan(self, pairs: Sequence[Pair]) -> dict[str, RequestPlan]:
-        """Count the requests for the reports of pairs. See `Metric`."""
         reports = _distinct_reports(pairs)
         return {self.name: self._llm.plan(list(reports.values()), [context for _, context in reports])}
 

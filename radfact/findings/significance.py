@@ -179,23 +179,12 @@ class Significance:
         return next((rule.tier for rule in rules if rule.matches(finding, context)), inherited)
 
     def weight(self, finding: Finding, context: PatientContext) -> float:
-        """Return the weight of an error about a finding.
-
-        Args:
-            finding: a finding.
-            context: of the patient.
-        """
+        """Return the weight of an error about a finding. See `tier`."""
         weight = self.weights[self.tier(finding, context)]
         return weight * (self.differences.uncertain if finding.status == "uncertain" else 1.0)
 
     def distance(self, candidate: str, reference: str, context: PatientContext) -> ConceptDistance | None:
-        """Return the distance of two findings; None if they do not describe the same thing.
-
-        Args:
-            candidate: name of a finding.
-            reference: name of a finding.
-            context: of the patient.
-        """
+        """Return the distance of two findings by name; None if they do not describe the same thing. See `tier`."""
         distance, related = self._related(candidate, reference)
         for item in related:
             if (distance is None or item.distance < distance.value) and item.matches_patient(context):
@@ -203,12 +192,7 @@ class Significance:
         return distance
 
     def is_comparable(self, first: str, second: str) -> bool:
-        """Return whether two findings are alternatives of one family, such as atelectasis and pneumonia.
-
-        Args:
-            first: name of a finding.
-            second: name of a finding.
-        """
+        """Return whether two findings are of one family, such as atelectasis and pneumonia. See `distance`."""
         return self._distance_in_hierarchy(first, second) is not None
 
     def _find_rules(self, concept: str) -> tuple[list[_Rule], Tier]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -158,14 +158,11 @@ def overlapping_zones(first: str | None, second: str | None, ontology: Ontology)
     return ontology.is_within(first, second) or ontology.is_within(second, first)
 
 
-def merge_units(units: Iterable[FindingUnit]) -> FindingUnit:
-    """Return several units of one report as one, at the places of all."""
-    first, *others = units
-    merged = replace(first, claims=list(first.claims))
-    for unit in others:
-        merged.absorb(unit, is_same=True)
-        if unit.weight > merged.weight:
-            merged.tier, merged.weight = unit.tier, unit.weight
+def merge_units(first: FindingUnit, second: FindingUnit) -> FindingUnit:
+    """Return two units of one report as one, at the places of both."""
+    heavier = second if second.weight > first.weight else first
+    merged = replace(first, claims=list(first.claims), tier=heavier.tier, weight=heavier.weight)
+    merged.absorb(second, is_same=True)
     return merged
 
 

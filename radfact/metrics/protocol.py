@@ -301,7 +301,6 @@ class FunctionMetric(Metric):
         self.scores = scores or {self.name: "higher"}
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
-        """Call the function for every pair."""
         values = [self.function(pair.candidate, pair.reference) for pair in pairs]
         rows: list[Mapping[str, Any]] = [row if isinstance(row, Mapping) else {self.name: row} for row in values]
         return MetricResult({name: [self._number(row.get(name)) for row in rows] for name in self.scores})

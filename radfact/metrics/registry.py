@@ -98,7 +98,6 @@ class MetricEntry:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it is a metric of this package."""
         return self.package is None and self.name != self.home
 
     @property
@@ -126,7 +125,6 @@ class MetricEntry:
 
     @property
     def source(self) -> str:
-        """Where the metric is defined."""
         return self.declared.source if self.package is None else f"package {self.package}"
 
     @property

@@ -83,11 +83,8 @@ class MetricResources:
         self._weights = weights if isinstance(weights, Mapping) else {}
         self._weight_roots = () if isinstance(weights, Mapping) else weights
         # All metrics are imported to know the names.
-        known = (
-            {name for entry in entries().values() for name in entry.declared.requirements.weights}
-            if self._weights
-            else ()
-        )
+        metrics = entries().values() if self._weights else ()
+        known = {name for entry in metrics for name in entry.declared.requirements.weights}
         if unknown := [name for name in self._weights if name not in known]:
             message = f"no metric has weights of that name; expected {', '.join(sorted(known))}"
             raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field=f"weights.{unknown[0]}")

@@ -156,9 +156,7 @@ def test_radcliq_combines_its_parts_and_bleu_2() -> None:
 
 @pytest.mark.parametrize(("candidate", "reference", "expected"), CASES["rewards"])
 def test_rewards_of_hand_made_graphs(candidate: str, reference: str, expected: list[float]) -> None:
-    functions = tuple(radgraph.SCORES.values())
-    rewards = [function(GRAPHS[candidate], GRAPHS[reference]) for function in functions]
-    assert rewards == pytest.approx(expected)
+    assert radgraph.score_graphs(GRAPHS[candidate], GRAPHS[reference]) == pytest.approx(expected)
 
 
 def test_radgraph_annotates_each_text_once_in_lower_case() -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Self
@@ -25,56 +24,31 @@ Graph = Mapping[str, Any]
 Annotate = Callable[[Sequence[str]], Sequence[Graph]]
 
 
-def _names(graph: Graph) -> dict[str, tuple[str, str]]:
-    return {key: (entity["tokens"].lower(), entity["label"]) for key, entity in graph["entities"].items()}
+SCORES = ("radgraph_f1", "rg_e", "rg_er", "rg_er_complete")
+"""RadGraph-F1, and the rewards "simple", "partial" and "complete" of the package."""
 
 
-def _entities(graph: Graph) -> set[Hashable]:
-    return set(_names(graph).values())
-
-
-def _relations(graph: Graph) -> set[Hashable]:
-    names = _names(graph)
-    return {
-        (names[key], names[target], kind)
-        for key, entity in graph["entities"].items()
-        for kind, target in entity["relations"]
-        if target in names
-    }
-
-
-def _entities_with_link(graph: Graph) -> set[Hashable]:
-    names = _names(graph)
-    return {(*names[key], bool(entity["relations"])) for key, entity in graph["entities"].items()}
-
-
-def _entities_with_relations(graph: Graph) -> set[Hashable]:
-    names = _names(graph)
-    result: set[Hashable] = set()
+def _parts(graph: Graph) -> tuple[set[Hashable], ...]:
+    """Return entities, relations, entities with whether they have a relation, and entities with each relation."""
+    names = {key: (entity["tokens"].lower(), entity["label"]) for key, entity in graph["entities"].items()}
+    relations, linked, complete = set[Hashable](), set[Hashable](), set[Hashable]()
     for key, entity in graph["entities"].items():
-        relations = [(kind, names[target][0]) for kind, target in entity["relations"] if target in names]
-        result |= {(*names[key], *relation) for relation in relations} or {names[key]}
-    return result
+        known = [(kind, names[target]) for kind, target in entity["relations"] if target in names]
+        relations |= {(names[key], target, kind) for kind, target in known}
+        linked.add((*names[key], bool(entity["relations"])))
+        complete |= {(*names[key], kind, tokens) for kind, (tokens, _) in known} or {names[key]}
+    return set(names.values()), relations, linked, complete
 
 
-def _f1(parts: Callable[[Graph], set[Hashable]], candidate: Graph, reference: Graph) -> float:
-    ours, theirs = parts(candidate), parts(reference)
-    shared = len(ours & theirs)
-    return 2 * shared / (len(ours) + len(theirs)) if shared else 0.0
+def score_graphs(candidate: Graph, reference: Graph) -> list[float]:
+    """Compute `SCORES`; the first is the mean of the F1 of entities and relations (RadCliQ; MAIRA-2, appendix D.1)."""
+    f1 = []
+    for ours, theirs in zip(_parts(candidate), _parts(reference), strict=True):
+        shared = len(ours & theirs)
+        f1.append(2 * shared / (len(ours) + len(theirs)) if shared else 0.0)
+    entities, relations, linked, complete = f1
+    return [(entities + relations) / 2, entities, linked, complete]
 
-
-def combined_f1(candidate: Graph, reference: Graph) -> float:
-    """Compute RadGraph-F1: the mean of the F1 of entities and of relations (code of RadCliQ; MAIRA-2, appendix D.1)."""
-    return (_f1(_entities, candidate, reference) + _f1(_relations, candidate, reference)) / 2
-
-
-SCORES: Mapping[str, Callable[[Graph, Graph], float]] = {
-    "radgraph_f1": combined_f1,
-    # The rewards "simple", "partial" and "complete" of the package.
-    "rg_e": partial(_f1, _entities),
-    "rg_er": partial(_f1, _entities_with_link),
-    "rg_er_complete": partial(_f1, _entities_with_relations),
-}
 
 WEIGHTS = {"radgraph": ("config.json", "weights.th", "vocabulary", "encoder")}
 
@@ -107,8 +81,9 @@ class RadGraph(Metric):
         graphs = dict(zip(distinct, self._annotate(distinct), strict=True)) if distinct else {}
         empty: Graph = {"entities": {}}
         graph_pairs = [(graphs.get(candidate, empty), graphs.get(reference, empty)) for candidate, reference in texts]
+        rows = [score_graphs(*graph_pair) for graph_pair in graph_pairs]
         return MetricResult(
-            {name: [f1(*graph_pair) for graph_pair in graph_pairs] for name, f1 in SCORES.items()},
+            {name: [row[place] for row in rows] for place, name in enumerate(SCORES)},
             details=[
                 {"candidate": _describe(candidate), "reference": _describe(reference)}
                 for candidate, reference in graph_pairs

@@ -83,11 +83,8 @@ class CheXprompt(LLMMetric[ErrorCounts]):
 
     def request(self, pair: TextPair) -> ChatRequest[ErrorCounts]:
         content = fill_prompt(load_prompt("chexprompt"), reference=pair.reference, candidate=pair.candidate)
-        return ChatRequest(
-            (("user", content),),
-            parse_published_counts,
-            prefix=PromptPrefix([("system", load_prompt("chexprompt_system"))]),
-        )
+        prefix = PromptPrefix([("system", load_prompt("chexprompt_system"))])
+        return ChatRequest((("user", content),), parse_published_counts, prefix)
 
     def compute_scores(self, response: ErrorCounts) -> Mapping[str, float]:
         counts = response.model_dump()
@@ -110,14 +107,9 @@ class CheXpromptJson(CheXprompt):
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
 
     def request(self, pair: TextPair) -> ChatRequest[ErrorCounts]:
-        content = f"Reference report:\n{pair.reference}\n\nCandidate report:\n{pair.candidate}"
-        return structured_request(
-            (("user", content),),
-            ErrorCounts,
-            lambda counts: counts,
-            parse_error_counts,
-            prefix=PromptPrefix([("system", load_prompt("chexprompt_json"))]),
-        )
+        messages = (("user", f"Reference report:\n{pair.reference}\n\nCandidate report:\n{pair.candidate}"),)
+        prefix = PromptPrefix([("system", load_prompt("chexprompt_json"))])
+        return structured_request(messages, ErrorCounts, lambda counts: counts, parse_error_counts, prefix=prefix)
 
 
 def parse_published_counts(text: str) -> ErrorCounts:

@@ -75,7 +75,12 @@ class LLMMetric(Metric, Generic[ResponseT]):
 
     def requests(self, pairs: Sequence[TextPair]) -> list[ChatRequest[ResponseT]]:
         """Build the requests for pairs, whose errors show no word of the reports and of the context."""
-        return [replace(self.request(pair), reports=_private_texts(pair)) for pair in pairs]
+        requests = []
+        for pair in pairs:
+            age = "" if pair.context.age is None else f"{pair.context.age:g}"
+            context = pair.context.indication or "", pair.context.comparison or "", age
+            requests.append(replace(self.request(pair), reports=(pair.candidate, pair.reference, *context)))
+        return requests
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         responses, usage = complete(self.client, self.requests(pairs))
@@ -84,9 +89,3 @@ class LLMMetric(Metric, Generic[ResponseT]):
         failures = {index: failed.reason for index, failed in enumerate(responses) if isinstance(failed, Failure)}
         values = {name: [row.get(name, math.nan) for row in rows] for name in self.scores}
         return MetricResult(values, details=details, failures=failures, usage=usage)
-
-
-def _private_texts(pair: TextPair) -> tuple[str, ...]:
-    context = pair.context
-    age = "" if context.age is None else f"{context.age:g}"
-    return pair.candidate, pair.reference, context.indication or "", context.comparison or "", age

@@ -54,7 +54,6 @@ class RadFactMetric(Metric):
         splitter: Splitter | Callable[[str], Sequence[str]] | None = None,
         **options: Any,
     ) -> None:
-        """Set judge, splitter and options."""
         self.judge = as_judge(judge)
         self.splitter = None if splitter is None else as_splitter(splitter)
         self.options = ScoringOptions(**options)
@@ -62,12 +61,10 @@ class RadFactMetric(Metric):
 
     @classmethod
     def create(cls, resources: MetricResources, **options: Any) -> Self:
-        """Create the metric with the judge and the splitter of a run, and further scoring options."""
         variant = {"compat": cls.variant} if cls.variant else {}
         return cls(*resources.entailment(), **{**resources.radfact, **options, **variant})
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that changes a score."""
         splitter = None if self.splitter is None else self.splitter.describe()
         return {"judge": self.judge.describe(), "splitter": splitter, "options": self.options.model_dump()}
 

@@ -75,21 +75,17 @@ def _rectangle_share(own: list[_Rectangle], evidence: list[_Rectangle]) -> float
         area = (a[2] - a[0]) * (a[3] - a[1])
         overlap = max(width, 0) * max(height, 0)
     else:
-        area, overlap = _union_areas(own, evidence)
+        corners = np.array(own + evidence, dtype=np.float64)  # (own + evidence, 4)
+        # Between the distinct coordinates, each cell is inside or outside of a rectangle as a whole.
+        xs, ys = np.unique(corners[:, 0::2]), np.unique(corners[:, 1::2])
+        columns = np.searchsorted(xs, corners[:, 0::2])
+        rows = np.searchsorted(ys, corners[:, 1::2])
+        covered = np.zeros((2, len(ys) - 1, len(xs) - 1), dtype=np.bool_)  # (own | evidence, rows, columns)
+        for index, ((x0, x1), (y0, y1)) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
+            covered[int(index >= len(own)), y0:y1, x0:x1] = True
+        areas = np.outer(np.diff(ys), np.diff(xs))
+        area, overlap = float(areas[covered[0]].sum()), float(areas[covered[0] & covered[1]].sum())
     return overlap / area if area > 0 else math.nan
-
-
-def _union_areas(own: list[_Rectangle], evidence: list[_Rectangle]) -> tuple[float, float]:
-    """Return the areas of the union of `own` and of its part in the union of `evidence`, by coordinate compression."""
-    corners = np.array(own + evidence, dtype=np.float64)  # (own + evidence, 4)
-    xs, ys = np.unique(corners[:, 0::2]), np.unique(corners[:, 1::2])
-    columns = np.searchsorted(xs, corners[:, 0::2])
-    rows = np.searchsorted(ys, corners[:, 1::2])
-    covered = np.zeros((2, len(ys) - 1, len(xs) - 1), dtype=np.bool_)  # (own | evidence, rows, columns)
-    for index, ((x0, x1), (y0, y1)) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
-        covered[int(index >= len(own)), y0:y1, x0:x1] = True
-    areas = np.outer(np.diff(ys), np.diff(xs))
-    return float(areas[covered[0]].sum()), float(areas[covered[0] & covered[1]].sum())
 
 
 def _draw(sentences: Iterable[Sentence], size: tuple[int, int], compat: Compat) -> NDArray[np.bool_]:
