@@ -63,9 +63,8 @@ def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
 
 def _is_manifest(path: Path, pairs: Pairs) -> bool:
     """Return whether an input is a manifest or a file of drafts: not pairs, COCO, or one whose ids have other names."""
-    return (
-        len(pairs.files) > 1 and path.suffix.lower() == ".jsonl" and "sample_id" in next(read_jsonl(path), (0, {}))[1]
-    )
+    may_be = len(pairs.files) > 1 and path.suffix.lower() == ".jsonl"
+    return may_be and "sample_id" in next(read_jsonl(path), (0, {}))[1]
 
 
 def check_files(*paths: Path | None) -> None:

@@ -47,7 +47,10 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "green-summary": ("green_summary:green_summary", "Summarize GREEN assessments: typical errors by category."),
     "page": ("page:page", "Regenerate the HTML page of a results folder."),
     "view": ("view:view", "Browse results folders in a local web page, and compare two of them side by side."),
-    "judge-check": ("judge_check:judge_check", "Evaluate a judge on labeled examples."),
+    "judge-check": (
+        "judge_check:judge_check",
+        "Evaluate a judge on labeled examples, or compare it with the teacher that labeled them.",
+    ),
     "split": ("split:split", "Split narratives into sentences of one finding each, and list what was removed."),
     "export": (
         "export:export",

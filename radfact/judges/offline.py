@@ -146,10 +146,8 @@ def unread_note(unread: int, sentences: int) -> str | None:
     """Return a warning if many of the sentences have no known finding."""
     if not sentences or unread / sentences < UNREAD_SHARE:
         return None
-    return (
-        f"{unread} of {sentences} {UNREAD}: the offline judge reads English reports of chest X-rays, and its scores of "
-        "other texts mean little."
-    )
+    limits = "the offline judge reads English reports of chest X-rays, and its scores of other texts mean little"
+    return f"{unread} of {sentences} {UNREAD}: {limits}."
 
 
 @lru_cache(maxsize=16)

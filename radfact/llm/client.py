@@ -345,10 +345,8 @@ class ChatClient:
     def _stop_reason(self) -> str:
         """Return why further requests are pointless; empty if there was a valid response or too few failures."""
         if 0 < self.max_invalid <= len(self._invalid) and not self._has_valid:
-            return (
-                f"{self._name}: the first {len(self._invalid)} responses are all invalid "
-                f"(first: {self._invalid[0]}); --max-invalid 0 disables this check (in Python max_invalid=0)"
-            )
+            found = f"the first {len(self._invalid)} responses are all invalid (first: {self._invalid[0]})"
+            return f"{self._name}: {found}; --max-invalid 0 disables this check (in Python max_invalid=0)"
         if not self._responded:
             for kind, reasons in self._failed.items():
                 if len(reasons) >= MAX_FAILED_REQUESTS[kind]:

@@ -57,8 +57,8 @@ class MentionFinder(DoubtReader):
         self.used_denials: set[int] = set()  # tokens that deny a mention
         # Tokens that deny what follows: "without", "clear of".
         denials = {i for kind in _DENIALS for i in self.kinds[kind]}
-        following = {i: tokens[i + 1].words[0] for i in self.kinds["clear"] if i + 1 < len(tokens)}
-        denials.update(i for i, word in following.items() if word in ("of", "from"))
+        clear = self.kinds["clear"]
+        denials |= {i for i in clear if any(other.words[0] in ("of", "from") for other in tokens[i + 1 : i + 2])}
         removals = self.kinds["removal"] if self.has_advice else ()
         denials.difference_update(self.limited, self.not_before, self.excluding, removals)
         for i in sorted(denials):
@@ -103,12 +103,10 @@ class MentionFinder(DoubtReader):
 
     def _is_unchanged(self, i: int) -> bool:
         """Return whether a structure is unchanged, not another finding: "STABLE HEART SIZE, enlarged aorta"."""
-        return (
-            self.tokens[i - 1].meanings.get("change") == "unchanged"
-            and "finding" not in self.tokens[i].meanings
-            and all(following.ends_clause or following.joins for following in self.tokens[i + 1 : i + 2])
-            and not self._is_location(i)
-        )
+        if self.tokens[i - 1].meanings.get("change") != "unchanged" or "finding" in self.tokens[i].meanings:
+            return False
+        is_last = all(following.ends_clause or following.joins for following in self.tokens[i + 1 : i + 2])
+        return is_last and not self._is_location(i)
 
     def refine_mentions(self) -> None:
         """Sort the mentions, drop those that assert nothing, and add names by place and exceptions."""

@@ -86,11 +86,8 @@ def _find_tail(clause: Clause, lead: int) -> int:
     for i in range(last + 2, len(clause.words)):
         word, following = clause.word(i), clause.word(i + 1)
         closes = not following or following in vocab.PREPOSITIONS | vocab.ADVERBS
-        if (
-            i in clause.verbs
-            or (word in vocab.OBSERVATION_WORDS | vocab.NORMAL_STATES and closes)
-            or clause.phrase(i, i + 2) == ["within", "normal"]
-        ):
+        is_last = closes and word in vocab.OBSERVATION_WORDS | vocab.NORMAL_STATES
+        if is_last or i in clause.verbs or clause.phrase(i, i + 2) == ["within", "normal"]:
             return i
     return len(clause.words)
 
