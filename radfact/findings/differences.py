@@ -84,7 +84,10 @@ def _compare_attributes(
     if reference.sizes and not is_device:
         cost = costs.size_missing
         if candidate.sizes:
-            cost = min(1.0, costs.size * _size_distance(max(candidate.sizes), max(reference.sizes)))
+            own_size, other_size = max(candidate.sizes), max(reference.sizes)
+            # No radiograph distinguishes 2 mm.
+            are_same = abs(own_size - other_size) <= 2.0 or min(own_size, other_size) <= 0
+            cost = 0.0 if are_same else min(1.0, costs.size * abs(math.log2(own_size / other_size)))
         yield AttributeDifference("size", list(candidate.sizes), list(reference.sizes), cost)
     if is_device and (reference.position or _BAD in candidate.position):
         cost = _position_cost(set(candidate.position), set(reference.position), costs)
@@ -97,13 +100,6 @@ def _side_cost(sides: frozenset[str], others: frozenset[str], costs: Differences
     if not sides:
         return costs.side_missing
     return costs.side_partly if sides & others else costs.side
-
-
-def _size_distance(candidate: float, reference: float) -> float:
-    """Return the logarithm to base 2 of the ratio of two sizes; 0 within 2 mm, which no radiograph distinguishes."""
-    if abs(candidate - reference) <= 2.0 or min(candidate, reference) <= 0:
-        return 0.0
-    return abs(math.log2(candidate / reference))
 
 
 def has_comparison(context: PatientContext) -> bool:

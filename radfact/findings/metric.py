@@ -123,14 +123,9 @@ class FindingsBase(Metric):
                 rows[-1] = _scores(comparison, is_empty=not narrative(pair.candidate).strip())
                 detail = comparison.as_record()
             details.append(detail)
-        pooled = {name: PooledScore(table, ratio_from_counts) for name, table in tables.items()}
-        return MetricResult(
-            _named(self.name, {key: [row.get(key, math.nan) for row in rows] for key in _SCORES}),
-            pooled=_named(self.name, pooled),
-            details=details,
-            failures=failures,
-            usage=usage,
-        )
+        values = _named(self.name, {key: [row.get(key, math.nan) for row in rows] for key in _SCORES})
+        pooled = _named(self.name, {name: PooledScore(table, ratio_from_counts) for name, table in tables.items()})
+        return MetricResult(values, pooled=pooled, details=details, failures=failures, usage=usage)
 
 
 class Findings(FindingsBase):

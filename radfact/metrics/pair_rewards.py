@@ -45,11 +45,10 @@ class PairReward:
         if not pairs:
             return []
         results: dict[int, tuple[MetricResult, list[Pair]]] = {}
-        for metric, _, _ in self._parts:
-            # Several scores of a metric come from one result.
-            if id(metric) not in results:
-                with report_errors(metric.name, RunError):
-                    results[id(metric)] = _score(metric, pairs)
+        # Several scores of a metric come from one result.
+        for key, metric in {id(metric): metric for metric, _, _ in self._parts}.items():
+            with report_errors(metric.name, RunError):
+                results[key] = _score(metric, pairs)
         columns = [_values(results[id(metric)], metric, name, pairs) for metric, name, _ in self._parts]
         return [self._reward(pair, values) for pair, values in zip(pairs, zip(*columns, strict=True), strict=True)]
 

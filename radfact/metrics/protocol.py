@@ -123,7 +123,6 @@ def group_by_counts(pooled: Mapping[str, PooledScore]) -> list[tuple[list[str], 
 
 
 def add_up_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums of counts by name."""
     names = dict.fromkeys(name for mapping in counts for name in mapping)
     return {name: sum(mapping.get(name, 0) for mapping in counts) for name in names}
 
@@ -265,7 +264,6 @@ class Metric(ABC):
 
 
 def directions_of(metric: Metric | type[Metric]) -> dict[str, Direction]:
-    """Return the direction of every score of a metric or of its class."""
     return {name: score.direction if isinstance(score, Score) else score for name, score in metric.scores.items()}
 
 

@@ -102,7 +102,6 @@ class MetricEntry:
 
     @property
     def variants(self) -> dict[str, MetricEntry]:
-        """Its published variants by name."""
         items = ((*key.split("."), home) for key, home in _VARIANTS.items())
         return {variant: replace(self, home=home) for name, variant, home in items if name == self.name}
 

@@ -40,7 +40,6 @@ class WeightsEntry:
 
 @cache
 def catalog() -> Mapping[str, WeightsEntry]:
-    """Read the catalog of weights by name."""
     from radfact.io.yaml_files import read_yaml
 
     entries = {}

@@ -120,18 +120,14 @@ class CheXbert(Metric):
         reference_labels, reference_embeddings = self._labeler.label([pair.reference for pair in pairs])
         lengths = np.linalg.norm(candidate_embeddings, axis=1) * np.linalg.norm(reference_embeddings, axis=1)
         counts = confusion_counts(candidate_labels, reference_labels)
-        plus_counts = confusion_counts(candidate_labels, reference_labels, positive=("positive", "uncertain"))
+        plus = confusion_counts(candidate_labels, reference_labels, positive=("positive", "uncertain"))
         details = [
             {"candidate": _findings(candidate), "reference": _findings(reference)}
             for candidate, reference in zip(candidate_labels, reference_labels, strict=True)
         ]
-        return MetricResult(
-            {"chexbert_similarity": ((candidate_embeddings * reference_embeddings).sum(axis=1) / lengths).tolist()},
-            pooled={
-                name: PooledScore(plus_counts if name in _PLUS else counts, value) for name, value in _POOLED.items()
-            },
-            details=details,
-        )
+        similarities = ((candidate_embeddings * reference_embeddings).sum(axis=1) / lengths).tolist()
+        pooled = {name: PooledScore(plus if name in _PLUS else counts, value) for name, value in _POOLED.items()}
+        return MetricResult({"chexbert_similarity": similarities}, pooled=pooled, details=details)
 
 
 class RrgCheXbert(CheXbert):
@@ -148,9 +144,8 @@ class RrgCheXbert(CheXbert):
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         result = super().score(pairs)
         counts = result.pooled["chexbert_micro_f1_14_plus"].counts
-        return MetricResult(
-            {}, pooled={name: PooledScore(counts, value) for name, value in _RRG.items()}, details=result.details
-        )
+        pooled = {name: PooledScore(counts, value) for name, value in _RRG.items()}
+        return MetricResult({}, pooled=pooled, details=result.details)
 
 
 def _findings(labels: NDArray[np.int_]) -> dict[str, str]:

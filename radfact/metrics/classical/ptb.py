@@ -7,8 +7,6 @@ stops within a text. 7,324 of the 7,346 findings and impressions of IU-Xray have
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import Any
 
 _PUNCTUATION = frozenset({"''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"})
 _FULL_STOP = re.compile(r"(?<!\bct)(?<!\bdr)(?<!\b[ap]\.m)\.+(?!\w)")
@@ -17,12 +15,7 @@ _FULL_STOP = re.compile(r"(?<!\bct)(?<!\bdr)(?<!\b[ap]\.m)\.+(?!\w)")
 
 def tokenize(text: str) -> list[str]:
     """Split a text into tokens. Parentheses stay as -lrb- and -rrb-, as in the original."""
-    tokens = _tokenizer().tokenize(_FULL_STOP.sub(" . ", text.lower()), convert_parentheses=True)
-    return [token.lower() for token in tokens if token not in _PUNCTUATION]
-
-
-@cache
-def _tokenizer() -> Any:
     from nltk.tokenize import NLTKWordTokenizer
 
-    return NLTKWordTokenizer()
+    tokens = NLTKWordTokenizer().tokenize(_FULL_STOP.sub(" . ", text.lower()), convert_parentheses=True)
+    return [token.lower() for token in tokens if token not in _PUNCTUATION]

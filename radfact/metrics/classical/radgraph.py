@@ -71,7 +71,6 @@ class RadGraph(Metric):
 
     @classmethod
     def create(cls, resources: MetricResources) -> Self:  # type: ignore[override]
-        """Create the metric with the model in the folder of weights."""
         return cls(load_radgraph(*resources.find_weights(cls.requirements)))
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
@@ -82,13 +81,9 @@ class RadGraph(Metric):
         empty: Graph = {"entities": {}}
         graph_pairs = [(graphs.get(candidate, empty), graphs.get(reference, empty)) for candidate, reference in texts]
         rows = [score_graphs(*graph_pair) for graph_pair in graph_pairs]
-        return MetricResult(
-            {name: [row[place] for row in rows] for place, name in enumerate(SCORES)},
-            details=[
-                {"candidate": _describe(candidate), "reference": _describe(reference)}
-                for candidate, reference in graph_pairs
-            ],
-        )
+        values = {name: [row[place] for row in rows] for place, name in enumerate(SCORES)}
+        details = [{"candidate": _describe(ours), "reference": _describe(theirs)} for ours, theirs in graph_pairs]
+        return MetricResult(values, details=details)
 
 
 def _describe(graph: Graph) -> list[str]:

@@ -110,7 +110,15 @@ class RaTEScore(Metric):
             message = f"expected a number from 0 to 1, found {penalty!r}"
             raise InputError(message, code=ErrorCode.INVALID_OPTION, field="penalty")
         self._penalty = float(penalty)
-        self._recognizer = EntityRecognizer(folder / "ner")
+        self._recognizer = Encoder.load(
+            "AutoModelForTokenClassification", folder / "ner", batch_size=32, max_tokens=512
+        )
+        labels = self._recognizer.model.config.id2label
+        self._labels = [str(labels[index]) for index in range(len(labels))]
+        if set(self._labels) != {"O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in TYPES)}:
+            message = f"expected the labels of RaTE-NER, B-ABNORMALITY and others; found {', '.join(self._labels):.200}"
+            file = folder / "ner" / "config.json"
+            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file, field="id2label")
         self._encoder = Encoder.load("AutoModel", folder / "encoder", batch_size=256, max_tokens=30)
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
@@ -138,7 +146,7 @@ class RaTEScore(Metric):
         )
 
     def read(self, texts: Sequence[str]) -> list[Entities]:
-        entities_by_text = self._recognizer.recognize(texts)
+        entities_by_text = self._recognize(texts)
         embeddings: dict[str, NDArray[np.float64]] = {}
         for batch, _, output in self._encoder.read([text for entities in entities_by_text for text, _ in entities]):
             # The hidden state of the first token, as in the package.
@@ -154,6 +162,25 @@ class RaTEScore(Metric):
             for entities in entities_by_text
         ]
 
+    def _recognize(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
+        """Return the entities of each text with their types, in order."""
+        sentences = [[f"{sentence}." for sentence in segment_sentences(text)] for text in texts]
+        tokenizer, entities = self._recognizer.tokenizer, dict[str, list[tuple[str, str]]]()
+        batches = self._recognizer.read(
+            [item for items in sentences for item in items], return_special_tokens_mask=True
+        )
+        for batch, encoded, output in batches:
+            is_word = encoded["special_tokens_mask"].cpu() == 0  # (sentences, tokens); padding is special
+            best, ids = output.logits.argmax(dim=2).cpu(), encoded["input_ids"].cpu()
+            for index, sentence in enumerate(batch):
+                labels = [self._labels[label] for label in best[index][is_word[index]].tolist()]
+                tokens = tokenizer.convert_ids_to_tokens(ids[index][is_word[index]].tolist())
+                entities[sentence] = [
+                    (tokenizer.convert_tokens_to_string(tokens[first:stop]).strip(), kind)
+                    for first, stop, kind in decode_spans(labels)
+                ]
+        return [[entity for item in items for entity in entities[item]] for items in sentences]
+
 
 class PackageRaTEScore(RaTEScore):
     """RaTEScore as the package RaTEScore and ReXrank compute it: 0.5 for a pair in which a report has no entity."""
@@ -168,33 +195,3 @@ class PackageRaTEScore(RaTEScore):
 
 def _names(entities: Entities) -> list[str]:
     return [f"{text} ({TYPES[kind]})" for text, kind in zip(entities.texts, entities.types, strict=True)]
-
-
-class EntityRecognizer:
-    """The published token classifier of medical entities."""
-
-    def __init__(self, folder: Path) -> None:
-        self._encoder = Encoder.load("AutoModelForTokenClassification", folder, batch_size=32, max_tokens=512)
-        labels = self._encoder.model.config.id2label
-        self._labels = [str(labels[index]) for index in range(len(labels))]
-        expected = {"O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in TYPES)}
-        if set(self._labels) != expected:
-            message = f"expected the labels of RaTE-NER, B-ABNORMALITY and others; found {', '.join(self._labels):.200}"
-            raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=folder / "config.json", field="id2label")
-
-    def recognize(self, texts: Sequence[str]) -> list[list[tuple[str, str]]]:
-        """Return the entities of each text with their types, in order."""
-        sentences = [[f"{sentence}." for sentence in segment_sentences(text)] for text in texts]
-        tokenizer, entities = self._encoder.tokenizer, dict[str, list[tuple[str, str]]]()
-        batches = self._encoder.read([item for items in sentences for item in items], return_special_tokens_mask=True)
-        for batch, encoded, output in batches:
-            is_word = encoded["special_tokens_mask"].cpu() == 0  # (sentences, tokens); padding is special
-            best, ids = output.logits.argmax(dim=2).cpu(), encoded["input_ids"].cpu()
-            for index, sentence in enumerate(batch):
-                labels = [self._labels[label] for label in best[index][is_word[index]].tolist()]
-                tokens = tokenizer.convert_ids_to_tokens(ids[index][is_word[index]].tolist())
-                entities[sentence] = [
-                    (tokenizer.convert_tokens_to_string(tokens[first:stop]).strip(), kind)
-                    for first, stop, kind in decode_spans(labels)
-                ]
-        return [[entity for item in items for entity in entities[item]] for items in sentences]

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, NonNegativeInt
 
 from radfact.errors import Failure
 from radfact.judges.protocol import EntailmentQuery, Verdict
-from radfact.metrics.radfact.options import Compat, ScoringOptions
+from radfact.metrics.radfact.options import ScoringOptions
 from radfact.metrics.radfact.regions import has_area, spatially_entailed
 from radfact.reader.facts import read_polarity
 from radfact.records import Box, Mask, Record, Sentence, normalize_text
@@ -144,7 +144,11 @@ class SplitPair:
         self, side: Side, responses: Sequence[Verdict | Failure], options: ScoringOptions
     ) -> list[SentenceScore]:
         premises = self.reports[OTHER[side]]
-        occurrences = _occurrences(premises, options.compat)
+        # Evidence with the text of a premise refers to its first occurrence as published, or to all (`exact`).
+        keys, places = [normalize_text(premise.text) for premise in premises], dict[str, list[int]]()
+        for place, key in enumerate(keys):
+            places.setdefault(key, []).append(place)
+        occurrences = [places[key][:1] if options.compat == "paper" else places[key] for key in keys]
         rows = []
         for index, (sentence, response) in enumerate(zip(self.reports[side], responses, strict=True)):
             status: str | None
@@ -180,15 +184,6 @@ class SplitPair:
                 )
             )
         return rows
-
-
-def _occurrences(premises: Sequence[Sentence], compat: Compat) -> list[list[int]]:
-    """Map each premise to those that evidence with its text refers to: the first one as published, or all (`exact`)."""
-    places: dict[str, list[int]] = {}
-    keys = [normalize_text(premise.text) for premise in premises]
-    for index, key in enumerate(keys):
-        places.setdefault(key, []).append(index)
-    return [places[key][:1] if compat == "paper" else places[key] for key in keys]
 
 
 def _count_entailed(rows: Sequence[SentenceScore]) -> int:
