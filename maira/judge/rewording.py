@@ -13,12 +13,12 @@ from radfact.meta.injection.rewording import DETAIL, as_sentence, rephrase
 def reword(report: str, rng: random.Random) -> str | None:
     """Rephrase or shorten sentences without adding a finding; None if no sentence can be changed."""
     document = ReportSentences.of(report)
-    changes: dict[int, str | None] = {}
+    changes = {}
     for index, sentence in enumerate(document.sentences):
         variants = [texts for texts in (_parts(sentence), _shorten(sentence), rephrase(sentence)) if texts]
         if variants:
-            changes[index] = f"{rng.choice(rng.choice(variants))}."
-    return document.replaced(changes, {}) if changes else None
+            changes[index] = [f"{rng.choice(rng.choice(variants))}."]
+    return document.replaced(changes) if changes else None
 
 
 def _parts(sentence: str) -> list[str]:

@@ -287,8 +287,7 @@ def style_tests(original: ScoreColumns, standardized: ScoreColumns, sites: Seque
 
 
 def significance_level(tests: Sequence[StyleTest]) -> float:
-    """Return the level of each test by Bonferroni: 0.05 over scores times sites."""
-    return 0.05 / max(len(tests), 1)
+    return 0.05 / max(len(tests), 1)  # Bonferroni
 
 
 def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sites: Sequence[str]) -> list[Ranking]:
@@ -306,15 +305,13 @@ def rankings(scores: Mapping[Style, ScoreColumns], experts: Sequence[float], sit
 def error_totals(counts: RatingSet, sites: Mapping[str, str]) -> list[ErrorTotal]:
     """Add up the experts' numbers of errors in the candidates of each site (ReXamine-Global, appendix B)."""
     totals = []
-    raters = list(counts.values_by_rater(counts.target))
+    columns = {name: {MEAN_RATER: counts.means(name), **counts.values_by_rater(name)} for name in counts.better}
+    first, *raters = columns[counts.target]
     for site in sorted(set(sites.values())):
-        rows = [row for row in counts.samples if sites.get(row.pair.sample_id) == site]
-        columns = {MEAN_RATER: {name: [row.mean(name) for row in rows] for name in counts.better}}
-        for rater in raters if len(raters) > 1 else ():
-            by_rater = {name: [row.ratings[name].get(rater, math.nan) for row in rows] for name in counts.better}
-            columns[rater] = by_rater
-        for rater, values in columns.items():
-            known = {name: [value for value in column if not math.isnan(value)] for name, column in values.items()}
+        rows = [index for index, row in enumerate(counts.samples) if sites.get(row.pair.sample_id) == site]
+        for rater in (first, *(raters if len(raters) > 1 else ())):
+            of_rater = {name: [values[rater][row] for row in rows] for name, values in columns.items()}
+            known = {name: [value for value in column if not math.isnan(value)] for name, column in of_rater.items()}
             sums = {name: math.fsum(column) for name, column in known.items() if column}
             totals.append(ErrorTotal(site, rater, len(known[counts.target]), sums))
     return totals
@@ -345,10 +342,11 @@ def table_2(tests: Sequence[StyleTest]) -> Table:
 def table_c(results: Sequence[Ranking]) -> Table:
     """Return Spearman's rho by score and style, with columns for each site and its number of reports (appendix C)."""
     sites = list(dict.fromkeys(ranking.site for ranking in results))
-    cells = {(row.score, row.style, row.site): (row.rho, row.n) for row in results}
-    keys = dict.fromkeys((row.score, row.style) for row in results)
-    rows = [[*key, *(cell for site in sites for cell in cells.get((*key, site), (None, None)))] for key in keys]
-    return Table(["Metric", "Ground truth", *(heading for site in sites for heading in (site, f"{site} n"))], rows)
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for row in results:
+        rows.setdefault((row.score, row.style), [row.score, row.style]).extend((row.rho, row.n))
+    headings = (heading for site in sites for heading in (site, f"{site} n"))
+    return Table(["Metric", "Ground truth", *headings], list(rows.values()))
 
 
 def short_table_c(results: Sequence[Ranking]) -> Table:

@@ -28,7 +28,7 @@ from radfact.meta.injection import llm_editor
 from radfact.meta.injection.detection import detect, detection_pairs, write_detection
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences, parse_facts, read_injected
 from radfact.meta.injection.rewording import KINDS, rephrase
-from radfact.meta.injection.rules import RuleInjector, tables
+from radfact.meta.injection.rules import TABLES, RuleInjector
 from radfact.meta.scores import ScoreColumns
 from radfact.reader.ontology_file import default_ontology
 
@@ -371,7 +371,7 @@ def test_a_report_without_an_opportunity_has_no_candidate(letter: CategoryLetter
 
 def test_added_findings_match_their_names_in_the_ontology() -> None:
     ontology = default_ontology()
-    for finding, texts in tables()["findings"].items():
+    for finding, texts in TABLES["findings"].items():
         assert finding in ontology.findings
         for text in texts:
             assert any(f.present and ontology.is_a(f.concept, finding) for f in parse_facts(text)), text

@@ -61,10 +61,7 @@ def correct_reports(
     paraphraser: ChatClient | None = None,
     seed: int = SEED,
 ) -> tuple[list[CorrectedReport], dict[str, str]]:
-    """Correct rated reports with a model, by the lines of the radiologists; by default, it also paraphrases.
-
-    Returns the corrected reports, and the reason for each report that the model has not corrected.
-    """
+    """Return rated reports corrected by a model, by the lines of the radiologists, and reasons for the others."""
     samples = {sample.pair.sample_id: sample for sample in ratings.samples}
     lines_by_id = {
         key: sample.corrections.lines if sample.corrections else split_lines(narrative(sample.pair.candidate))
@@ -138,8 +135,7 @@ def evaluate_corrections(
 ) -> CorrectionResult:
     """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
     result = CorrectionResult(categories=_categories(corrected, ratings) if has_categories(ratings) else {})
-    reports = [report for report in corrected if report.expert is not None]
-    if not reports:
+    if not (reports := [report for report in corrected if report.expert is not None]):
         return result
     groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
     # A single group has the same reports as all.
@@ -148,9 +144,11 @@ def evaluate_corrections(
     greatest = [max(report.model.severities, default=0) for report in reports]
     samples = sorted(ratings.samples, key=lambda sample: id_order(sample.pair.sample_id))
     by_raters = replace(ratings, samples=[sample for sample in samples if sample.corrections is not None]).candidates()
+    # The maximum over all lines (section 6.4), including lines with a severity that are kept as they are.
+    of_raters = [[int(sample.mean(SEVERITY_MAX)) for sample in samples] for samples in by_raters]
     errors = {
-        "model": severity_errors([_max_severity(report.rated) for report in reports], greatest),
-        "other raters": rater_severity_errors([list(map(_max_severity, samples)) for samples in by_raters]),
+        "model": severity_errors([int(report.rated.mean(SEVERITY_MAX)) for report in reports], greatest),
+        "other raters": rater_severity_errors(of_raters),
     }
     result.severities.update({name: error for name, error in errors.items() if error is not None})
     if texts := corrected_text_pairs(reports):
@@ -164,11 +162,6 @@ def evaluate_corrections(
         first, second = (Mean.of(row[i] for row in known).value for i in (0, 1))
         result.gains[name] = Gain(first, second, len(known))
     return result
-
-
-def _max_severity(rated: RatedReport) -> int:
-    """Return the maximum over all lines (section 6.4), including lines with a severity that are kept as they are."""
-    return int(rated.mean(SEVERITY_MAX))
 
 
 def has_categories(ratings: RatingSet) -> bool:
@@ -192,7 +185,6 @@ def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[
 
 
 def change_table(result: CorrectionResult) -> Table:
-    """Return how often the model makes the radiologist's change, one row per group."""
     headings = ["reports", *(f"{change.replace('_', ' ')}{part}" for change in CHANGES for part in ("", ", n"))]
     rows = [[group, *_values_and_numbers(shares)] for group, shares in result.changes.items()]
     return Table(headings, rows)
@@ -203,7 +195,6 @@ def _values_and_numbers(means: Mapping[Any, Mean]) -> list[float | None]:
 
 
 def text_table(result: CorrectionResult) -> Table:
-    """Return the similarity of corrected text, and of reports before and after correction, one row per score."""
     rows = []
     for name in dict.fromkeys((*result.text_similarity, *result.gains)):
         text, gain = result.text_similarity.get(name, Mean(None, 0)), result.gains.get(name, Gain())
@@ -212,7 +203,6 @@ def text_table(result: CorrectionResult) -> Table:
 
 
 def severity_table(result: CorrectionResult) -> Table:
-    """Return mean absolute error and share of each difference, one row for the model and one for other raters."""
     gaps = sorted({gap for errors in result.severities.values() for gap in errors.shares})
     rows = []
     for name, errors in result.severities.items():
@@ -279,9 +269,8 @@ def write_corrections(
     report.add("Excluded", Table(["report", "reason"], list(excluded.items())))
     lines = ({"sample_id": row.pair.sample_id, **row.model.as_record()} for row in reports)
     write_jsonl(folder / "corrections.jsonl", lines)
-    about = {"setting": setting, "reports": len(reports), "excluded": dict(excluded)}
-    details = {**record, **about, **asdict(result)}
-    return report.write("corrections", "FineRadScore compared with radiologists", details, notes)
+    about = {**record, "setting": setting, "reports": len(reports), "excluded": dict(excluded)}
+    return report.write("corrections", "FineRadScore compared with radiologists", about | asdict(result), notes)
 
 
 def line_changes(corrections: Corrections) -> list[Change]:
@@ -297,12 +286,9 @@ def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
 
     Changes are compared per line, insertions per report, since the same content may be inserted in one line or three.
     """
-    cases: dict[Change, list[bool]] = {change: [] for change in CHANGES}
-    for report in reports:
-        if report.expert is not None:
-            for true, predicted in zip(line_changes(report.expert), line_changes(report.model), strict=True):
-                cases[true].append(predicted == true)
-    return {change: Mean.of(same) for change, same in cases.items()}
+    both = ((line_changes(row.expert), line_changes(row.model)) for row in reports if row.expert is not None)
+    cases = [case for changes in both for case in zip(*changes, strict=True)]
+    return {change: Mean.of(own == change for true, own in cases if true == change) for change in CHANGES}
 
 
 def corrected_text_pairs(reports: Sequence[CorrectedReport]) -> list[Pair]:

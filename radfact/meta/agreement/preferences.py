@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from radfact.errors import Failure
@@ -44,7 +44,7 @@ def evaluate_scores(
 ) -> dict[str, dict[float, PreferenceAccuracy]]:
     """Return how often each score prefers the experts' candidate, by minimum confidence (GREEN, figure 6)."""
     preferred = _preferred_by_scores(preferences, scores)
-    return {name: _accuracy(preferences, choices, draws) for name, choices in preferred.items()}
+    return {name: _accuracy(preferences, choices, **draws) for name, choices in preferred.items()}
 
 
 def find_wrong_preferences(preferences: PreferenceSet, scores: ScoreColumns) -> list[WrongPreference]:
@@ -70,10 +70,9 @@ def _preferred_by_scores(preferences: PreferenceSet, scores: ScoreColumns) -> di
 
 
 def _accuracy(
-    preferences: PreferenceSet, preferred: Sequence[Preference | None], draws: Mapping[str, int]
+    of: PreferenceSet, preferred: Sequence[Preference | None], **draws: int
 ) -> dict[float, PreferenceAccuracy]:
-    expert, confidence = preferences.expert, preferences.confidence
-    return accuracy_by_confidence(expert, preferred, confidence, clusters=preferences.clusters, **draws)
+    return accuracy_by_confidence(of.expert, preferred, of.confidence, clusters=of.clusters, **draws)
 
 
 def evaluate_judge(
@@ -91,7 +90,7 @@ def evaluate_judge(
     reasons = [response.reason for response in responses.values() if isinstance(response, Failure)]
     chosen = {index: choice for index, choice in responses.items() if not isinstance(choice, Failure)}
     preferred = [chosen.get(index) for index in range(len(preferences.expert))]
-    return _accuracy(preferences, preferred, draws), reasons
+    return _accuracy(preferences, preferred, **draws), reasons
 
 
 def parse_preference(text: str) -> Preference:

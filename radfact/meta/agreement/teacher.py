@@ -26,7 +26,6 @@ from radfact.statistics.rater_agreement import confusion_counts, kappa_from_coun
 _COMPARED = ("green", "green_significant", "green_insignificant", "green_matched", "vert_tuned")
 _SIMILARITY = ("bertscore", "rouge_l", "bleu_4")
 
-
 HeldOut = tuple[TextPair, str, Any]
 """A pair of reports, the text of the teacher's answer, which is empty for VERT's score, and the parsed answer."""
 
@@ -41,9 +40,10 @@ def read_held_out(file: Path) -> tuple[type[LLMMetric[Any]], list[HeldOut]]:
         pair, text = Pair(row.id("id"), row.report("candidate"), row.report("reference")), row.text("answer")
         check_unique_id(lines, pair.sample_id, row.line, file=file, field="id")
         try:
-            answer = (
-                parse_assessment(text) if metric is Green else row.number("expert", "a score from 0 to 1", _is_share)
-            )
+            if metric is Green:
+                answer = parse_assessment(text)
+            else:
+                answer = row.number("expert", "a score from 0 to 1", lambda value: 0 <= value <= 1)
         except ValueError as error:
             raise row.error(f"expected an answer in GREEN's notation: {error}", "answer") from None
         held_out.append((TextPair.of(pair), text, answer))
@@ -120,10 +120,6 @@ def compare_with_teacher(
         "usage": usage,
         "samples": samples,
     }
-
-
-def _is_share(value: float) -> bool:
-    return 0 <= value <= 1
 
 
 def _values(summary: Summary) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress, product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, check_unique_id, list_columns, suggest_name
 from radfact.io.columns import Columns
+from radfact.io.yaml_files import read_yaml
 from radfact.llm.response_text import read_data
 from radfact.meta.datasets.ratings import (
     COUNTS,
@@ -34,6 +35,7 @@ from radfact.records import NO_CLUSTERS, Pair, PatientContext
 Layout = Literal["plain", "rexval", "refisco-v0", "refisco-v1", "rate-eval", "radeval", "radevalx"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
+_TABLES: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
 REXVAL_REPORTS = "50_samples_gt_and_candidates.csv"
 REXVAL_RATINGS = "6_valid_raters_per_rater_error_categories.csv"
 _REXVAL_KEYS = ("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant")
@@ -60,8 +62,8 @@ def read_ratings(
     readers: Mapping[Layout, Callable[[], RatingSet]] = {
         "plain": partial(_read_plain, path, experts, better, cluster, columns, texts_only),
         "rexval": partial(_read_rexval, path),
-        "refisco-v0": partial(_read_refisco, path, _V0),
-        "refisco-v1": partial(_read_refisco, path, _V1),
+        "refisco-v0": partial(_read_refisco, path, layout),
+        "refisco-v1": partial(_read_refisco, path, layout),
         "rate-eval": partial(_read_rate_eval, path, texts_only),
         "radeval": partial(_read_radeval, path),
         "radevalx": partial(_read_radevalx, path),
@@ -164,8 +166,7 @@ def _read_rexval(path: Path) -> RatingSet:
         if first != row.line:
             message = f"duplicate count of {kind} errors of a category by this rater, first at line {first}"
             raise row.error(message, code=ErrorCode.DUPLICATE)
-        number = row.count("num_errors")
-        counts.setdefault((study, method), {})[count] = number
+        counts.setdefault((study, method), {})[count] = row.count("num_errors")
     notes = _add_missing_counts(counts.values())
     samples = [
         RatedReport(
@@ -239,47 +240,32 @@ def _read_rate_eval(path: Path, texts_only: bool) -> RatingSet:
     return RatingSet(samples, {"score": "higher"}, "score", group, numbered=True)
 
 
-class _Refisco(NamedTuple):
-    """Columns of a version; `candidate` identifies a candidate by study and source.
-
-    A version that `has_edit_marks` writes [no edit] for an unchanged line, so that an empty correction is an error, and
-    [delete] for a deleted one; in both versions, an empty original inserts a line.
-    """
-
-    candidate: tuple[str, str]
-    annotator: str
-    original: str
-    edited: str
-    severity: str
-    has_edit_marks: bool
-
-
-_V0 = _Refisco(("id", "source"), "annotator", "impression_original", "impression_edited", "score", True)
-_V1 = _Refisco(
-    ("data_id", "report_type"), "annotator_id", "original_line", "corrected_line", "error_clinical_severity", False
-)
-
-
-def _read_refisco(path: Path, columns: _Refisco) -> RatingSet:
-    key_columns = (*columns.candidate, columns.annotator)
+def _read_refisco(path: Path, layout: Layout) -> RatingSet:
+    columns: Mapping[str, str] = _TABLES["refisco"][layout]
     reports: dict[tuple[str, ...], list[InputRow]] = {}
-    for row in read_rows(path, (*key_columns, columns.original, columns.edited, columns.severity))[1]:
-        reports.setdefault(tuple(row.id(name) for name in key_columns), []).append(row)
-    samples = [_report(key, lines, columns) for key, lines in reports.items()]
+    for row in read_rows(path, list(columns.values()))[1]:
+        key = tuple(row.id(columns[name]) for name in ("study", "source", "annotator"))
+        reports.setdefault(key, []).append(row)
+    # One version marks unchanged lines, so that an empty correction is an error; in both, an empty original is an
+    # inserted line.
+    has_edit_marks = layout == "refisco-v0"
+    samples = [_report(key, lines, columns, has_edit_marks) for key, lines in reports.items()]
     better: dict[str, Better] = dict.fromkeys(("severity_sum", SEVERITY_MAX, "problem_lines"), "lower")
     return RatingSet(samples, better, "severity_sum", "source", cluster_by="study_id")
 
 
-def _report(key: Sequence[str], rows: Sequence[InputRow], columns: _Refisco) -> RatedReport:
+def _report(
+    key: Sequence[str], rows: Sequence[InputRow], columns: Mapping[str, str], has_edit_marks: bool
+) -> RatedReport:
     lines: list[str] = []
     corrected: list[str] = []
     items: list[Correction] = []
     severities: list[int] = []
     for row in rows:
-        original, edited = row.text(columns.original), row.text(columns.edited)
-        if original and not edited and columns.has_edit_marks:
+        original, edited = row.text(columns["original"]), row.text(columns["edited"])
+        if original and not edited and has_edit_marks:
             message = "expected [no edit], [delete] or a line, found an empty cell"
-            raise row.error(message, columns.edited, ErrorCode.MISSING_FIELD)
+            raise row.error(message, columns["edited"], ErrorCode.MISSING_FIELD)
         is_unedited = edited in ("", original) or bool(NO_EDIT.fullmatch(edited))
         text = original if is_unedited else None if DELETION.fullmatch(edited) else edited
         if original:
@@ -287,7 +273,7 @@ def _report(key: Sequence[str], rows: Sequence[InputRow], columns: _Refisco) -> 
         if text:
             corrected.append(text)
         if original or text:
-            severity = _severity(row, columns.severity, is_unedited)
+            severity = _severity(row, columns["severity"], is_unedited)
             severities.append(severity)
             # A rewording of a line without an error is no correction, as in the response of a model.
             if severity and not is_unedited:
@@ -320,33 +306,11 @@ def _severity(row: InputRow, column: str, is_unedited: bool) -> int:
     return int(row.number(column, expected, lambda value: value in range(highest + 1)))
 
 
-_GRAMMAR = "g"
-"""The seventh category of RadEval's experts: an inarticulate report (VERT, section 3)."""
-
-_CATEGORY_PATTERNS = {
-    "a": r"false (?:prediction|report|finding)",
-    "b": r"omission of (?:a )?finding|omitted finding|miss(?:ed|ing) (?:a )?finding",
-    "c": r"location|position",
-    "d": r"severity",
-    "e": r"mention(?:s|ing)?\b.*comparison|comparison\b.*(?:absent|not (?:present|in))|unsupported comparison",
-    "f": r"omi(?:ssion of|tting|tted) (?:a )?(?:comparison|change)",
-    _GRAMMAR: r"grammar|inarticulate|readab",
-}
-_CATEGORIES = (*ERROR_CATEGORIES, _GRAMMAR)
-_LINE = re.compile(r"^[\s\-*•(]*(?:\(?[a-g1-7]\)?[.):]\s*)?(?P<name>[^:=]+?)\s*[:=]\s*(?P<count>.*)$", re.IGNORECASE)
-_COUNT = re.compile(r"([0-9]+)(?:\.0*)?[,;]?")
-
+_CATEGORIES: Mapping[str, str] = _TABLES["categories"]
+_LINE, _COUNT, _SIGNIFICANCE, _NO_SIGNIFICANCE, _DOUBT = map(
+    re.compile, (_TABLES[name] for name in ("line", "count", "significance", "no_significance", "doubt"))
+)
 _AMBIGUOUS = "ambiguous"
-_SIGNIFICANCE = re.compile(r"signific(?:ant|ance)")
-_NO_SIGNIFICANCE = re.compile(
-    r"(?:in|no[nt] ?(?:(?:of|any|clinical|clinically) )*"
-    r"|\b(?:no|without|lacking) (?:(?:of|any|clinical) )*(?=significance))signific(?:ant|ance)"
-)
-_DOUBT = re.compile(
-    r"\b(?:no|non|not|without|lacking|little|low|less|minor|unclear|unknown|uncertain|possibly|potentially"
-    r"|perhaps|maybe|questionabl[ey]|borderline)\b"
-)
-"""Words that make a heading ambiguous."""
 
 
 def _read_radeval(path: Path) -> RatingSet:
@@ -388,8 +352,7 @@ def parse_annotation(text: str) -> dict[tuple[str, str], float]:
     for kind, name, count in _entries(text):
         if kind == _AMBIGUOUS:
             raise ValueError(f"expected significant or insignificant errors, found an ambiguous heading above '{name}'")
-        patterns = _CATEGORY_PATTERNS.items()
-        matching = (letter for letter, pattern in patterns if re.search(pattern, name, re.IGNORECASE))
+        matching = (letter for letter, pattern in _CATEGORIES.items() if re.search(pattern, name, re.IGNORECASE))
         letter = next(matching, name.strip("() ").lower())
         if letter not in _CATEGORIES:
             raise ValueError(f"expected a category of errors, found '{name}'")

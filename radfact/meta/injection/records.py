@@ -116,14 +116,13 @@ class ReportSentences:
                 spans.append((start, len(text) - len(text[position:].lstrip(".!?"))))
         return cls(text, tuple(sentences), tuple(spans))
 
-    def replaced(self, changes: Mapping[int, str | None], added: Mapping[int, Sequence[str]]) -> str:
+    def replaced(self, sentences: Mapping[int, Sequence[str]]) -> str:
+        """Return the text with others in place of some sentences, by index."""
         parts, position = list[str](), 0
         for index, (start, end) in enumerate(self.spans):
-            sentence = changes.get(index, self.text[start:end]) or ""
-            parts += [self.text[position:start].strip(), sentence, *added.get(index, ())]
+            parts += [self.text[position:start].strip(), *sentences.get(index, [self.text[start:end]])]
             position = end
-        parts.append(self.text[position:].strip())
-        return " ".join(part for part in parts if part)
+        return " ".join(filter(None, [*parts, self.text[position:].strip()]))
 
 
 @lru_cache(maxsize=50_000)

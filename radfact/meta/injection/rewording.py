@@ -13,6 +13,7 @@ from typing import Any
 from radfact.io.yaml_files import read_yaml
 from radfact.meta.datasets.reports import SiteReport
 from radfact.meta.injection.records import InjectedReport, ReportSentences, parse_facts
+from radfact.meta.injection.rules import fix_articles
 
 _TABLES: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
 DETAIL, _REFERS = (re.compile(_TABLES[name], re.IGNORECASE) for name in ("detail", "refers"))
@@ -49,9 +50,7 @@ def rephrase(sentence: str, kinds: Sequence[str] = tuple(_RULES)) -> list[str]:
 
 def as_sentence(text: str) -> str:
     """Normalize spaces, articles and the first letter."""
-    text = " ".join(text.split())
-    text = re.sub(r"\b([Aa])n (?=[bcdfgjklmnpqrstvwxz])", r"\1 ", text)
-    text = re.sub(r"\b([Aa]) (?=[aeio])", r"\1n ", text)
+    text = fix_articles(" ".join(text.split()))
     return text[:1].upper() + text[1:]
 
 
@@ -66,7 +65,10 @@ def _forms(sentence: str, kind: str) -> Iterator[str]:
     for pattern, forms in _RULES[kind]:
         if match := pattern.match(sentence):
             # An abbreviation such as ETT keeps its letters.
-            parts = {name: _lower_first(part) for name, part in match.groupdict().items()}
+            parts = {
+                name: part if part[1:2].isupper() else part[:1].lower() + part[1:]
+                for name, part in match.groupdict().items()
+            }
             items = _LIST.split(parts["what"])
             parts["be"], parts["first_be"] = ("are" if _is_plural(item) else "is" for item in (items[-1], items[0]))
             if " and " in parts["what"]:
@@ -76,10 +78,6 @@ def _forms(sentence: str, kind: str) -> Iterator[str]:
             for form in forms:
                 if "{one}" not in form or len(items) == 1:
                     yield form.format(**parts, one=parts["what"])
-
-
-def _lower_first(text: str) -> str:
-    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _is_plural(item: str) -> bool:
@@ -104,8 +102,8 @@ def _reword_sentences(
     document: ReportSentences, rng: random.Random, *, forms: Callable[[str], list[str]]
 ) -> str | None:
     texts = {index: forms(sentence) for index, sentence in enumerate(document.sentences)}
-    changes: dict[int, str | None] = {index: f"{rng.choice(own)}." for index, own in texts.items() if own}
-    return document.replaced(changes, {}) if changes else None
+    changes = {index: [f"{rng.choice(own)}."] for index, own in texts.items() if own}
+    return document.replaced(changes) if changes else None
 
 
 def _reorder(document: ReportSentences, rng: random.Random) -> str | None:

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from radfact.error_categories import CategoryLetter
 from radfact.errors import Failure
+from radfact.io.yaml_files import read_yaml
 from radfact.judges.offline import UNREAD_SHARE
 from radfact.judges.offline_splitter import split_narrative
 from radfact.meta.datasets.reports import SiteReport
@@ -24,28 +25,17 @@ _UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased sinc
 MAX_ERRORS = 5
 """Errors of a report in ReXamine-Global."""
 
-
-@cache
-def tables() -> dict[str, Any]:
-    """Return the words and patterns of the rules."""
-    import yaml
-
-    text = Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return loaded
+TABLES: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
 
 
-@cache
-def pattern(name: str) -> re.Pattern[str]:
-    """Return the alternatives of a pattern as one."""
-    return _compile("|".join(tables()["patterns"][name]))
-
-
-@cache
 def _compile(text: str) -> re.Pattern[str]:
-    for name, part in tables()["parts"].items():
+    for name, part in TABLES["parts"].items():
         text = text.replace(f"<{name}>", part)
     return re.compile(text, re.IGNORECASE)
+
+
+_PATTERNS = {name: _compile("|".join(alternatives)) for name, alternatives in TABLES["patterns"].items()}
+_REMOVALS = [(_compile(comparison), replacement) for comparison, replacement in TABLES["removals"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +122,18 @@ def is_readable(document: ReportSentences) -> bool:
 def _apply(
     sample_id: str, source_id: str, document: ReportSentences, edits: Sequence[Edit], category: CategoryLetter | None
 ) -> InjectedReport:
-    replaced: dict[int, str | None] = {}
-    added: dict[int, list[str]] = {}
+    sentences = {index: [document.text[start:end]] for index, (start, end) in enumerate(document.spans)}
     changes = []
     for edit in edits:
         original = None if edit.is_addition else document.sentences[edit.index]
         if edit.is_addition:
-            added.setdefault(edit.index, []).append(edit.text or "")
+            sentences[edit.index].append(edit.text or "")
         else:
-            replaced[edit.index] = edit.text
+            sentences[edit.index][0] = edit.text or ""
         changes.append(
             InjectedError(category=edit.category, operation=edit.operation, original=original, modified=edit.text)
         )
-    texts = {"reference": document.text, "candidate": document.replaced(replaced, added)}
+    texts = {"reference": document.text, "candidate": document.replaced(sentences)}
     return InjectedReport(sample_id=sample_id, source_id=source_id, category=category, changes=tuple(changes), **texts)
 
 
@@ -154,7 +143,7 @@ def _false_findings(document: ReportSentences, generator: random.Random) -> Iter
         return
     facts = [fact for sentence in document.sentences for fact in parse_facts(sentence)]
     used: set[int] = set()
-    findings = list(tables()["findings"].items())
+    findings = list(TABLES["findings"].items())
     for finding, texts in generator.sample(findings, len(findings)):
         text = generator.choice(texts)
         if any(_are_related(fact.concept, finding) for fact in facts if fact.present):
@@ -238,10 +227,10 @@ def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[
         repeated = [(a, b) for a in facts for b in others if b.present and is_a(b.concept, a.concept)]
         if any(not a.places or not b.places or set(a.places) & set(b.places) for a, b in repeated):
             continue
-        denial = f"No {' '.join(tables()['spelling'].get(word, word) for word in facts[0].concept.split('_'))}."
+        denial = f"No {' '.join(TABLES['spelling'].get(word, word) for word in facts[0].concept.split('_'))}."
         read = parse_facts(denial)
         is_denied = len(concepts) == 1 and len(read) == 1 and not read[0].present and {read[0].concept} == concepts
-        if is_denied and not repeated and concepts.isdisjoint(tables()["not_denied"]) and generator.random() < 0.5:
+        if is_denied and not repeated and concepts.isdisjoint(TABLES["not_denied"]) and generator.random() < 0.5:
             yield Edit("b", "negation flip", index, f"{rest} {denial}".strip())
         else:
             yield Edit("b", "finding removed", index, rest or None)
@@ -250,7 +239,7 @@ def _omissions(document: ReportSentences, generator: random.Random) -> Iterator[
 def _is_finding(fact: Fact) -> bool:
     """Return whether a fact states an abnormal finding or a device, not only the state of a normal structure."""
     finding = default_ontology().findings.get(fact.concept)
-    return fact.present and finding is not None and not finding.normal and fact.concept not in tables()["states"]
+    return fact.present and finding is not None and not finding.normal and fact.concept not in TABLES["states"]
 
 
 def _swaps(
@@ -266,7 +255,7 @@ def _swaps(
     A range, such as "mild to moderate", is replaced as a whole. The severity of measured findings does not change,
     since "large nodule of 5 mm" makes no sense.
     """
-    words: Mapping[str, str] = tables()[table]
+    words: Mapping[str, str] = TABLES[table]
     options = "|".join(words)
     single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)
     several = re.compile(rf"(?<![\w/-])({options})(?:[ -]to[ -](?:{options}))?\b(?!/)", re.IGNORECASE)
@@ -276,14 +265,14 @@ def _swaps(
         present = [word.lower() for word in single.findall(sentence)]
         for match in several.finditer(sentence):
             word, replacement = match[1].lower(), words[match[1].lower()]
-            if pattern("terms").match(sentence, match.start()):
+            if _PATTERNS["terms"].match(sentence, match.start()):
                 continue
             if changed == "places" and (present.count(word) > 1 or replacement in present):
                 continue
             if match[0][:1].isupper():
                 replacement = replacement.capitalize()
-            text = _fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
-            impossible = pattern("impossible")
+            text = fix_articles(sentence[: match.start()] + replacement + sentence[match.end() :])
+            impossible = _PATTERNS["impossible"]
             if changed == "places" and impossible.search(text) and not impossible.search(sentence):
                 continue
             before, after = parse_facts(sentence), parse_facts(text)
@@ -310,7 +299,7 @@ def _locations(document: ReportSentences, generator: random.Random) -> Iterator[
 def _added_comparisons(document: ReportSentences, generator: random.Random) -> Iterator[Edit]:
     for index, sentence in enumerate(document.sentences):
         before = parse_facts(sentence)
-        if not before or any(fact.change for fact in before) or pattern("mention").search(sentence):
+        if not before or any(fact.change for fact in before) or _PATTERNS["mention"].search(sentence):
             continue
         increases = generator.random() < 0.5 and _can_increase(sentence, before)
         text = f"{sentence}, {_INCREASED if increases else _UNCHANGED}"
@@ -320,10 +309,9 @@ def _added_comparisons(document: ReportSentences, generator: random.Random) -> I
 
 def _can_increase(sentence: str, facts: Sequence[Fact]) -> bool:
     """Return whether all facts are findings that can increase, unlike devices and normal structures."""
-    ontology = default_ontology()
-    static = tables()["static"]
-    can_grow = all(fact.present and not any(ontology.is_a(fact.concept, name) for name in static) for fact in facts)
-    return can_grow and not pattern("not_increased").search(sentence)
+    is_a = default_ontology().is_a
+    can_grow = all(fact.present and not any(is_a(fact.concept, name) for name in TABLES["static"]) for fact in facts)
+    return can_grow and not _PATTERNS["not_increased"].search(sentence)
 
 
 def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterator[Edit]:
@@ -331,18 +319,18 @@ def _removed_comparisons(document: ReportSentences, _: random.Random) -> Iterato
         before = parse_facts(sentence)
         if not any(fact.change for fact in before):
             continue
-        if pattern("state").search(sentence) and not pattern("compared").search(sentence):
+        if _PATTERNS["state"].search(sentence) and not _PATTERNS["compared"].search(sentence):
             continue  # "increased markings" is a state
         text = sentence
-        for comparison, replacement in tables()["removals"]:
-            text = _compile(comparison).sub(replacement, text).strip(" ,")
-        if not text or text == sentence or pattern("broken").search(text):
+        for comparison, replacement in _REMOVALS:
+            text = comparison.sub(replacement, text).strip(" ,")
+        if not text or text == sentence or _PATTERNS["broken"].search(text):
             continue
-        text = _fix_articles(text)
+        text = fix_articles(text)
         after = parse_facts(text)
         if any(fact.change for fact in after) or not _differ_only_in("change", before, after):
             continue
-        states = [fact for fact in before if fact.change and fact.concept in tables()["states"]]
+        states = [fact for fact in before if fact.change and fact.concept in TABLES["states"]]
         if not states and not _names_bare_structure(text):
             yield Edit("f", "comparison removed", index, f"{text[:1].upper()}{text[1:]}.")
 
@@ -361,7 +349,7 @@ def _differ_only_in(name: str, before: Sequence[Fact], after: Sequence[Fact]) ->
     return others[0] == others[1] and [getattr(f, name) for f in before] != [getattr(f, name) for f in after]
 
 
-def _fix_articles(text: str) -> str:
+def fix_articles(text: str) -> str:
     text = re.sub(r"\b([Aa])n (?=[bcdfghjklmnpqrstvwxz])", r"\1 ", text)
     return re.sub(r"\b([Aa]) (?=[aei]|o(?!ne\b|nce\b)|up|un(?!i))", r"\1n ", text)
 
