@@ -60,11 +60,10 @@ def split(
     OUT.removed.jsonl lists the removed parts. Reports that already are sentences are unchanged. 'maira sentences'
     writes a manifest instead.
     """
-    is_table = file.suffix.lower() == ".csv"
-    if not is_table and file.suffix.lower() != ".jsonl":
+    expected = {".csv": ".json", ".jsonl": ".jsonl"}.get(file.suffix.lower())
+    if expected is None:
         message = "expected pairs (.csv or .jsonl), or drafts or references (.jsonl)"
         raise InputError(message, code=ErrorCode.INVALID_FORMAT, file=file)
-    expected = ".json" if is_table else ".jsonl"
     if out.suffix.lower() != expected:
         message = f"expected a {expected} file for the sentences of {file.name}, found '{out.name}'"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="out")
@@ -75,18 +74,20 @@ def split(
     judge, token_price = judge.or_environment(), parse_price(price)
     splitter = splitter_of(judge, out.parent / "cache")
     with display_progress(new_console(stderr=True), {"splitting": splitter.usage}, token_price):
-        new_rows, removed, failures, sentences, compared = _split(rows, fields, splitter)
+        new_rows, removed, failures, compared = _split(rows, fields, splitter)
     console, removed_file = new_console(), out.with_name(f"{out.stem}.removed.jsonl")
-    (write_json if is_table else write_jsonl)(out, new_rows)
+    (write_json if expected == ".json" else write_jsonl)(out, new_rows)
     write_jsonl(removed_file, removed)
     if check is not None:
-        write_csv(check, ("id", "candidate", "reference"), compared)
+        pairs = ((key, " ".join(sentences), text) for key, sentences, text in compared)
+        write_csv(check, ("id", "candidate", "reference"), pairs)
         say(console, f"Narratives with their sentences written to {check}", wrap=False)
     for name, lines in find_missing([(line, row) for line, row, _ in read.values()], fields).items():
         say(console, f"no value in {file.name}: {name}: {list_some(lines)}", wrap=False)
     for sample_id, reason in failures.items():
         say(console, f"{sample_id}: {reason}", style="yellow", wrap=False)
-    say(console, f"{len(new_rows)} of {len(read)} samples, {sentences} sentences, {len(removed)} parts removed")
+    count = sum(len(sentences) for _, sentences, _ in compared)
+    say(console, f"{len(new_rows)} of {len(read)} samples, {count} sentences, {len(removed)} parts removed")
     for reason, count in Counter(row["reason"] for row in removed).most_common():
         say(console, f"  {count} x {reason or 'no reason given'}")
     say(console, f"Written to {out} and {removed_file}", wrap=False)
@@ -104,15 +105,12 @@ def _narratives(row: Mapping[str, Any], fields: Collection[str]) -> Iterator[tup
 
 def _split(
     rows: Mapping[str, Mapping[str, Any]], fields: Collection[str], splitter: ExplainingSplitter
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], int, list[tuple[str, str, str]]]:
-    """Split narratives, equal ones once.
-
-    Returns rows, removed parts, failures by id, the number of sentences, and narratives with an id and their sentences.
-    """
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, str], list[tuple[str, list[str], str]]]:
+    """Split narratives, equal ones once, into rows, removed parts, failures by id, and sentences of each narrative."""
     texts = list(dict.fromkeys(text for row in rows.values() for _, text in _narratives(row, fields) if text))
     splits: dict[str, Any] = {"": [], **dict(zip(texts, splitter.explain(texts), strict=True))}
-    new_rows, all_removed, failures, count = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, str](), 0
-    compared: list[tuple[str, str, str]] = []
+    new_rows, all_removed, failures = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, str]()
+    compared: list[tuple[str, list[str], str]] = []
     for sample_id, row in rows.items():
         narratives = list(_narratives(row, fields))
         if failed := [splits[text] for _, text in narratives if isinstance(splits[text], Failure)]:
@@ -120,11 +118,10 @@ def _split(
             continue
         new_row = {**row, **dict.fromkeys(find_missing([("", row)], fields))}
         for name, text in narratives:
-            sentences = [{"text": sentence} for sentence in flatten_split(splits[text])]
-            new_row["grounded_findings" if name == "findings" else name] = sentences
-            count += len(sentences)
-            compared.append((f"{sample_id} {name}", " ".join(sentence["text"] for sentence in sentences), text))
+            sentences = flatten_split(splits[text])
+            new_row["grounded_findings" if name == "findings" else name] = [{"text": each} for each in sentences]
+            compared.append((f"{sample_id} {name}", sentences, text))
             removed = locate_removed(text, splits[text])
             all_removed += [{"sample_id": sample_id, "field": name, **asdict(part)} for part in removed]
         new_rows.append(new_row)
-    return new_rows, all_removed, failures, count, compared
+    return new_rows, all_removed, failures, compared

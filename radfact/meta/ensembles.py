@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -153,35 +153,20 @@ def read_features(runs: Mapping[str, Path], scores: Sequence[str] | None = None)
     return common, ScoreColumns(columns, directions)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedEnsemble:
-    """An ensemble fitted on all samples, with the scores of samples by ensembles that were fitted without them."""
-
-    ensemble: Ensemble
-    held_out: Sequence[float]
-    experts: Sequence[float]
-    features: Features
-    clusters: Clusters
-
-    def table(self, **draws: int) -> Table:
-        """Return correlations with the experts, of the cross-validated ensemble and of each feature."""
-        columns = {"cross-validated": self.held_out, **self.features}
-        estimates = {
-            name: correlate(self.experts, column, clusters=self.clusters, **draws) for name, column in columns.items()
-        }
-        return short_table("scores", estimates)
-
-
 def fit_on_ratings(
     ratings: RatingSet,
     sample_ids: Sequence[str],
     scores: ScoreColumns,
     *,
-    method: Method = "linear_regression",
-    folds: int = FOLDS,
-    seed: int = SEED,
-) -> FittedEnsemble:
-    """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score."""
+    method: Method,
+    folds: int,
+    seed: int,
+    replicates: int,
+) -> tuple[Ensemble, Table, Clusters]:
+    """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score.
+
+    The table has correlations with the experts, of the cross-validated ensemble and of each feature.
+    """
     rated = {sample.pair.sample_id: sample for sample in ratings.samples}
     places = {key: place for place, key in enumerate(sample_ids)}
     indices = [places[key] for key in rated if key in places]
@@ -204,7 +189,10 @@ def fit_on_ratings(
             raise InputError(message, code=ErrorCode.MISMATCH, field="features")
         ensemble = ensemble.model_copy(update={"direction": common})
     held_out = cross_validate(features, experts, method=method, folds=folds, seed=seed, clusters=scored.clusters)
-    return FittedEnsemble(ensemble, held_out, experts, features, scored.clusters)
+    draws: dict[str, Any] = {"clusters": scored.clusters, "replicates": replicates, "seed": seed}
+    columns = {"cross-validated": held_out, **features}
+    estimates = {name: correlate(experts, column, **draws) for name, column in columns.items()}
+    return ensemble, short_table("scores", estimates), scored.clusters
 
 
 class EnsembleMetric(Metric):

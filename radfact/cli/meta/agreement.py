@@ -137,18 +137,16 @@ def _correlations(
         analysis.compare_counts(ratings, scores),
     )
     drawn = ratings.clusters.resampling()
-    record |= {"resampling": asdict(drawn)}
-    show_table(
-        new_console(),
-        short_table("score", {row.score: row.coefficients for row in result.agreement if row.group == "all"}),
-    )
+    record |= {"resampling": asdict(drawn), "target": ratings.target}
+    overall = {row.score: row.coefficients for row in result.agreement if row.group == "all"}
+    show_table(new_console(), short_table("score", overall))
     if tests:
         say(new_console(), f"Compared with {tests[0].baseline}, over the reports with both scores:")
         show_table(new_console(), contrast_table(tests))
     for note in (f"Intervals: {drawn.describe()}.", *scores.model_notes()):
         say(new_console(), note)
     with replace_files(out) as new:
-        missing = write_agreement(result, ratings, scores, new, {**record, "target": ratings.target}, group)
+        missing = write_agreement(result, ratings, scores, new, record, group)
     return [*ratings.notes, *missing]
 
 
@@ -167,9 +165,8 @@ def _preferences(
     queried: dict[str, Mapping[float, PreferenceAccuracy]] = {}
     failed: list[str] = []
     if ask:
-        judge = scoring.judge
-        name = judge.required_judge
-        client = client_of(name, judge, scoring.cache, option="--judge", parameters={"temperature": 0})
+        name = scoring.judge.required_judge
+        client = client_of(name, scoring.judge, scoring.cache, option="--judge", parameters={"temperature": 0})
         with client, display_progress(new_console(stderr=True), {"preferences": client.usage_counter.as_dict}, None):
             queried[f"{name} (direct query)"], failed = evaluate_judge(client, preferences, **draws)
         scoring.is_incomplete = bool(failed)
@@ -184,9 +181,8 @@ def _preferences(
         notes.append(f"{len(failed)} direct queries failed: {failed[0]}.")
     wrong = find_wrong_preferences(preferences, scores)
     result = AgreementResult([], disagreements=wrong, preferences=accuracies)
-    ratings = RatingSet([], {}, "", None, notes)
     with replace_files(out) as new:
-        return [*notes, *write_agreement(result, ratings, scores, new, record, None)]
+        return [*notes, *write_agreement(result, RatingSet([], {}, "", None, notes), scores, new, record, None)]
 
 
 def read(table: Path, options: RatingOptions, cluster: str | None = None, *, texts_only: bool = False) -> RatingSet:

@@ -63,13 +63,15 @@ def fit(
         sample_ids, scores = read_features(folders, names)
         digests = pair_digests(ratings.pairs)
         say_matches([match_samples(folder, digests) for folder in folders.values()])
-        fitted = fit_on_ratings(ratings, sample_ids, scores, method=method, folds=folds, seed=draws.seed)
-    show_table(console, fitted.table(replicates=draws.bootstrap, seed=draws.seed))
+        fitted, agreement, clusters = fit_on_ratings(
+            ratings, sample_ids, scores, method=method, folds=folds, seed=draws.seed, replicates=draws.bootstrap
+        )
+    show_table(console, agreement)
     direction = ratings.better[ratings.target]
     say(console, f"Correlations with '{ratings.target}' of the experts ({direction} is better), on their own scales.")
-    say(console, f"Intervals: {fitted.clusters.resampling().describe()}.")
+    say(console, f"Intervals: {clusters.resampling().describe()}.")
     say_notes(console, ratings.notes)
-    fitted.ensemble.save(out)
+    fitted.save(out)
     say(console, f"Written to {out}", wrap=False)
 
 

@@ -137,10 +137,7 @@ def _inject_by_rules(
 
 
 def _inject_by_model(
-    client: ChatClient,
-    reports: Sequence[SiteReport],
-    letters: Sequence[CategoryLetter],
-    numbers: Sequence[int],
+    client: ChatClient, reports: Sequence[SiteReport], letters: Sequence[CategoryLetter], numbers: Sequence[int]
 ) -> dict[str, InjectedReport | Failure]:
     if beyond := [letter for letter in letters if letter not in ("a", "b")]:
         message = f"--types: expected a and b for a model, found {', '.join(beyond)}; --mixed takes all"

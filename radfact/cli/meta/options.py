@@ -48,10 +48,7 @@ Cache = Annotated[
 
 @dataclass
 class Scoring:
-    """The selected metrics, what they need, and the reason for each metric without a result.
-
-    The run is incomplete if reports were excluded or a direct query of the judge failed.
-    """
+    """The selected metrics, what they need, and the reason for each metric without a result."""
 
     metrics: MetricOptions
     judge: JudgeOptions
@@ -70,9 +67,8 @@ class Scoring:
     @contextmanager
     def scorer(self, *, main_only: bool = False) -> Iterator[ScoreFunction]:
         """Create the metrics, show their progress, and release their resources at the end."""
-        with MetricSet(
-            self.metrics.metrics, judge=self.judge, cache=self.cache, weights=self.metrics.weights
-        ) as metrics:
+        own = self.metrics
+        with MetricSet(own.metrics, judge=self.judge, cache=self.cache, weights=own.weights) as metrics:
 
             def score(pairs: Sequence[Pair], folder: Path) -> ScoreColumns:
                 scores = compute_scores(pairs, metrics, folder, main_only=main_only)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +137,13 @@ def _add_correlations(
             directions=scores.directions,
             label=f"experts: {ratings.target}, {ratings.better[ratings.target]} is better",
         )
-    report.write_table("agreement", agreement_table(agreements))
-    report.add("Agreement with experts", overview([row for row in agreements if row.group == "all"]), text, *images)
-    report.add(f"By {group}", overview([row for row in agreements if row.group != "all"]))
+    report.write_table("agreement", _coefficients(agreements, _ALL_PARTS))
+    overall, grouped = ([row for row in agreements if (row.group == "all") == is_all] for is_all in (True, False))
+    report.add("Agreement with experts", _coefficients(overall, _WITH_INTERVALS), text, *images)
+    report.add(f"By {group}", _coefficients(grouped, _WITH_INTERVALS))
 
 
 def contrast_table(contrasts: Sequence[MetricContrast]) -> Table:
-    """Return Kendall's tau-b of each score and of the baseline over the same samples, with p of their difference."""
     rows = []
     for row in contrasts:
         test, gap = row.kendall, row.kendall.difference
@@ -186,8 +187,7 @@ def _add_disagreements(
 
 def _add_ratings(report: AnalysisReport, ratings: RatingSet) -> None:
     """Add a histogram of the mean ratings on their own scale (VERT, figures 5 and 6)."""
-    known = [value for value in ratings.means(ratings.target) if not math.isnan(value)]
-    if not known:
+    if not (known := [value for value in ratings.means(ratings.target) if not math.isnan(value)]):
         return
     values = (value for sample in ratings.samples for value in sample.ratings.get(ratings.target, {}).values())
     lowest, width = min(known), (max(known) - min(known)) / _BINS or 1.0
@@ -262,33 +262,25 @@ def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
     names = sorted({name for row in raters for name in (row.first, row.second)})
     values = {frozenset((row.first, row.second)): row.kendall.value for row in raters}
     values |= {frozenset((name,)): 1.0 for name in names}
-    return Table(
-        ["rater", *names], [[name, *(values.get(frozenset((name, other))) for other in names)] for name in names]
-    )
-
-
-def agreement_table(agreements: Sequence[MetricAgreement]) -> Table:
-    """Return all coefficients with their intervals, one row per score and group."""
-    headings = [f"{name}{part}" for name in COEFFICIENTS for part in ("", " low", " high", " p")]
-    rows = []
-    for row in agreements:
-        cells = [cell for e in row.coefficients.values() for cell in (e.value, e.low, e.high, e.p)]
-        rows.append([row.score, row.group, row.n, *cells])
-    return Table(["score", "group", "n", *headings], rows)
-
-
-def overview(agreements: Sequence[MetricAgreement]) -> Table:
-    """Return the coefficients for a page, each with its interval in one cell, and with its p."""
-    rows = []
-    for row in agreements:
-        cells = [cell for e in row.coefficients.values() for cell in (_with_interval(e), e.p)]
-        rows.append([row.score, row.group, row.n, *cells])
-    return Table(["score", "group", "n", *(f"{name}{part}" for name in COEFFICIENTS for part in ("", " p"))], rows)
+    cells = [[name, *(values.get(frozenset((name, other))) for other in names)] for name in names]
+    return Table(["rater", *names], cells)
 
 
 def _with_interval(e: Coefficient) -> float | str | None:
     has_interval = e.low is not None and e.high is not None
     return f"{format_cell(e.value)} ({e.low:.2f} to {e.high:.2f})" if has_interval else e.value
+
+
+_ALL_PARTS = {"": attrgetter("value"), " low": attrgetter("low"), " high": attrgetter("high"), " p": attrgetter("p")}
+_WITH_INTERVALS: Mapping[str, Callable[[Coefficient], Any]] = {"": _with_interval, " p": attrgetter("p")}
+
+
+def _coefficients(agreements: Sequence[MetricAgreement], parts: Mapping[str, Callable[[Coefficient], Any]]) -> Table:
+    rows = []
+    for row in agreements:
+        cells = [part(e) for e in row.coefficients.values() for part in parts.values()]
+        rows.append([row.score, row.group, row.n, *cells])
+    return Table(["score", "group", "n", *(f"{name}{part}" for name in COEFFICIENTS for part in parts)], rows)
 
 
 def short_table(heading: str, estimates: Mapping[str, Mapping[str, Coefficient]]) -> Table:
@@ -304,9 +296,8 @@ def short_table(heading: str, estimates: Mapping[str, Mapping[str, Coefficient]]
 def category_table(counts: Sequence[CountAgreement]) -> Table:
     headings = ["score", *(f"{kind} ({letter})" for kind in ("F1", "accuracy") for letter in ERROR_CATEGORIES)]
     known = [row for row in counts if row.f1]
-    return Table(
-        headings, [[row.score, *row.f1.values(), *(share.value for share in row.accuracy.values())] for row in known]
-    )
+    rows = [[row.score, *row.f1.values(), *(share.value for share in row.accuracy.values())] for row in known]
+    return Table(headings, rows)
 
 
 def preference_table(preferences: Preferences) -> Table:

@@ -41,7 +41,7 @@ def read_held_out(file: Path) -> tuple[type[LLMMetric[Any]], list[HeldOut]]:
         check_unique_id(lines, pair.sample_id, row.line, file=file, field="id")
         try:
             if metric is Green:
-                answer = parse_assessment(text)
+                answer: Any = parse_assessment(text)
             else:
                 answer = row.number("expert", "a score from 0 to 1", lambda value: 0 <= value <= 1)
         except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,8 @@ def detect(rows: Sequence[InjectedReport], scores: ScoreColumns) -> DetectionRes
             pairs = [(original[source], index) for source, indices in reworded.items() for index in indices]
             steps = _share_worse(worse, pairs)
             detections.append(ScoreDetection(name, _REWORDED, {}, steps.value, steps.n, None))
-    of_candidates = {name: column[: len(rows)] for name, column in scores.values.items()}
-    counts = compare_counts(to_rating_set(rows), ScoreColumns(of_candidates, scores.directions))
+    of_candidates = replace(scores, values={name: column[: len(rows)] for name, column in scores.values.items()})
+    counts = compare_counts(to_rating_set(rows), of_candidates)
     costs = [cost for name in scores.oriented for cost in _rewording_costs(name, rows, scores, original)]
     return DetectionResult(detections, counts, costs)
 
@@ -142,7 +142,7 @@ def rewording_table(costs: Sequence[RewordingCost]) -> Table:
 
 def _share_worse(worse: NDArray[np.float64], steps: Sequence[tuple[int, int]]) -> Mean:
     """Return the share of the steps from one index to another at which a score gets worse."""
-    gaps = [float(worse[after] - worse[before]) for before, after in steps]
+    gaps = (worse[after] - worse[before] for before, after in steps)
     return Mean.of(gap > 0 for gap in gaps if not math.isnan(gap))
 
 

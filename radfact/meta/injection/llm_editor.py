@@ -51,7 +51,6 @@ class ModelEditor:
         return model_name(self.client)
 
     def describe(self) -> dict[str, Any]:
-        """Return the model with its parameters, and the prompt."""
         return {"model": self.client.identity, "prompt": self.instructions}
 
     def edit(self, reports: Sequence[SiteReport]) -> list[InjectedReport | Failure]:
@@ -68,7 +67,6 @@ class ModelEditor:
 def _rewrite(
     client: ChatClient, reports: Sequence[SiteReport], requests: Sequence[ChatRequest[str]]
 ) -> list[InjectedReport | Failure]:
-    """Return the responses as candidates without labels."""
     responses = zip(reports, client.complete_all(requests), strict=True)
     return [
         response if isinstance(response, Failure) else InjectedReport.of(report, response, by=model_name(client))
@@ -77,10 +75,7 @@ def _rewrite(
 
 
 def inject_with_model(
-    client: ChatClient,
-    reports: Sequence[SiteReport],
-    category: CategoryLetter,
-    count: int,
+    client: ChatClient, reports: Sequence[SiteReport], category: CategoryLetter, count: int
 ) -> list[InjectedReport | Failure]:
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
@@ -101,12 +96,9 @@ def inject_with_model(
     for _ in range(TRIES):
         indices = [index for index in range(len(reports)) if index not in results]
         requests = [ChatRequest(turns[i], partial(parse, source=reports[i]), prefix=prefix) for i in indices]
-        modified: dict[int, tuple[str, InjectedReport]] = {}
-        for index, response in zip(indices, client.complete_all(requests), strict=True):
-            if isinstance(response, Failure):
-                results[index] = response
-            else:
-                modified[index] = response
+        responses = dict(zip(indices, client.complete_all(requests), strict=True))
+        results |= {index: response for index, response in responses.items() if isinstance(response, Failure)}
+        modified = {index: response for index, response in responses.items() if not isinstance(response, Failure)}
         checks = client.complete_all([_plausibility_request(row) for _, row in modified.values()])
         for (index, (text, row)), check in zip(modified.items(), checks, strict=True):
             if isinstance(check, Failure):

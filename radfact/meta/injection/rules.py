@@ -243,12 +243,7 @@ def _is_finding(fact: Fact) -> bool:
 
 
 def _swaps(
-    table: str,
-    category: CategoryLetter,
-    operation: str,
-    changed: str,
-    document: ReportSentences,
-    _: random.Random,
+    table: str, category: CategoryLetter, operation: str, changed: str, document: ReportSentences, _: random.Random
 ) -> Iterator[Edit]:
     """Replace one word by that of a table, and thereby change one property of the stated findings.
 
