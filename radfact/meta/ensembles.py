@@ -167,14 +167,13 @@ def fit_on_ratings(
 
     The table has correlations with the experts, of the cross-validated ensemble and of each feature.
     """
-    rated = {sample.pair.sample_id: sample for sample in ratings.samples}
     places = {key: place for place, key in enumerate(sample_ids)}
-    indices = [places[key] for key in rated if key in places]
-    if not indices:
+    scored = replace(ratings, samples=[row for row in ratings.samples if row.pair.sample_id in places])
+    if not scored.samples:
         message = "expected judges with scores of the rated reports, found none; ids are those of 'radfact meta pairs'"
         raise InputError(message, code=ErrorCode.MISMATCH)
+    indices = [places[row.pair.sample_id] for row in scored.samples]
     features = {name: [column[index] for index in indices] for name, column in scores.values.items()}
-    scored = replace(ratings, samples=[rated[sample_ids[index]] for index in indices])
     experts, direction = scored.means(ratings.target), ratings.better[ratings.target]
     known = {value for value in experts if not math.isnan(value)}
     if method == "linear_regression" and len(known) == 1:

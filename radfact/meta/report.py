@@ -9,10 +9,13 @@ from typing import Any
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import InputError
 from radfact.io.jsonl import write_json
+from radfact.io.yaml_files import read_yaml
 from radfact.pages.meta_page import Plot, Section, Table, write_page
 
 CATEGORY_LEGEND = "; ".join(f"({letter}) {name}" for letter, name in ERROR_CATEGORIES.items()) + "."
 """Sentence with the names of the categories of errors."""
+_SECTIONS: Mapping[str, tuple[str, str]] = read_yaml(Path(__file__).with_suffix(".yaml"))
+"""Heading and text of sections by name."""
 
 
 class AnalysisReport:
@@ -30,6 +33,12 @@ class AnalysisReport:
             self._sections.append(Section(heading, parts))
             if table is not None and file is not None:
                 self.write_table(file, table)
+
+    def section(self, name: str, *parts: Table | Plot, **values: Any) -> None:
+        """Add a section with the heading and the text of a name in `report.yaml`; its table becomes `NAME.csv`."""
+        place = next(index for index, part in enumerate(parts, start=1) if isinstance(part, Table))
+        heading, text = (part.format(legend=CATEGORY_LEGEND, **values) for part in _SECTIONS[name])
+        self.add(heading, *parts[:place], text, *parts[place:], file=name)
 
     def write_table(self, file: str, table: Table) -> None:
         """Write `FILE.csv`, of a table that no section has or that is not its first."""

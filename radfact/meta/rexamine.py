@@ -54,8 +54,7 @@ class Editor(Protocol):
 class StyleTest:
     """Paired t-test of one score at one site: standardized minus original, oriented so that higher is worse.
 
-    A negative `t` means that a candidate in the style of its reference is rewarded. `t` and `p` are None if fewer than
-    two reports have both scores, or if all differences are the same.
+    `t` and `p` are None if fewer than two reports have both scores, or if all differences are the same.
     """
 
     score: str
@@ -114,10 +113,8 @@ def rexamine(
 ) -> RexamineResult:
     """Run the seven steps; each step is stored in the folder and reused for the same input, styler and injector.
 
-    The steps: draw reports of every site (1), standardize them (2), inject errors (3), score the candidates against
-    both references (4), count their errors (5: `counts` of experts, or the labels of an injector that has them),
-    test the effect of style (6) and the ranking (7). A step with failed reports runs again, with cached responses of
-    the model for the other reports.
+    The numbers of errors (step 5) are `counts` of experts, or the labels of an injector that has them. A step with
+    failed reports runs again, with cached responses of the model for the other reports.
     """
     drawn = _draw(reports, per_site, seed)
     standardized, excluded = _standardize(drawn, styler, folder)
@@ -375,27 +372,11 @@ def rho_by_style(results: Sequence[Ranking]) -> dict[str, dict[str, list[float]]
 def _write(result: RexamineResult, folder: Path, record: Mapping[str, Any]) -> None:
     """Write `rexamine.json`, tables 2 and C, figure 3 and the page."""
     report, level = AnalysisReport(folder), significance_level(result.tests)
-    report.add(
-        "Does style change the scores? (table 2)",
-        table_2(result.tests),
-        f"Paired t-tests by site; significant below {level:.2g}, which is 0.05 by Bonferroni over {len(result.tests)} "
-        "tests (scores times sites). No t: style changes no score, or all by the same amount.",
-        file="table_2",
-    )
+    report.section("table_2", table_2(result.tests), level=level, tests=len(result.tests))
     description, y = "Spearman's rho by metric and style, one point per site", "Spearman's rho over sites"
-    report.add(
-        "Are reports ranked as by the experts? (figure 3, appendix C)",
-        *report.draw("figure_3", description, plots.boxes, rho_by_style(result.rankings), y=y),
-        table_c(result.rankings),
-        "Spearman's rho with the number of errors; n: candidates with both the score and that number.",
-        file="table_c",
-    )
-    report.add(
-        "Errors by site (appendix B)",
-        totals_table(result.totals),
-        "Sum of the experts' numbers of errors over the candidates that they counted.",
-        file="error_totals",
-    )
+    images = report.draw("figure_3", description, plots.boxes, rho_by_style(result.rankings), y=y)
+    report.section("table_c", *images, table_c(result.rankings))
+    report.section("error_totals", totals_table(result.totals))
     add_raters(report, result.inter_rater)
     report.add("Excluded", Table(["report", "reason"], list(result.excluded.items())))
     fields = asdict(result)

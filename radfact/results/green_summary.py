@@ -1,7 +1,4 @@
-"""The GREEN summary: typical errors of a model, found by clustering their explanations.
-
-Source: GREEN, section 3.3.
-"""
+"""The GREEN summary: typical errors of a model, by clusters of their explanations (GREEN, section 3.3)."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ def summarize_green(assessments: Sequence[Assessment], embed: Embed) -> GreenSum
 
 
 def format_summary(summary: GreenSummaryFile) -> str:
-    """Format a summary as text.
-
-    Source: GREEN, figure 4.
-    """
+    """Format a summary as in figure 4 of GREEN."""
     lines = ["[Summary]:", f"Green score: mean {summary.mean:.2f} std {summary.std:.2f}", ""]
     lines.append("[Clinically Significant Errors]: share of reports without the error, typical explanations")
     for letter, category in summary.categories.items():

@@ -43,8 +43,7 @@ def fit(
         str | None, option("Scores of each judge to use, separated by commas. Default: all.", "NAMES", SCORES)
     ] = None,
     method: Annotated[
-        Method,
-        option("Linear regression on the expert ratings, or average.", None, SCORES),
+        Method, option("Linear regression on the expert ratings, or average.", None, SCORES)
     ] = "linear_regression",
     folds: Annotated[int, option("Number of cross-validation folds.", "N", SCORES, min=2)] = 10,
     out: Annotated[Path, option("JSON file to write.", "FILE", OUTPUT), Output("file")] = Path("ensemble.json"),

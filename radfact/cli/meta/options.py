@@ -41,8 +41,7 @@ Seed = Annotated[int, option("Random seed.", "N", SCORES, min=0)]
 Out = Annotated[Path, option("Output folder.", "FOLDER", OUTPUT), Output("folder")]
 Notes = Annotated[list[str] | None, option("Note shown at the top of the page; repeatable.", "TEXT", OUTPUT)]
 Cache = Annotated[
-    Path | None,
-    option("Cache of model responses. Default: cache/ in the output folder.", "FOLDER", OUTPUT),
+    Path | None, option("Cache of model responses. Default: cache/ in the output folder.", "FOLDER", OUTPUT)
 ]
 
 

@@ -38,11 +38,7 @@ def rexamine(
     errors_by: Annotated[str, option("How to inject errors: rules, or a model PROVIDER:MODEL.", "NAME", INPUT)] = RULES,
     counts: Annotated[
         Path | None,
-        option(
-            "Error counts of experts: CSV with id, errors, and optional rater and categories.",
-            "FILE",
-            INPUT,
-        ),
+        option("Error counts of experts: CSV with id, errors, and optional rater and categories.", "FILE", INPUT),
     ] = None,
     per_site: Annotated[int, option("Number of reports to draw per site; 0: all.", "N", SCORES, min=0)] = 40,
     out: own.Out = Path("rexamine"),

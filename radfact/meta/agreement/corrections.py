@@ -230,35 +230,15 @@ def write_corrections(
     """Write `corrections.json`, `corrections.jsonl`, CSV tables, a plot and the page; return notes on missing plots."""
     report = AnalysisReport(folder)
     first = 1 + 3 * get_args(Setting).index(setting)
-    report.add(
-        f"Kind of correction (table {first})",
-        change_table(result),
-        "How often the model keeps, deletes or rewrites a line that the radiologist keeps, deletes or rewrites; how "
-        "often it inserts anything into a report with insertions, and nothing into a report without.",
-        file="changes",
-    )
-    report.add(
-        f"Similarity of texts (tables {first + 1} and {first + 2})",
-        text_table(result),
-        "Means over reports. Corrected text: all lines that the model rewrites or inserts, compared with those of the "
-        "radiologist. Base and corrected: the candidate compared with the reference before and after correction by "
-        "the model. BLEU is from 0 to 100 here.",
-        file="texts",
-    )
+    report.section("changes", change_table(result), table=first)
+    report.section("texts", text_table(result), tables=f"{first + 1} and {first + 2}")
     columns = {
         name: {float(gap): share for gap, share in errors.shares.items()} for name, errors in result.severities.items()
     }
     labels = {"x": "severity, minus the radiologist's", "y": "share of reports"}
-    report.add(
-        "Severities (section 6.4, figure 2)",
-        severity_table(result),
-        "The greatest severity of a report, 0 to 4, minus the radiologist's. Other raters: one random rater of a "
-        "candidate compared with each of the others.",
-        *report.draw(
-            "severities", "Differences of the greatest severity of a report", plots.bars, columns, **labels, width=1.0
-        ),
-        file="severities",
-    )
+    description = "Differences of the greatest severity of a report"
+    images = report.draw("severities", description, plots.bars, columns, **labels, width=1.0)
+    report.section("severities", severity_table(result), *images)
     report.add(
         "Categories of errors (appendix D)",
         category_shares_table(result),
@@ -282,10 +262,8 @@ def line_changes(corrections: Corrections) -> list[Change]:
 
 
 def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
-    """Return how often the model makes the radiologist's change, by change of the radiologist (tables 1, 4 and 7).
-
-    Changes are compared per line, insertions per report, since the same content may be inserted in one line or three.
-    """
+    """Return how often the model makes the radiologist's change (tables 1, 4 and 7)."""
+    # Insertions are compared per report, since the same content may be inserted in one line or three.
     both = ((line_changes(row.expert), line_changes(row.model)) for row in reports if row.expert is not None)
     cases = [case for changes in both for case in zip(*changes, strict=True)]
     return {change: Mean.of(own == change for true, own in cases if true == change) for change in CHANGES}
@@ -317,10 +295,7 @@ def shuffle_lines(report: str, *, seed: int = 42) -> str:
 
 
 def paraphrase(client: ChatClient, texts: Sequence[str]) -> list[str | Failure]:
-    """Paraphrase texts with a language model and a prompt of this project (section 7.2).
-
-    In the paper radiologists checked that each paraphrase has the same content; here nothing checks this.
-    """
+    """Paraphrase texts by a prompt of this project (section 7.2); nothing checks that they have the same content."""
     prompt = load_prompt("paraphrase")
     parsers = {text: partial(parse_report, source=text, requires_overlap=False) for text in texts}
     return client.complete_all(

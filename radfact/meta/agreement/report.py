@@ -22,7 +22,7 @@ from radfact.meta.agreement.analysis import (
 )
 from radfact.meta.agreement.preferences import WrongPreference
 from radfact.meta.datasets.ratings import RatingSet
-from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
+from radfact.meta.report import AnalysisReport
 from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
 from radfact.pages.meta_page import Table, format_cell
@@ -154,13 +154,9 @@ def contrast_table(contrasts: Sequence[MetricContrast]) -> Table:
 def _add_contrasts(report: AnalysisReport, contrasts: Sequence[MetricContrast], record: Mapping[str, Any]) -> None:
     if not contrasts:
         return
-    baseline = words(contrasts[0].baseline)
-    text = (
-        f"Kendall's tau-b of each score minus that of {baseline}, over the n reports with both scores and a rating; "
-        f"interval from {record['bootstrap']} paired bootstrap replicates, p from {record['rounds']} permutations that "
-        f"swap the ranks of the two scores. Holm: p adjusted for all {len(contrasts)} tests of this table."
-    )
-    report.add(f"Scores compared with {baseline}", contrast_table(contrasts), text, file="metric_contrasts")
+    values = {"baseline": words(contrasts[0].baseline), "tests": len(contrasts)}
+    draws = {name: record[name] for name in ("bootstrap", "rounds")}
+    report.section("metric_contrasts", contrast_table(contrasts), **values, **draws)
 
 
 def _add_disagreements(
@@ -206,9 +202,7 @@ def _add_ratings(report: AnalysisReport, ratings: RatingSet) -> None:
 
 def _add_counts(report: AnalysisReport, result: AgreementResult) -> None:
     headings = ["score", "experts' quantity", "expert", "mean absolute error", "standard deviation", "n"]
-    text = "Difference of the number of errors from that of the mean expert, and of each (GREEN, tables 2 and 4)."
-    table = Table(headings, [astuple(error) for error in result.count_errors])
-    report.add("Counts of errors", table, text, file="count_errors")
+    report.section("count_errors", Table(headings, [astuple(error) for error in result.count_errors]))
     counts = result.count_agreement
     rows = [[row.score, row.quantity, true, m.value, m.n] for row in counts for true, m in row.detected.items()]
     means = {row.score: {"mean detected": {n: mean.value for n, mean in row.detected.items()}} for row in counts}
@@ -222,24 +216,15 @@ def _add_counts(report: AnalysisReport, result: AgreementResult) -> None:
         diagonal=True,
     )
     table = Table(["score", "experts' quantity", "experts' number", "mean detected", "n"], rows)
-    text = "Mean number of detected errors by the experts' number (VERT, figure 2)."
-    report.add("Detected errors", table, text, *images, file="detected")
-    text = (
-        "F1 of the errors in each category (VERT, figure 4), and share of reports with the number of the mean expert, "
-        f"rounded (GREEN, table 4). {CATEGORY_LEGEND}"
-    )
-    report.add("Errors by category", category_table(counts), text, file="categories")
+    report.section("detected", table, *images)
+    report.section("categories", category_table(counts))
 
 
 def _add_preferences(report: AnalysisReport, preferences: Preferences) -> None:
     known = {name: levels for name, levels in preferences.items() if _has_accuracy(levels)}
     labels = {"x": "minimum confidence of the experts", "y": "share of preferences met"}
     images = report.draw("preferences", "Preferences by confidence", plots.bands, known, **labels)
-    text = (
-        "How often the score prefers the experts' candidate (GREEN, table 6 and figure 6). Ties, the share of pairs "
-        "without a preference of the score, count as not met."
-    )
-    report.add("Preferences", preference_table(preferences), text, *images, file="preferences")
+    report.section("preferences", preference_table(preferences), *images)
 
 
 def add_raters(report: AnalysisReport, raters: Sequence[RaterAgreement]) -> None:

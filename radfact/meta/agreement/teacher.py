@@ -57,10 +57,8 @@ def compare_with_teacher(
 ) -> dict[str, Any]:
     """Query a judge, the student, and compare it with its teacher on the pairs with a valid response.
 
-    `errors` are mean absolute errors, with the means of both judges and, as `constant`, the error of the best constant
-    answer, the teacher's median (GREEN, tables 1 and 7). `agreement` has the similarity of the texts (tables 3 and 8),
-    accuracy and kappa of the verdict, which is whether there is a significant error, or VERT's score with one decimal
-    (kappa with linear weights), and how often the number of significant errors of a category is the same (table 4).
+    The verdict of `agreement` is whether there is a significant error, or VERT's score with one decimal (kappa with
+    linear weights); its `accuracy_LETTER` is about the number of significant errors (GREEN, tables 1, 3, 4, 7 and 8).
     """
     requests = metric.requests([pair for pair, *_ in held_out])
     responses, usage = complete(metric.client, [replace(item, parse=_with_text(item.parse)) for item in requests])
@@ -88,6 +86,7 @@ def compare_with_teacher(
         teacher, student = columns[name]
         errors[name] = _values(summary) | {
             "sd": float(gaps[name].std()),
+            # Of the best constant answer.
             "constant": float(np.abs(teacher - np.median(teacher)).mean()),
             "teacher": float(teacher.mean()),
             "student": float(student.mean()),

@@ -345,8 +345,7 @@ def parse_annotation(text: str) -> dict[tuple[str, str], float]:
     """Parse error counts by significance and letter: GREEN's six categories and `g` for grammar; NaN if missing.
 
     An object `{significant: {CATEGORY: n}, insignificant: {CATEGORY: n}}` in JSON, YAML or Python syntax, or lines
-    `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance". A count is
-    missing if its category is, or if it is anything but a whole number.
+    `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance".
     """
     counts: dict[tuple[str, str], float] = {}
     for kind, name, count in _entries(text):

@@ -31,8 +31,7 @@ Consensus = Literal["unanimous", "majority"]
 class PreferenceSet:
     """Pairs of candidates with the preference of experts; `first` and `second` have the same references.
 
-    `expert` is None without consensus, or if the experts prefer neither, which excludes the row. `confidence` is 0 in
-    all rows of a file without this column.
+    `expert` is None in an excluded row, and `confidence` is 0 in all rows of a file without this column.
     """
 
     first: Sequence[Pair]

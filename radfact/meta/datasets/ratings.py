@@ -57,9 +57,8 @@ class RatedReport:
 class RatingSet:
     """A set of expert ratings in the order of the file, and which values of each quantity are better.
 
-    Metrics are correlated with the quantity `target`, also within each `group` of a kind. `cluster_by` is what samples
-    with the same `pair.cluster` share, such as `study_id`; None if samples are resampled. A `numbered` set has the
-    positions of rows as ids.
+    `target` is correlated with scores, also within each `group` of a kind. `cluster_by` is what samples with the same
+    `pair.cluster` share, such as `study_id`. A `numbered` set has the positions of rows as ids.
     """
 
     samples: Sequence[RatedReport]

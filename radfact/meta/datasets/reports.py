@@ -43,9 +43,7 @@ def read_reports(
     """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or a manifest.
 
     Rows may have `modality` and `anatomy` (or `region`, `body_part`), in any case; `examination` is for rows without.
-
-    The report of a manifest's sample is `findings`, or else the sentences of `grounded_findings`. Rows without a report
-    are excluded, which the notes say. `columns` are own names by field, with `reference` for the report.
+    Rows without a report are excluded, which the notes say. `columns` are own names, with `reference` for the report.
     """
     path, columns = Path(path), check_columns(columns or {})
     accepted = ("reference",) if "reference" in columns else _REPORTS
@@ -101,11 +99,7 @@ def read_ids(path: Path | str) -> frozenset[str]:
 
 
 def read_counts(path: Path | str) -> RatingSet:
-    """Read experts' numbers of errors as ratings without texts.
-
-    A CSV with `id`, `errors`, `rater` if there are several, and optional numbers by significance and category
-    (`significant`, `significant_a` to `insignificant_f`).
-    """
+    """Read experts' numbers of errors by report, and optionally by rater and category, as ratings without texts."""
     columns, rows = read_rows(Path(path), ("id", "errors"))
     named = ["errors", *(name for name in columns if name in count_directions() and name != "errors")]
     samples = []

@@ -20,7 +20,7 @@ from radfact.meta.agreement.report import category_table
 from radfact.meta.datasets.ratings import count_directions
 from radfact.meta.injection.records import InjectedReport, to_rating_set
 from radfact.meta.injection.rewording import KINDS
-from radfact.meta.report import CATEGORY_LEGEND, AnalysisReport
+from radfact.meta.report import AnalysisReport
 from radfact.meta.scores import ScoreColumns
 from radfact.pages import plots
 from radfact.pages.meta_page import Plot, Table
@@ -39,10 +39,9 @@ COSTLY = 0.02
 class ScoreDetection:
     """Detection of errors of one category (a letter, `mixed` or `reworded`) by one score.
 
-    `curve` is the mean score by number of errors, where 0 is each report compared with itself. `steps` is the share of
-    the `n` steps from one candidate of a report to the one with the next more errors at which the score gets worse.
-    `above_rewording` is the share of the candidates with one error that are worse than a candidate of the same report
-    without an error, since a score that reacts to words detects nothing; None without such candidates.
+    `curve` is the mean score by number of errors, 0 for each report compared with itself; `steps` is the share of the
+    `n` steps to the next more errors at which the score gets worse; `above_rewording` is the share of single errors
+    that are worse than a candidate of the same report without an error, None without such candidates.
     """
 
     score: str
@@ -57,8 +56,7 @@ class ScoreDetection:
 class RewordingCost:
     """Share of the harmless rewordings of one kind, or of `all`, that cost more than `COSTLY` of a score.
 
-    The cost is how much worse the candidate scores than its report itself. It is divided by the width of the range of
-    the score, such as 100 or 2 for -1 to 1; that of a count, or of a score without a range, is in its own unit.
+    The cost is divided by the width of the range of the score, if it has one, such as 100 or 2 for -1 to 1.
     """
 
     score: str
@@ -166,36 +164,11 @@ def write_detection(
     steps = {(row.score, row.category): row.steps for row in result.detections}
     above = {(row.score, row.category): row.above_rewording for row in result.detections}
     means = {(row.score, row.category, n): mean.value for row in result.detections for n, mean in row.curve.items()}
-    report.add(
-        "Detected errors",
-        _pivot(["score"], steps, [*numbers, _REWORDED]),
-        f"How often a score gets worse with one more error in the same report; under {_REWORDED}, how often it gets "
-        f"worse with another wording of the same content, which it should not. {CATEGORY_LEGEND}",
-        file="steps",
-    )
-    report.add(
-        "Errors compared with rewording",
-        _pivot(["score"], above, [*numbers]),
-        "How often one error makes a report worse than another wording of the same content, in reports with a "
-        "candidate without errors.",
-        file="above_rewording",
-    )
-    report.add(
-        "Harmless rewordings",
-        rewording_table(result.rewordings),
-        f"Costly: share of the harmless rewordings that cost more than {COSTLY:g} of a score, with a 95% bootstrap "
-        "interval over reports. The cost is the score of the report with itself minus that of its rewording, or the "
-        "reverse where lower is better; it is divided by the width of the range of a score, and that of counts and of "
-        "scores without a range is not.",
-        file="rewordings",
-    )
-    report.add(
-        "Mean by number of errors",
-        *_plots(result, report),
-        _pivot(["score", "category"], means, sorted({number for *_, number in means})),
-        "Not every report offers more errors, so that larger numbers are means over fewer reports.",
-        file="curves",
-    )
+    report.section("steps", _pivot(["score"], steps, [*numbers, _REWORDED]), reworded=_REWORDED)
+    report.section("above_rewording", _pivot(["score"], above, [*numbers]))
+    report.section("rewordings", rewording_table(result.rewordings), costly=COSTLY)
+    curves = _pivot(["score", "category"], means, sorted({number for *_, number in means}))
+    report.section("curves", *_plots(result, report), curves)
     report.add(
         "Errors by category",
         category_table(result.counts),

@@ -1,7 +1,4 @@
-"""Injection of errors and rewriting of reports by a language model, with the prompts of the papers.
-
-Source: GREEN, appendix A.4; ReXamine-Global, appendix A; VERT, section 4.2 and appendix F.
-"""
+"""Injection of errors and rewriting of reports by a model (GREEN, A.4; ReXamine-Global, A; VERT, 4.2 and F)."""
 
 from __future__ import annotations
 
@@ -38,8 +35,7 @@ def model_name(client: ChatClient) -> str:
 class ModelEditor:
     """Rewrites reports with a prompt of ReXamine-Global.
 
-    `standardize` is the system message: findings and impression become one text in a standard style. `perturb` is the
-    paper's second prompt, which follows the report and asks for a few errors, which experts must count.
+    `standardize` is the system message; `perturb`, which asks for a few errors, follows the report.
     """
 
     def __init__(self, client: ChatClient, prompt: Literal["standardize", "perturb"]) -> None:
@@ -79,9 +75,7 @@ def inject_with_model(
 ) -> list[InjectedReport | Failure]:
     """Inject errors of one category with a model, which then checks whether they are plausible.
 
-    The instructions (VERT, F.1 for category a and F.2 for b) are the system message. The paper does not print its user
-    message, so that message is ours. If errors are not plausible (F.3), a new request states the reason, because the
-    same request would return the cached response.
+    The instructions (VERT, F.1 for category a and F.2 for b) are the system message; the user message is ours.
     """
     prefix = PromptPrefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
     turns: dict[int, tuple[Message, ...]] = {
@@ -106,6 +100,7 @@ def inject_with_model(
             elif check is None:
                 results[index] = row.model_copy(update={"by": model_name(client)})
             else:
+                # The same request would return the cached response.
                 refusal = f"These changes are not plausible: {check}. Inject other errors instead."
                 turns[index] = (*turns[index], ("assistant", text), ("user", refusal))
     return [results.get(index, Failure(f"no plausible error in {TRIES} tries")) for index in range(len(reports))]
@@ -167,10 +162,7 @@ def parse_plausibility(text: str) -> str | None:
 def inject_mixed_with_model(
     client: ChatClient, reports: Sequence[SiteReport], categories: Sequence[Sequence[CategoryLetter]], *, seed: int = 42
 ) -> list[InjectedReport | Failure]:
-    """Inject errors of several categories with a model, or paraphrase reports without one (GREEN, A.4).
-
-    Half of the requests, drawn by seed and report, ask for subtle errors. The changed sentences are not known.
-    """
+    """Inject errors of several categories, half of the times subtle ones, or paraphrase reports (GREEN, A.4)."""
     requests = []
     for report, letters in zip(reports, categories, strict=True):
         is_subtle = random.Random(f"{seed}/{report.sample_id}").random() > 0.5
