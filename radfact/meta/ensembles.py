@@ -34,8 +34,6 @@ Method = Literal["linear_regression", "average"]
 Features = Mapping[str, Sequence[float]]
 """JUDGE/SCORE -> one value per sample, NaN = not scored; all of the same length and order."""
 
-FOLDS = 10
-
 
 class Ensemble(Record):
     """A fitted ensemble; `n` is the number of samples it was fitted on, `target` the name of the expert score."""
@@ -99,7 +97,7 @@ def cross_validate(
     target: Sequence[float],
     *,
     method: Method = "linear_regression",
-    folds: int = FOLDS,
+    folds: int = 10,
     seed: int = SEED,
     clusters: Clusters | None = None,
 ) -> list[float]:

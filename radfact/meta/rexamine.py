@@ -33,8 +33,7 @@ from radfact.records import Pair
 from radfact.statistics.clusters import id_order
 from radfact.statistics.correlation import correlate
 
-PER_SITE = 40
-"""Reports of each site (ReXamine-Global, section 2)."""
+PER_SITE = 40  # ReXamine-Global, section 2
 
 Style = Literal["Original", "Standardized"]
 
@@ -249,15 +248,11 @@ def _notes(n: int, source: str | None, unmatched: Mapping[str, Sequence[str]], s
         "reference is rewarded."
     ]
     if source == "labels":
-        notes.append(
-            "No expert has counted errors: the number of injected errors replaces the counts of experts. Counts of "
-            "experts go into for_experts.csv."
-        )
+        replaced = "No expert has counted errors: the number of injected errors replaces the counts of experts."
+        notes.append(f"{replaced} Counts of experts go into for_experts.csv.")
     elif source is None:
-        notes.append(
-            "Errors are not counted yet, so that nothing is ranked: fill in for_experts.csv, and run again with "
-            "--counts for_experts.csv."
-        )
+        uncounted = "Errors are not counted yet, so that nothing is ranked: fill in for_experts.csv"
+        notes.append(f"{uncounted}, and run again with --counts for_experts.csv.")
     if ids := unmatched["uncounted"]:
         notes.append(f"Candidates without an expert count, which are not ranked: {len(ids)} of {n} ({list_some(ids)}).")
     if ids := unmatched["unknown_counts"]:

@@ -56,9 +56,8 @@ class ScoreColumns:
 
     def model_notes(self) -> list[str]:
         """Return a sentence with the judge or model of each metric that has one."""
-        if not self.models:
-            return []
-        return [f"Judges and models: {'; '.join(f'{name}: {model}' for name, model in self.models.items())}."]
+        models = "; ".join(f"{name}: {model}" for name, model in self.models.items())
+        return [f"Judges and models: {models}."] if models else []
 
     def circular_notes(self, *, by_rules: bool) -> list[str]:
         """Return a warning if reports that rules have changed are judged by the same ontology."""

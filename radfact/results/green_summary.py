@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +121,13 @@ def cluster(vectors: Embeddings) -> NDArray[np.int_]:
     from sklearn.metrics import silhouette_score
     from threadpoolctl import threadpool_limits
 
-    best_score, best_labels = -math.inf, np.zeros(len(vectors), dtype=np.int_)
     sample = _SILHOUETTE_SAMPLE if len(vectors) > _SILHOUETTE_SAMPLE else None
-    for k in ks:
-        # Threads that wait for each other take several times the CPU time.
-        with threadpool_limits(1):
-            labels = KMeans(k, n_init=10, random_state=_SEED).fit_predict(vectors)
-        score = float(silhouette_score(vectors, labels, sample_size=sample, random_state=_SEED))
-        if score > best_score:
-            best_score, best_labels = score, labels.astype(np.int_)
-    return best_labels
+    # Threads that wait for each other take several times the CPU time.
+    with threadpool_limits(1):
+        clusterings = [KMeans(k, n_init=10, random_state=_SEED).fit_predict(vectors).astype(np.int_) for k in ks]
+    score = partial(silhouette_score, vectors, sample_size=sample, random_state=_SEED)
+    best: NDArray[np.int_] = max(clusterings, key=score)
+    return best
 
 
 def _cosine_distances(vectors: Embeddings) -> Embeddings:
@@ -146,7 +142,6 @@ class SentenceEmbedder:
     """Computes sentence embeddings of length 1 with a sentence-transformers model from a local folder."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        """Take the folder; the model is loaded on first use."""
         if importlib.util.find_spec("sentence_transformers") is None:
             message = "needs the package sentence-transformers: pip install sentence-transformers"
             raise InputError(message, code=ErrorCode.MISSING_REQUIREMENT)

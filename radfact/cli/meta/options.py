@@ -79,7 +79,6 @@ class Scoring:
 
 
 def client_of(name: str, judge: JudgeOptions, cache: Path, *, option: str, parameters: Mapping[str, Any]) -> ChatClient:
-    """Return the client of a language model that an option names."""
     with rename_fields({"judge": option}):
         return judge.load_client(parameters, cache, name=name)
 
@@ -106,7 +105,6 @@ def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scorin
 
 
 def comma_list(text: str) -> list[str]:
-    """Return the parts of a list that is separated by commas, without empty ones."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -31,10 +31,6 @@ class MetricAgreement:
     group: str
     coefficients: Mapping[str, Coefficient]
 
-    @property
-    def n(self) -> int:
-        return self.coefficients["kendall"].n
-
 
 @dataclass(frozen=True, slots=True)
 class RaterAgreement:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
+from itertools import permutations
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -244,10 +245,9 @@ def add_raters(report: AnalysisReport, raters: Sequence[RaterAgreement]) -> None
 
 
 def _rater_matrix(raters: Sequence[RaterAgreement]) -> Table:
-    names = sorted({name for row in raters for name in (row.first, row.second)})
-    values = {frozenset((row.first, row.second)): row.kendall.value for row in raters}
-    values |= {frozenset((name,)): 1.0 for name in names}
-    cells = [[name, *(values.get(frozenset((name, other))) for other in names)] for name in names]
+    values = {pair: row.kendall.value for row in raters for pair in permutations((row.first, row.second))}
+    names = sorted({name for name, _ in values})
+    cells = [[name, *(1.0 if other == name else values.get((name, other)) for other in names)] for name in names]
     return Table(["rater", *names], cells)
 
 
@@ -264,7 +264,7 @@ def _coefficients(agreements: Sequence[MetricAgreement], parts: Mapping[str, Cal
     rows = []
     for row in agreements:
         cells = [part(e) for e in row.coefficients.values() for part in parts.values()]
-        rows.append([row.score, row.group, row.n, *cells])
+        rows.append([row.score, row.group, row.coefficients["kendall"].n, *cells])
     return Table(["score", "group", "n", *(f"{name}{part}" for name in COEFFICIENTS for part in parts)], rows)
 
 

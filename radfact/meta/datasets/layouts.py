@@ -39,9 +39,6 @@ _TABLES: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
 REXVAL_REPORTS = "50_samples_gt_and_candidates.csv"
 REXVAL_RATINGS = "6_valid_raters_per_rater_error_categories.csv"
 _REXVAL_KEYS = ("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant")
-_MAX_RATER = 99
-_REXVAL_OTHERS = ("study_id", "gt_report")
-"""Columns of the reports that hold no candidate."""
 _BOOLEANS = {**dict.fromkeys(("true", "1", "1.0"), True), **dict.fromkeys(("false", "0", "0.0"), False)}
 _GROUPS = ("site", "modality", "anatomy", "group")
 
@@ -155,13 +152,13 @@ def _read_rexval(path: Path) -> RatingSet:
     for row in read_rows(folder / REXVAL_RATINGS, (*_REXVAL_KEYS, "num_errors"))[1]:
         study = row.whole_number("study_number", 0, len(reports) - 1)
         method = row.id("candidate_type")
-        if method not in reports[study].cells or method in _REXVAL_OTHERS:
+        if method not in reports[study].cells or method in ("study_id", "gt_report"):
             message = f"unknown candidate '{method}', which is no column of candidates in {REXVAL_REPORTS}"
             raise row.error(message, "candidate_type", ErrorCode.UNKNOWN_NAME)
         letter = letters[row.whole_number("error_category", 1, len(letters)) - 1]
         is_significant = row.choice("clinically_significant", _BOOLEANS, "True or False")
         kind = "significant" if is_significant else "insignificant"
-        count = kind, letter, str(row.whole_number("rater_index", 0, _MAX_RATER))
+        count = kind, letter, str(row.whole_number("rater_index", 0, 99))
         first = lines.setdefault((study, method, count), row.line)
         if first != row.line:
             message = f"duplicate count of {kind} errors of a category by this rater, first at line {first}"
@@ -212,9 +209,8 @@ def _read_radevalx(path: Path) -> RatingSet:
             key = row.id("report_id")
             check_unique_id(lines, key, row.line, file=row.file, field="report_id")
             rows.setdefault(key, row)
-            of_report = counts.setdefault(key, {})
-            for column, letter in _RADEVALX_COUNTS.items():
-                of_report[kind, letter, "consensus"] = row.count(column)
+            numbers = {(kind, letter, "consensus"): row.count(column) for column, letter in _RADEVALX_COUNTS.items()}
+            counts.setdefault(key, {}).update(numbers)
     known = [number for of_report in counts.values() for number in of_report.values()]
     notes = []
     if (empty := sum(map(math.isnan, known))) and 0 not in known:

@@ -28,7 +28,6 @@ SEVERITY_MAX = "severity_max"
 
 
 def is_category_count(quantity: str) -> bool:
-    """Return whether a quantity is the number of errors in one category."""
     kind, _, letter = quantity.partition("_")
     return kind in COUNTS[1:] and letter in ERROR_CATEGORIES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,9 @@ def read_counts(path: Path | str) -> RatingSet:
     """Read experts' numbers of errors by report, and optionally by rater and category, as ratings without texts."""
     columns, rows = read_rows(Path(path), ("id", "errors"))
     named = ["errors", *(name for name in columns if name in count_directions() and name != "errors")]
+    number = partial(InputRow.number, expected="a number from 0", accepts=lambda value: not value < 0)
     samples = []
     for sample_id, by_rater in group_rows(rows, columns, rated=named).items():
-        counts = {
-            name: {
-                rater: row.number(name, "a number from 0", lambda value: not value < 0)
-                for rater, row in by_rater.items()
-            }
-            for name in named
-        }
+        counts = {name: {rater: number(row, name) for rater, row in by_rater.items()} for name in named}
         samples.append(RatedReport(Pair(sample_id, "", ""), counts))
     return RatingSet(samples, dict.fromkeys(named, "lower"), "errors")

@@ -132,8 +132,7 @@ def parse_modified_report(text: str, source: SiteReport, category: CategoryLette
     if not isinstance(details, list) or not len(objects) == len(details) == count:
         raise ValueError(f"changes_detail must list {count} objects with the changed sentences, one per error")
     changes = []
-    for detail in objects:
-        entry = _normalize_keys(detail)
+    for entry in map(_normalize_keys, objects):
         original, changed = _sentence(entry.get("original")), _sentence(entry.get("modified"))
         if original is None and changed is None:
             raise ValueError("an entry of changes_detail has neither original nor modified")

@@ -22,7 +22,6 @@ from radfact.records import Pair, Record, Text, validate_model
 
 RULES = "rules"
 """Who changes reports if no language model does: rules of this project, with the ontology of the offline judge."""
-_RATER = "injected"
 
 
 class InjectedError(Record):
@@ -38,8 +37,7 @@ class InjectedReport(Record):
     """A reference, a candidate made from the report `source_id`, and the errors in the candidate.
 
     `category` is that of all errors; None for several. `changes` have no texts where only their categories are known
-    (GREEN, appendix A.4). `by` is `rules`, or the name of the model. A candidate without errors may have a `rewording`,
-    which is its kind.
+    (GREEN, appendix A.4). `by` is `rules`, or the name of the model; `rewording` is the kind of one without errors.
     """
 
     sample_id: Text
@@ -89,7 +87,7 @@ def to_rating_set(reports: Iterable[InjectedReport]) -> RatingSet:
     """Return the injected errors as if an expert had counted them as significant errors."""
     samples = []
     for report in reports:
-        quantities = count_quantities({("significant", letter, _RATER): n for letter, n in report.counts.items()})
+        quantities = count_quantities({("significant", letter, "injected"): n for letter, n in report.counts.items()})
         groups = {"category": report.category, "site": report.site}
         samples.append(RatedReport(report.pair, quantities, {kind: name for kind, name in groups.items() if name}))
     return RatingSet(samples, count_directions(), "errors", "category")

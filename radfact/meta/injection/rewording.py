@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,10 @@ def as_sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _same(sentence: str, texts: Iterator[str]) -> list[str]:
+def _same(sentence: str, texts: Iterable[str]) -> list[str]:
     meant = Counter(parse_facts(sentence))
-    return [
-        text for text in texts if meant and text.lower() != sentence.lower() and Counter(parse_facts(text)) == meant
-    ]
+    others = (text for text in texts if meant and text.lower() != sentence.lower())
+    return [text for text in others if Counter(parse_facts(text)) == meant]
 
 
 def _forms(sentence: str, kind: str) -> Iterator[str]:
@@ -95,7 +94,7 @@ def _replace_words(sentence: str, words: Mapping[str, str]) -> list[str]:
     keys = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
     # Abbreviations are in capitals, so that their case counts.
     flags = re.NOFLAG if any(key.isupper() for key in words) else re.IGNORECASE
-    return _same(sentence, iter([as_sentence(re.sub(rf"(?<![\w-])(?:{keys})(?![\w-])", other, sentence, flags=flags))]))
+    return _same(sentence, [as_sentence(re.sub(rf"(?<![\w-])(?:{keys})(?![\w-])", other, sentence, flags=flags))])
 
 
 def _reword_sentences(

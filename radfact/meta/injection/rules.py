@@ -22,8 +22,7 @@ from radfact.reader.facts import Fact
 from radfact.reader.ontology_file import default_ontology
 
 _UNCHANGED, _INCREASED = "unchanged from the prior examination", "increased since the prior examination"
-MAX_ERRORS = 5
-"""Errors of a report in ReXamine-Global."""
+MAX_ERRORS = 5  # of a report in ReXamine-Global
 
 TABLES: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
 
