@@ -140,4 +140,6 @@ def test_reports_that_cannot_be_read_are_counted_in_one_line(run_radfact: Any) -
 def test_only_metrics_with_a_model_read_any_language() -> None:
     declared = [entry.declared for entry in entries().values() if entry.is_builtin]
     readers = [metric.name for metric in declared if metric.language is Language.ANY]
-    assert readers == [metric.name for metric in declared if metric.requirements.judge is not None]
+    # It needs sentences, which are not found in languages without spaces.
+    known = {"consistency_llm"}
+    assert readers == [m.name for m in declared if m.requirements.judge is not None and m.name not in known]
