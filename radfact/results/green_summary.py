@@ -75,8 +75,7 @@ def read_assessments(results: Path | str) -> list[Assessment]:
     if "green" not in read_scores(folder).metrics:
         message = "expected GREEN among the metrics; evaluate with --metrics green"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=folder / "scores.json", field="metrics")
-    path = folder / "metrics" / "green.jsonl"
-    return load_assessments([row.get("details") or {} for _, row in read_jsonl(path)])
+    return load_assessments([row.get("details") or {} for _, row in read_jsonl(folder / "metrics" / "green.jsonl")])
 
 
 def write_summary(results: Path, embed: Embed) -> GreenSummaryFile:
@@ -125,8 +124,8 @@ def cluster(vectors: Embeddings) -> NDArray[np.int_]:
     # Threads that wait for each other take several times the CPU time.
     with threadpool_limits(1):
         clusterings = [KMeans(k, n_init=10, random_state=_SEED).fit_predict(vectors).astype(np.int_) for k in ks]
-    score = partial(silhouette_score, vectors, sample_size=sample, random_state=_SEED)
-    best: NDArray[np.int_] = max(clusterings, key=score)
+        score = partial(silhouette_score, vectors, sample_size=sample, random_state=_SEED)
+        best: NDArray[np.int_] = max(clusterings, key=score)
     return best
 
 
@@ -168,6 +167,7 @@ class SentenceEmbedder:
     def _encode_mean(self, sentences: list[str]) -> Any:
         """Compute what sentence-transformers does, whose import takes more CPU time than a summary."""
         import torch
+        from threadpoolctl import threadpool_limits
 
         tokenizer, model = self._token_model
         vectors = np.empty((len(sentences), model.config.hidden_size), np.float32)
@@ -175,7 +175,7 @@ class SentenceEmbedder:
         order = np.argsort([-len(sentence) for sentence in sentences])
         for rows in (order[start : start + _BATCH] for start in range(0, len(order), _BATCH)):
             batch = tokenizer([sentences[row] for row in rows], padding=True, truncation=True, return_tensors="pt")
-            with torch.inference_mode():
+            with threadpool_limits(1), torch.inference_mode():
                 hidden = model(**batch).last_hidden_state  # (batch, tokens, dimensions)
             mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
             mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)
