@@ -17,7 +17,6 @@ View = Literal["frontal", "lateral"]
 HEAD_BYTES = 132
 # Without the preamble: an element of group 2 or 8 with a short length, or with the two letters of its type.
 _FIRST_ELEMENT = re.compile(rb"[\2\10]\0.\0(?:..\0\0|[A-Z]{2})|\0[\2\10]\0.[A-Z]{2}", re.DOTALL)
-_DEIDENTIFIED = re.compile("X{4,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +123,4 @@ def prose(text: str | None) -> str | None:
 
 def section_text(text: str) -> str | None:
     """Return a section as `prose`, with de-identified words ("XXXX") as "___", as in MIMIC-CXR."""
-    return prose(_DEIDENTIFIED.sub("___", text))
+    return prose(re.sub("X{4,}", "___", text))

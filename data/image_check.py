@@ -48,8 +48,6 @@ _OTHER_PARTS = (
     "HUMERUS",
 )
 """Prefixes of words for body parts other than the chest (PS3.16, annex L, and common spellings)."""
-_FRONTAL = ("PA", "AP")
-_LATERAL = ("LL", "RL", "LAT", "LATERAL")
 _OTHER_VIEWS = ("LAO", "RAO", "LPO", "RPO", "LLO", "RLO", "CC", "MLO", "ML", "LM", "XCC", "SWIMMERS")
 
 
@@ -97,8 +95,8 @@ def check_tags(header: Any, view: Literal["frontal", "lateral"] | None, file: Pa
     if names_other_part and not any(chest in part for chest in _CHEST):
         raise _refusal(f"body part {part!r}", file, "BodyPartExamined")
     first = (position.split() or [""])[0]
-    is_lateral = first in _LATERAL or position.endswith("LATERAL")
-    is_frontal = first in _FRONTAL and not is_lateral
+    is_lateral = first in ("LL", "RL", "LAT", "LATERAL") or position.endswith("LATERAL")
+    is_frontal = first in ("PA", "AP") and not is_lateral
     if first in _OTHER_VIEWS or (view == "frontal" and is_lateral) or (view == "lateral" and is_frontal):
         raise _refusal(f"view position {position!r} for {f'a {view}' if view else 'an'} image", file, "ViewPosition")
 

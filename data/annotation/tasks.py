@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,14 @@ from maira.data.images import image_size
 from maira.data.manifest import Failure
 from maira.data.study import Study
 from radfact.errors import ErrorCode, InputError
+from radfact.io.yaml_files import read_yaml
 from radfact.records import Sentence
 
 CURRENT, PRIOR = "image", "prior_0"
 """Names of the two images in results; the prior image is the only item of a Repeater, which may be empty."""
+
+SCENARIOS: Mapping[str, Sequence[str]] = read_yaml(Path(__file__).with_name("scenarios.yaml"))
+"""Rules for cases that annotators meet, by topic."""
 
 OTHER_VIEW = "Visible only in another view (name it in the comment)"
 
@@ -62,10 +66,9 @@ def labeling_config(categories: Sequence[str] = ()) -> str:
     from jinja2 import Environment, StrictUndefined
 
     template = (resources.files("maira.data") / "static" / "labeling.xml").read_text("utf-8")
-    # StrEnum members are strings.
     values = {"Quality": Quality, "PhraseLabel": PhraseLabel, "Progression": Progression, "other_view": OTHER_VIEW}
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    return environment.from_string(template).render(values, categories=[*categories])
+    return environment.from_string(template).render(values, categories=[*categories], scenarios=SCENARIOS)
 
 
 def coco_dataset(studies: Sequence[Study], folder: Path, skipped: list[Failure]) -> dict[str, Any]:

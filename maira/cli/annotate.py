@@ -138,9 +138,10 @@ def export_tasks(
 ) -> None:
     """Write annotation tasks: tasks.json and config.xml for Label Studio, or a COCO dataset.
 
-    Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report).
+    Annotators see the image, the prior image, the findings, and the phrases (or the sentences of the grounded report);
+    guide.md has the rules of the protocol for special cases, which Label Studio shows as well.
     """
-    from maira.data.annotation.tasks import coco_dataset, labeling_config, phrases_of, task_of
+    from maira.data.annotation.tasks import SCENARIOS, coco_dataset, labeling_config, phrases_of, task_of
     from maira.data.manifest import Failure, replace_failures
     from radfact.io.jsonl import open_atomic, write_json
 
@@ -169,6 +170,9 @@ def export_tasks(
             served = f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={root.absolute()}"
             hint = "add the image folder below it to the project as local storage"
             print_line(console, f"Label Studio requires {serving} and {served}; {hint}")
+    with open_atomic(out / "guide.md") as handle:
+        for topic, rules in SCENARIOS.items():
+            handle.write("\n".join([f"## {topic}\n", *(f"- {rule}" for rule in rules), "\n"]))
     replace_failures(out / "failures.jsonl", written.name, failures)
     print_line(console, f"{total - len(failures)} of {total} samples to annotate: {written}")
     exit_with_failures(console, [(str(failure.sample_id), failure.reason) for failure in failures])

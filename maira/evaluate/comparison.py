@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment
+from radfact.errors import InputError
 from radfact.io.csv_tables import write_csv
 from radfact.io.jsonl import open_atomic, read_json, read_jsonl, write_json
+from radfact.pages import plots
 from radfact.pages.comparison_page import difference_table, with_interval
 from radfact.pages.meta_page import Table, format_cell
 from radfact.results.compare import SCORE_COLUMNS, Comparison, compare_systems
-from radfact.results.display import score_label
+from radfact.results.display import score_label, words
 from radfact.results.reader import iter_samples, read_scores
 from radfact.results.schema import SampleRow
 from radfact.results.systems import REFERENCE_SUFFIX, Column, System, pooled_functions, read_system
+from radfact.statistics.correlation import Estimate
 from radfact.statistics.significance import mean_counts, mean_from_counts
 
 COMPLETION = "completion_"
@@ -69,7 +73,7 @@ def _own_table(comparison: Comparison) -> Table:
 def write_comparison(
     comparison: Comparison, experiments: Sequence[Experiment], file: Path, title: str, settings: Mapping[str, Any]
 ) -> None:
-    """Write FILE.json, with the settings, FILE.csv (one row per score and experiment) and FILE.md."""
+    """Write FILE.json, with the settings, FILE.csv (one row per score and experiment), FILE.md and the plot."""
     by_name = {
         experiment.name: {
             **experiment.record(),
@@ -77,12 +81,34 @@ def write_comparison(
         }
         for index, experiment in enumerate(experiments)
     }
-    record = {**settings, "experiments": by_name, "reference": reference_scores(experiments[0])}
-    write_json(file.with_suffix(".json"), {**record, "notes": comparison.notes})
+    references, notes = reference_scores(experiments[0]), [*comparison.notes]
+    chart = ["## Values with 95% intervals", f"![One row per score]({file.name}.png)"]
+    try:
+        _draw(comparison, references, file)
+    except InputError as error:
+        chart, notes = [], [*notes, f"Without plots: {error}"]
+    record = {**settings, "experiments": by_name, "reference": references}
+    write_json(file.with_suffix(".json"), {**record, "notes": notes})
     write_csv(file.with_suffix(".csv"), SCORE_COLUMNS, comparison.score_rows())
     tables = [f"## {heading}\n\n{table.as_markdown()}" for heading, table in tables_of(comparison).items()]
     with open_atomic(file.with_suffix(".md")) as handle:
-        handle.write("\n".join([f"# {title}\n", *tables, "\n\n".join(comparison.notes) + "\n"]))
+        handle.write("\n".join([f"# {title}\n", *tables, "\n\n".join([*chart, *notes]) + "\n"]))
+
+
+def _draw(comparison: Comparison, references: Mapping[str, float | None], file: Path) -> None:
+    """Plot main scores, precision and recall of RadFact, mentions and box completion (MAIRA-2, figures 3 and 5)."""
+    shown = {*comparison.main_scores, *MENTIONS, f"{COMPLETION}iou"}
+    shown |= {f"{part}_{side}" for part in ("logical", "grounding", "spatial") for side in ("precision", "recall")}
+    panels: dict[str, list[tuple[str, str, Estimate]]] = defaultdict(list)
+    for name in (name for name in comparison.scores if name in shown):
+        summaries = [contrast.summary for contrast in comparison.scores[name]]
+        label = score_label(words(name), summaries[0].direction, None)
+        panel = panels[comparison.units.get(name, "score")]
+        for system, own in zip(comparison.systems, summaries, strict=True):
+            panel.append((label, system, Estimate(own.point, own.low, own.high, own.n)))
+        if name in references:
+            panel.append((label, "reference reports", Estimate(references[name])))
+    plots.forest(panels, file)
 
 
 def reference_scores(experiment: Experiment) -> dict[str, float | None]:

@@ -23,7 +23,7 @@ from maira.data.annotation import protocol
 from maira.data.annotation.combine import agreement, cohens_kappa, combine, ground_studies, iou
 from maira.data.annotation.protocol import Annotation, PhraseAnnotation, PhraseLabel, Quality
 from maira.data.annotation.results import AnnotatedSample, read_label_studio
-from maira.data.annotation.tasks import coco_dataset, image_address, labeling_config, task_of
+from maira.data.annotation.tasks import SCENARIOS, coco_dataset, image_address, labeling_config, task_of
 from maira.data.manifest import Failure
 from maira.data.study import Label, Study
 from radfact.errors import InputError
@@ -217,6 +217,8 @@ def test_every_control_refers_to_an_object() -> None:
     root = ElementTree.fromstring(labeling_config(categories))
     objects = {element.get("name") for element in root.iter() if element.get("name") and element.get("toName") is None}
     assert {element.get("toName") for element in root.iter() if element.get("toName")} <= objects
+    headings = {element.get("value") for element in root.iter("Header")}
+    assert {rule for rules in SCENARIOS.values() for rule in rules} < headings
     choices = {element.get("name") for element in root.iter("Choices")}
     assert {element.get("whenTagName") for element in root.iter() if element.get("whenTagName")} <= choices
 

@@ -241,6 +241,7 @@ def test_annotated_sentences_become_a_grounded_manifest(tmp_path: Path) -> None:
     maira("annotate", "export", phrases, "--out", tmp_path / "tasks")
     tasks = json.loads((tmp_path / "tasks" / "tasks.json").read_text())
     assert tasks[0]["data"]["image"] == "/data/local-files/?d=set/images/a.png"
+    assert "## Prior image\n\n- Finding that is not temporal" in (tmp_path / "tasks" / "guide.md").read_text()
     [phrase] = tasks[0]["data"]["phrases"]
     box = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": [phrase["value"]]}
     results = [

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,22 @@ def test_scores_are_compared_where_they_have_values(experiments: list[Experiment
 def _page(table: Comparison, experiments: list[Experiment], folder: Path) -> str:
     write_comparison(table, experiments, folder / "table", "Inputs", {"task": "findings"})
     return (folder / "table.md").read_text()
+
+
+def test_a_chart_has_a_row_per_score_and_needs_matplotlib(
+    experiments: list[Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = compare(experiments, experiments[0])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = _page(table, experiments, tmp_path)
+    assert "Without plots: needs the package matplotlib" in page
+    assert "![" not in page
+    monkeypatch.undo()
+    assert "![One row per score](table.png)" in _page(table, experiments, tmp_path)
+    chart = (tmp_path / "table.svg").read_text()
+    names = ["Logical precision ↑", "Logical recall ↑", "Logical F1 ↑", "Lateral mentions", "reference reports"]
+    assert all(f"<!-- {name} -->" in chart for name in names)
+    assert "implied" not in chart
 
 
 def test_the_table_is_written_in_three_forms(experiments: list[Experiment], tmp_path: Path) -> None:
