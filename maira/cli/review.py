@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
@@ -19,6 +20,7 @@ from radfact.cli.command import with_options
 from radfact.cli.program import PlainGroup
 from radfact.cli.tables import show_rows, show_table
 from radfact.errors import ErrorCode, InputError
+from radfact.pages.meta_page import format_cell
 
 PORT = 8471
 _DEFAULT = "start"
@@ -47,19 +49,31 @@ _Database = Annotated[Path, typer.Argument(help="Database of the review.", metav
 
 @app.command(_DEFAULT)
 def start(
-    drafts: Annotated[Path, typer.Argument(help="Drafts file (.jsonl) or campaign file (.yaml).")],
+    drafts: Annotated[Path, typer.Argument(help="Drafts file (.jsonl), table (.csv) or campaign file (.yaml).")],
     manifest: Annotated[
-        Path | None, typer.Option(help="manifest.jsonl of the studies; required unless a campaign file names it.")
+        Path | None,
+        typer.Option(help="manifest.jsonl of the studies; not with a campaign file, or a table with references."),
     ] = None,
     db: Annotated[
         Path | None,
         typer.Option(help="Review database, created if missing. Default: review.sqlite in the folder of the file."),
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Results folder of radfact for these drafts, to show the verdicts.")
+        Path | None,
+        typer.Option(help="Results folder of radfact for these drafts: verdicts to show, or comments to rate."),
     ] = None,
     images: Annotated[
         list[Path] | None, typer.Option(help="Image folder outside the folder of the manifest; repeatable.")
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            help="What readers are asked: comments, fineradscore, maira2, preferences, rexamine, rexval, or a file "
+            "(.yaml). Default: the form of the database, or else maira2."
+        ),
+    ] = None,
+    second: Annotated[
+        Path | None, typer.Option(help="Drafts to compare with those of the first file, with a form for pairs.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
     host: Annotated[
@@ -93,9 +107,10 @@ def start(
     from maira.review.app import make_app
     from maira.review.campaign import read_campaign
     from maira.review.coordinator import CampaignFile
+    from maira.review.form import read_form
     from maira.review.security import COORDINATOR, check_certificate, link_tokens
     from maira.review.serve import serve
-    from maira.review.store import Store
+    from maira.review.store import Store, stored_form
     from maira.review.studies import read_campaign_set, read_review_set
     from radfact.pages.access import is_loopback, listen, page_url, read_token
 
@@ -106,23 +121,34 @@ def start(
     elif tls_key is not None:
         raise InputError("--tls-key requires --tls-certificate", code=ErrorCode.INVALID_OPTION)
     settings = read_campaign(drafts) if drafts.suffix.lower() in (".yaml", ".yml") else None
-    if settings and (manifest or results or reader):
-        problem = "no --manifest, --results or --reader with a campaign file; set manifest and readers in the file"
+    if settings and (manifest or results or reader or form or second):
+        problem = "no --manifest, --results, --reader, --form or --second with a campaign file, which sets these itself"
         raise InputError(f"expected {problem}", code=ErrorCode.INVALID_OPTION)
+    path = drafts.with_name("review.sqlite") if db is None else db
+    asked = read_form(form) if form else None
     if settings:
         review_set = read_campaign_set(settings, images or ())
-    elif manifest:
-        review_set = read_review_set(drafts, manifest, results=results, image_folders=images or ())
+    elif manifest or drafts.suffix.lower() == ".csv":
+        review_set = read_review_set(
+            drafts,
+            manifest,
+            results=results,
+            image_folders=images or (),
+            form=asked or stored_form(path),
+            second=second,
+        )
     else:
         raise InputError("expected --manifest with a drafts file, found none", code=ErrorCode.INVALID_OPTION)
-    path = drafts.with_name("review.sqlite") if db is None else db
     say = partial(print_line, Console())
     if outside := review_set.images_outside():
         say(f"{outside} images are outside the manifest's folder and not shown; add their folder with --images")
     if review_set.unjudged:
         say(f"{review_set.unjudged} drafts have other sentences than {results}")
 
-    with listen(host, port) as listener, closing(Store(path, review_set.drafts, settings=settings)) as store:
+    with (
+        listen(host, port) as listener,
+        closing(Store(path, review_set.drafts, settings=settings, form=asked)) as store,
+    ):
         for name in reader or ():
             store.add_reader(name)
         names = [*store.reader_keys()] if settings else [*dict.fromkeys(map(store.registered_name, reader or ()))]
@@ -156,12 +182,12 @@ def export(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            help="manifest.jsonl of the studies, to write the review as a data set too: ratings.csv for radfact meta "
-            "agreement, preferences.jsonl, and a manifest with the corrected reports of each reader."
+            help="manifest.jsonl of the studies, or the table of the review, to write the review as a data set too: "
+            "ratings for radfact meta, preferences.jsonl, and a manifest with the corrected reports of each reader."
         ),
     ] = None,
 ) -> None:
-    """Write corrections.csv, one row per correction, and the corrected reports of each reader as drafts.
+    """Write the corrections and the corrected reports of each reader, or their answers, and ratings for radfact meta.
 
     Cells that a spreadsheet would execute as a formula, or that start with an apostrophe, are prefixed with an
     apostrophe. Drafts contain the studies that a reader finished.
@@ -176,13 +202,14 @@ def export(
             print_line(Console(stderr=True), f"{db} contains no reader yet")
         studies = None if manifest is None else read_studies(manifest, [draft.sample_id for draft in store.drafts], db)
         written = write_export(store, out, reader or store.readers(), studies)
-        say(f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
+        if written.corrections is not None:
+            say(f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
         for (name, arm), (path, count) in written.drafts.items():
             drafts = [store.drafts[number - 1] for number in store.study_list(name)]
             total = sum(draft.arm == arm and not draft.is_training for draft in drafts)
             say(f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
-        if written.ratings is not None:
-            say(f"{written.ratings} of {len(store.drafts)} drafts rated: {out / 'ratings.csv'}")
+        for name, count in written.rated.items():
+            say(f"{count} of {len(store.drafts)} drafts rated: {out / name}")
         if written.preferences is not None:
             say(f"preferences: {written.preferences}, in {out / 'preferences.jsonl'}")
             for reason, count in written.skipped.items():
@@ -226,6 +253,7 @@ def summary(
     from radfact.io.outputs import replace_files
 
     with closing(Store(db)) as store:
+        form = store.form
         result = summarize(store, store.counted_readers())
         if not any(item["finished"] for item in result["readers"].values()):
             raise InputError("expected a finished study, found none", code=ErrorCode.EMPTY_INPUT, file=db)
@@ -233,29 +261,47 @@ def summary(
         readings = collect_readings(store, store.readers(), idle_after=idle_after)
         result["krippendorff_alpha"] = krippendorff_alphas(store, store.counted_readers())
     result["readings"] = {use: sum(reading.use == use for reading in readings) for use in USES}
-    result |= {"idle_after": idle_after, **analyze(readings, arms, margins, significance_level=level)}
-    tables = make_tables(readings, result)
+    result |= {"idle_after": idle_after, **analyze(readings, arms, margins, form=form, significance_level=level)}
+    tables = make_tables(readings, result, form)
     with replace_files(out) as new:
-        draw_figure(result, new / "figure4")
+        if form.edits:
+            draw_figure(result, new / "figure4", form)
         for name, table in tables.items():
             table.write(new / f"{name}.csv")
         write_json(new / "summary.json", result)
     console = Console()
-    heads = ("reader", "finished", "unchanged", "edited", "deleted", "added", "significant")
+    if form.edits:
+        _show_corrections(console, result["readers"], [*form.severities.values()][-2])
+    else:
+        _show_answers(console, result["readers"], form.by_name)
+    outcomes = tables["arms"].select(("outcome", "arm", "estimate", "low", "high", "readings", "missing"))
+    show_table(console, outcomes, keys=2, title=f"Outcomes by arm, {100 * (1 - level):g}% intervals")
+    print_line(console, f"written: {out / 'summary.json'}, with tables (CSV){' and figure 4' * form.edits}")
+
+
+def _show_corrections(console: Console, readers: Mapping[str, Any], worst: str) -> None:
+    heads = ("reader", "finished", "unchanged", "edited", "deleted", "added", worst)
     rows = [
         [
             name,
             f"{item['finished']} of {item['assigned']}",
             f"{item['unchanged_sentences']} of {item['sentences']}",
             *(str(item["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
-            str(sum(item["severities"].get("significant", {}).values())),
+            str(sum(item["severities"].get(worst, {}).values())),
         ]
-        for name, item in result["readers"].items()
+        for name, item in readers.items()
     ]
     show_rows(console, heads, rows, title="Corrections")
-    outcomes = tables["arms"].select(("outcome", "arm", "estimate", "low", "high", "readings", "missing"))
-    show_table(console, outcomes, keys=2, title=f"Outcomes by arm, {100 * (1 - level):g}% intervals")
-    print_line(console, f"written: {out / 'summary.json'}, with tables (CSV) and figure 4")
+
+
+def _show_answers(console: Console, readers: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+    rows = [["", "studies finished", *(str(item["finished"]) for item in readers.values())]]
+    for name, field in fields.items():
+        columns = [item["answers"].get(name, {}) for item in readers.values()]
+        values = ["mean"] if field.type == "number" else dict.fromkeys(value for each in columns for value in each)
+        for value in values:
+            rows.append([name, value, *(format_cell(each.get(value)) for each in columns)])
+    show_rows(console, ("field", "answer", *readers), rows, title="Answers")
 
 
 def _require(*packages: str) -> None:

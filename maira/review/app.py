@@ -28,13 +28,13 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from maira.data.study import IMAGE_COLUMNS
-from maira.review.changes import Review, UnfinishedError, change_adapter, validate
+from maira.review.changes import Answer, Review, UnfinishedError, change_adapter, validate
 from maira.review.coordinator import CampaignFile, Coordinator, NewReader
 from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
-from maira.review.export import corrected_drafts, corrections_csv
+from maira.review.export import answers_csv, corrected_drafts, corrections_csv
+from maira.review.form import PREFERENCES, Value
 from maira.review.images import Pyramid, describe_study, load_pyramid, thumbnail
-from maira.review.protocol import ERROR_TYPES, REFERENCE_STEP, SEVERITIES, STEPS
 from maira.review.security import COORDINATOR, HEALTH_PATH, Guard, add_security_headers
 from maira.review.store import ConflictError, SavingBlockedError, Store
 from maira.review.studies import ReviewSet
@@ -50,7 +50,8 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _CANCELED = 499
 """Status of a request whose client has gone; it reaches nobody."""
 _BINARY = "application/octet-stream"
-_EXPORTS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl", "summary.json": "application/json"}
+_EXPORTS = {"summary.json": "application/json", "answers.csv": "text/csv"}
+_CORRECTIONS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl"}
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css", "base.css")
 
 _log = logging.getLogger(__name__)
@@ -128,11 +129,9 @@ class Server:
                 "reader_id": key,
                 "readers": self.store.readers() if reader is None else [reader],
                 "instructions": settings.instructions if settings else "",
-                "is_blinded": bool(settings and settings.labels),
-                "severities": SEVERITIES,
+                "exports": [*self._exports()],
                 "error_types": self.store.error_types(),
-                "error_type_names": ERROR_TYPES,
-                "steps": STEPS,
+                "form": self.store.form.model_dump(mode="json"),
                 "verdicts": self.set.verdicts is not None,
             }
         )
@@ -155,16 +154,21 @@ class Server:
 
     def study(self, request: Request) -> Response:
         number = self._number(request)
-        review = self.store.review(self._reader(request), number)
+        reader = self._reader(request)
+        review = self.store.review(reader, number)
         sample_id = self.set.drafts[number - 1].sample_id
-        sees_reference = max(review.visited) >= REFERENCE_STEP
+        sees_reference = self._shows_reference(review, number)
+        candidates = self.set.drafts[number - 1].candidates if self.store.form.unit == "pair" else []
+        if self.store.is_swapped(reader, number):
+            candidates.reverse()
         return JSONResponse(
             {
                 "number": request.path_params["number"],
                 "sample_id": sample_id,
                 **self._label(number),
                 **describe_study(self.set, number, request.path_params["number"]),
-                "state": state_json(review),
+                "state": self._state(reader, number, review),
+                "candidates": [[sentence.text for sentence in candidate] for candidate in candidates],
                 "reference": [_sentence(line) for line in self.set.reference(number)] if sees_reference else None,
                 "verdicts": self._verdicts(sample_id) if sees_reference else None,
             }
@@ -173,7 +177,7 @@ class Server:
     def counterparts(self, request: Request) -> Response:
         number = self._number(request)
         review = self.store.review(self._reader(request), number)
-        if max(review.visited) < REFERENCE_STEP:
+        if not self._shows_reference(review, number):
             raise _not_found()
         sentences = review.state.sentences
         reference = [(line.text, [box.as_tuple() for box in line.boxes or ()]) for line in self.set.reference(number)]
@@ -204,12 +208,13 @@ class Server:
 
     def export(self, request: Request) -> Response:
         """Respond to `GET /export/{name}?reader=R`: the tables of a reader, without the model."""
-        name = request.path_params["name"]
-        settings = self.store.campaign.settings
-        if name not in _EXPORTS or (settings and settings.labels):
+        name, types = request.path_params["name"], self._exports()
+        if name not in types:
             raise _not_found()
         reader = self._reader(request)
-        if name == "corrections.csv":
+        if name == "answers.csv":
+            content = answers_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
+        elif name == "corrections.csv":
             content = corrections_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
         elif name == "drafts.jsonl":
             rows = corrected_drafts(self.store, reader)
@@ -218,7 +223,7 @@ class Server:
         else:
             content = dumps(summarize(self.store, [reader])).encode()
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type=_EXPORTS[name], headers=headers)
+        return Response(content, media_type=types[name], headers=headers)
 
     def add_reader(self, request: Request, body: Any) -> Response:
         name = validate_model(NewReader, body).name
@@ -231,12 +236,14 @@ class Server:
         number, envelope = self._number(request), validate_model(_Envelope, body)
         change = validate(change_adapter, {k: v for k, v in body.items() if k not in _Envelope.model_fields})
         reader = self._checked(request, envelope.reader)
+        if isinstance(change, Answer):
+            change = change.model_copy(update={"values": self._unblinded(reader, number, change.values)})
         try:
             review = self.store.add_change(reader, number, envelope.id, envelope.version, change)
         except ConflictError:
-            current = state_json(self.store.review(reader, number))
+            current = self._state(reader, number, self.store.review(reader, number))
             return JSONResponse({"error": "this study was changed in another page", "state": current}, 409)
-        return JSONResponse({"state": state_json(review)})
+        return JSONResponse({"state": self._state(reader, number, review)})
 
     def times(self, request: Request, body: Any) -> Response:
         """Respond once events of a page are on disk; those that are already there stay."""
@@ -248,6 +255,30 @@ class Server:
         events = [event.model_copy(update={"number": self._study(request, event.number)}) for event in batch.events]
         self.store.add_events(batch.model_copy(update={"reader": reader, "events": tuple(events)}))
         return JSONResponse({})
+
+    def _exports(self) -> dict[str, str]:
+        """Return the types of the files that readers may export: none that reveals an arm."""
+        form, settings = self.store.form, self.store.campaign.settings
+        if form.unit == "pair" or (settings and settings.labels):
+            return {}
+        return {**_CORRECTIONS, "summary.json": _EXPORTS["summary.json"]} if form.edits else _EXPORTS
+
+    def _shows_reference(self, review: Review, number: int) -> bool:
+        has_image = any(getattr(self.set.studies[number - 1], kind) for kind in IMAGE_COLUMNS)
+        return self.store.form.shows_reference(review.visited, has_image=has_image)
+
+    def _unblinded(self, reader: str, number: int, answers: Mapping[str, Value]) -> dict[str, Value]:
+        """Exchange A and B in answers if the reader sees the candidates in the other order."""
+        first, second, _ = PREFERENCES
+        others: dict[Value, Value] = {first: second, second: first}
+        if self.store.form.unit != "pair" or not self.store.is_swapped(reader, number):
+            return dict(answers)
+        return {name: others.get(value, value) for name, value in answers.items()}
+
+    def _state(self, reader: str, number: int, review: Review) -> dict[str, Any]:
+        state = {**state_json(review), "answers": self._unblinded(reader, number, review.state.answers)}
+        # Ids of sentences would reveal the order of the candidates.
+        return {**state, "sentences": []} if self.store.form.unit == "pair" else state
 
     def _reader(self, request: Request) -> str:
         return self._checked(request, request.query_params.get("reader", ""))

@@ -9,10 +9,10 @@ from random import Random
 from string import ascii_uppercase
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, NonNegativeInt, TypeAdapter, model_validator
 
 from maira.review.changes import Name, Text, plain_name
-from maira.review.protocol import SeverityId
+from maira.review.form import Form, default_form, read_form
 from radfact.errors import ErrorCode, InputError, list_some, suggest_name
 from radfact.io.yaml_files import read_yaml
 from radfact.records import Record, validate_model
@@ -23,8 +23,8 @@ REFERENCE_ARM = "reference"
 OutcomeName = Literal["corrections", "uncorrected", "implications", "significant", "active_seconds", "active_ratio"]
 """Name of an outcome in `maira.review.reader_study.OUTCOMES`."""
 
-_CHANGEABLE = {"manifest", "arms", "readers", "instructions"}
-"""Settings that may change during a campaign; those of arms only in the paths of their files."""
+_CHANGEABLE = {"manifest", "arms", "readers", "instructions", "form"}
+"""Settings that may change during a campaign: of arms the paths of their files, of the form texts and keys."""
 
 
 class Analysis(Record):
@@ -56,6 +56,7 @@ class CampaignConfig(Record):
     training_cases: tuple[str, ...] = ()
     instructions: Text = ""
     analysis: Analysis = Analysis()
+    form: Form = Field(default_factory=default_form)
 
     @model_validator(mode="after")
     def _check(self) -> CampaignConfig:
@@ -66,6 +67,8 @@ class CampaignConfig(Record):
             raise ValueError("overlap: expected a share with the assignment 'overlap', and none with others")
         if self.analysis.baseline is not None and self.analysis.baseline not in self.arms:
             raise ValueError(f"analysis: expected an arm as baseline, found {self.analysis.baseline!r}")
+        if self.form.unit == "pair" and len(self.arms) != 2:
+            raise ValueError(f"arms: expected two with the form {self.form.name!r}, found {len(self.arms)}")
         return self
 
     @property
@@ -74,17 +77,17 @@ class CampaignConfig(Record):
 
     def has_one_reader_per_report(self, readers: int) -> bool:
         """Return whether no report is read by two readers, although readers share studies."""
-        return self.shared_fraction > 0 and self.arms_per_reader == "one" and 1 < readers <= len(self.arms)
+        return self.shared_fraction > 0 and self.arms_per_reader == "one" and 1 < readers <= len(self.arm_names)
 
     @property
     def arm_names(self) -> tuple[str, ...]:
-        """Names of the arms in the database: "" if there is only one."""
-        return tuple(self.arms) if len(self.arms) > 1 else ("",)
+        """Names of the arms in the database: "" if there is only one, or readers see them as pairs."""
+        return tuple(self.arms) if len(self.arms) > 1 and self.form.unit != "pair" else ("",)
 
     @property
     def labels(self) -> dict[str, str]:
         """Label of each arm that readers see, in a random order; empty with one arm."""
-        if len(self.arms) == 1:
+        if self.arm_names == ("",):
             return {}
         letters = list(ascii_uppercase[: len(self.arms)])
         Random(f"{self.seed} labels").shuffle(letters)
@@ -103,6 +106,7 @@ class CampaignConfig(Record):
                 hint = "restore it, or use another --db"
                 message = f"expected {value!r} as when the campaign began, found {now[name]!r}; {hint}"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=file, field=name)
+        self.form.check_same(other.form, file)
 
 
 def name_key(name: str) -> str:
@@ -112,7 +116,10 @@ def name_key(name: str) -> str:
 
 def read_campaign(path: Path) -> CampaignConfig:
     """Read a campaign file; paths in it are relative to its folder."""
-    settings = validate_model(CampaignConfig, read_yaml(path), file=path)
+    fields = read_yaml(path)
+    if isinstance(fields, dict) and isinstance(name := fields.get("form"), str):
+        fields["form"] = read_form(name, path.parent)
+    settings = validate_model(CampaignConfig, fields, file=path)
     arms = {
         name: file if file == REFERENCE_ARM else str((path.parent / file).resolve())
         for name, file in settings.arms.items()
@@ -123,6 +130,13 @@ def read_campaign(path: Path) -> CampaignConfig:
 class Configure(Record):
     kind: Literal["configure"]
     settings: CampaignConfig
+
+
+class UseForm(Record):
+    """Use another form than MAIRA-2 in a review that is not a campaign."""
+
+    kind: Literal["form"]
+    form: Form
 
 
 class Assign(Record):
@@ -165,12 +179,12 @@ class Decide(Record):
 
     kind: Literal["decide"]
     study: int
-    severities: Annotated[dict[str, SeverityId | None], Field(min_length=1)]
+    severities: Annotated[dict[str, NonNegativeInt | None], Field(min_length=1)]
     comment: Annotated[Text, Field(max_length=10_000)] = ""
 
 
 Action = Annotated[
-    Configure | Assign | Rename | Merge | Exclude | SetReaderStatus | Decide, Field(discriminator="kind")
+    Configure | UseForm | Assign | Rename | Merge | Exclude | SetReaderStatus | Decide, Field(discriminator="kind")
 ]
 action_adapter: TypeAdapter[Action] = TypeAdapter(Action)
 
@@ -180,6 +194,7 @@ class Campaign:
     """State of a campaign after the actions so far; readers have their first name, and None of `paused` is for all."""
 
     settings: CampaignConfig | None = None
+    form: Form = field(default_factory=default_form)
     lists: dict[str, list[int]] = field(default_factory=dict)
     shared_samples: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -237,7 +252,9 @@ class Campaign:
         self.history.append((made, action))
         match action:
             case Configure():
-                self.settings = action.settings
+                self.settings, self.form = action.settings, action.settings.form
+            case UseForm():
+                self.form = action.form
             case Assign():
                 self.shared_samples += action.shared_samples
                 for reader, numbers in action.studies.items():

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictInt,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from maira.review.protocol import REFERENCE_STEP, STEPS, SeverityId
+from maira.review.form import Form, Value
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Record, Share, as_input_error
 
@@ -30,8 +39,6 @@ _LAYOUT = "\n\t"
 _CONTROL = ("Cc", "Cs")
 _UNTYPED = re.compile("[\u202a-\u202e\u2066-\u2069\ufeff]")
 _INVISIBLE = (*_CONTROL, "Cf")
-_REQUIRED_STEPS = STEPS[1:REFERENCE_STEP]
-"""Steps required before a study can be finished; a review starts in the first, and severities require the last."""
 
 
 def readable(text: str) -> str:
@@ -93,14 +100,21 @@ class MoveBoxes(Record):
     boxes: Boxes
 
 
-class Assess(Record):
-    """Assess a correction; omitted fields are unchanged."""
+class Answer(Record):
+    """Answer fields of the form about a unit: a sentence, or "" for the study; other fields are unchanged."""
 
-    kind: Literal["assess"]
-    sentence: str
-    severity: SeverityId | None = None
-    error_type: Name | None = None
-    comment: Text = ""
+    kind: Literal["answer", "assess"]
+    unit: str
+    values: dict[str, StrictInt | Text | None]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_assessment(cls, fields: Any) -> Any:
+        """Read `assess` of earlier versions, whose fields were those of MAIRA-2."""
+        if isinstance(fields, Mapping) and fields.get("kind") == "assess" and "sentence" in fields:
+            values = {name: value for name, value in fields.items() if name not in ("kind", "sentence")}
+            return {"kind": "answer", "unit": fields["sentence"], "values": values}
+        return fields
 
 
 class Remark(Record):
@@ -110,7 +124,7 @@ class Remark(Record):
 
 class GoTo(Record):
     kind: Literal["step"]
-    step: Annotated[int, Field(ge=1, le=4)]
+    step: Annotated[int, Field(ge=1)]
 
 
 class Mark(Record):
@@ -119,7 +133,7 @@ class Mark(Record):
     kind: Literal["finish", "reopen", "undo", "redo"]
 
 
-Change = Annotated[Edit | Delete | Add | MoveBoxes | Assess | Remark | GoTo | Mark, Field(discriminator="kind")]
+Change = Annotated[Edit | Delete | Add | MoveBoxes | Answer | Remark | GoTo | Mark, Field(discriminator="kind")]
 change_adapter: TypeAdapter[Change] = TypeAdapter(Change)
 
 _Value = TypeVar("_Value")
@@ -133,20 +147,6 @@ def validate(adapter: TypeAdapter[_Value], value: object, *, field: str = "") ->
 
 
 @dataclass(frozen=True, slots=True)
-class Assessment:
-    """Assessment of a correction (MAIRA-2, tables F.1 to F.3)."""
-
-    severity: SeverityId | None = None
-    error_type: str | None = None
-    comment: str = ""
-
-    @property
-    def error_group(self) -> str:
-        """The error type without subtype: "OMISSION" for "OMISSION: Normal Finding"."""
-        return UNTYPED if self.error_type is None else self.error_type.split(":")[0].strip()
-
-
-@dataclass(frozen=True, slots=True)
 class ReviewedSentence:
     """A sentence of the draft or an added one, with its current and its drafted content."""
 
@@ -156,7 +156,20 @@ class ReviewedSentence:
     draft_text: str | None = None
     draft_boxes: tuple[Corners, ...] = ()
     deleted: bool = False
-    assessment: Assessment = Assessment()
+    answers: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def severity(self) -> int | None:
+        return value if isinstance(value := self.answers.get("severity"), int) else None
+
+    @property
+    def error_type(self) -> str | None:
+        return value if isinstance(value := self.answers.get("error_type"), str) else None
+
+    @property
+    def error_group(self) -> str:
+        """The error type without subtype: "OMISSION" for "OMISSION: Normal Finding"."""
+        return UNTYPED if self.error_type is None else self.error_type.split(":")[0].strip()
 
     @property
     def is_added(self) -> bool:
@@ -187,6 +200,13 @@ class State:
     step: int = 1
     done: bool = False
     comment: str = ""
+    answers: Mapping[str, Value] = field(default_factory=dict)
+
+    def units(self, form: Form) -> Sequence[ReviewedSentence | State]:
+        """Return what a form asks about."""
+        if form.unit in ("study", "pair"):
+            return (self,)
+        return self.corrections if form.edits else self.sentences
 
     @property
     def corrections(self) -> tuple[ReviewedSentence, ...]:
@@ -201,7 +221,7 @@ class State:
         """The highest severity of a correction: -1 without corrections, None if none is rated."""
         if not self.corrections:
             return -1
-        rated = [item.assessment.severity for item in self.corrections if item.assessment.severity is not None]
+        rated = [item.severity for item in self.corrections if item.severity is not None]
         return max(rated, default=None)
 
 
@@ -249,17 +269,22 @@ class Review:
     def status(self) -> Literal["done", "started", "open"]:
         return "done" if self.state.done else "started" if self.version else "open"
 
-    def check(self, change: Change) -> None:
+    def check(self, change: Change, form: Form) -> None:
+        if isinstance(change, Edit | Delete | Add | MoveBoxes) and not form.edits:
+            raise InputError("expected an answer, found a correction; the form has none", field="kind")
+        if isinstance(change, GoTo) and change.step > len(form.steps):
+            raise InputError(f"expected a step up to {len(form.steps)}, found {change.step}", field="step")
+        if isinstance(change, Answer) and (change.unit == "") != (form.unit in ("study", "pair")):
+            raise InputError(f"expected an answer about a {form.unit}", field="unit")
         state = self.after(change).state
         if change.kind != "finish":
             return
-        skipped = [
-            f"{step['number']} ({step['name']})" for step in _REQUIRED_STEPS if step["number"] not in self.visited
-        ]
-        if skipped:
+        steps = [*enumerate(form.steps, 1)][1 : form.reference_step or 1]
+        if skipped := [f"{number} ({step.name})" for number, step in steps if number not in self.visited]:
             raise UnfinishedError(f"open all steps before finishing; not opened yet: {', '.join(skipped)}")
-        if unrated := sum(sentence.assessment.severity is None for sentence in state.corrections):
-            raise UnfinishedError(f"rate all corrections in step 4 (Assess) before finishing; not rated: {unrated}")
+        if missing := [question.label for unit in state.units(form) for question in form.missing(unit.answers)]:
+            counts = ", ".join(f"{label} ({missing.count(label)})" for label in dict.fromkeys(missing))
+            raise UnfinishedError(f"answer all required fields before finishing; without an answer: {counts}")
 
     def after(self, change: Change, at: datetime | None = None) -> Review:
         """Return the review after a change at some time."""
@@ -294,24 +319,25 @@ def _apply_change(state: State, change: Change, version: int) -> State:
             return replace(state, comment=change.text)
         case GoTo():
             return replace(state, step=change.step)
+        case Answer(unit=""):
+            return replace(state, answers={**state.answers, **change.values})
         case Add():
             _check_sentence(change.text)
             added = ReviewedSentence(f"a{version}", change.text, change.boxes)
             return replace(state, sentences=(*state.sentences, added))
     sentences = {sentence.id: sentence for sentence in state.sentences}
-    if change.sentence not in sentences:
+    name = change.unit if isinstance(change, Answer) else change.sentence
+    if name not in sentences:
         raise InputError("unknown sentence", code=ErrorCode.UNKNOWN_NAME, field="sentence")
-    corrected = _correct(sentences[change.sentence], change)
+    corrected = _correct(sentences[name], change)
     return replace(state, sentences=tuple({**sentences, corrected.id: corrected}.values()))
 
 
-def _correct(sentence: ReviewedSentence, change: Edit | Delete | MoveBoxes | Assess) -> ReviewedSentence:
+def _correct(sentence: ReviewedSentence, change: Edit | Delete | MoveBoxes | Answer) -> ReviewedSentence:
     if isinstance(change, Delete):
         return replace(sentence, deleted=change.kind == "delete")
-    if isinstance(change, Assess):
-        _check_length(change.comment, "comment", LONGEST_COMMENT)
-        fields = change.model_dump(include=change.model_fields_set - {"kind", "sentence"})
-        return replace(sentence, assessment=replace(sentence.assessment, **fields))
+    if isinstance(change, Answer):
+        return replace(sentence, answers={**sentence.answers, **change.values})
     if sentence.deleted:
         raise InputError("the sentence is deleted; restore it to change it", field="sentence")
     if isinstance(change, Edit):

@@ -17,6 +17,7 @@ from maira.review.campaign import (
     Decide,
     Merge,
     Rename,
+    UseForm,
     action_adapter,
     read_campaign,
 )
@@ -28,8 +29,8 @@ from maira.review.export import (
     decisions_csv,
     describe_reading,
 )
+from maira.review.form import Form
 from maira.review.images import describe_study
-from maira.review.protocol import ERROR_TYPES
 from maira.review.security import link_tokens
 from maira.review.studies import read_campaign_set
 from radfact.errors import InputError
@@ -69,6 +70,7 @@ class Coordinator:
             {
                 "paused": None in campaign.paused,
                 "labels": campaign.config.labels,
+                "severities": [[key, name] for key, name in campaign.form.severities.items() if key is not None],
                 "readers": [self._reader(key, reviews[key]) for key in keys],
                 "studies": [
                     {
@@ -108,7 +110,7 @@ class Coordinator:
                 "arm": draft.arm,
                 **describe_study(self.server.set, number),
                 "reference": [sentence.text for sentence in self.server.set.reference(number)],
-                "items": [_item_json(item) for item in items],
+                "items": [_item_json(item, self.store.form) for item in items],
                 "comments": comments,
                 "decision": decision and {"severities": decision.severities, "comment": decision.comment},
             }
@@ -116,13 +118,14 @@ class Coordinator:
 
     def apply_action(self, request: Request, body: Any) -> Response:
         action = validate(action_adapter, body)
-        if isinstance(action, Configure | Assign):
+        if isinstance(action, Configure | UseForm | Assign):
             raise InputError("settings and assignment are changed in the campaign file", field="kind")
         if isinstance(action, Decide):
             items = collect_adjudication_items(self.store).get(action.study, ())
             if action.severities.keys() != {item.id for item in items if item.is_disagreement}:
                 hint = "reload the page, readers may have changed the study"
                 raise InputError(f"expected a decision on each disagreement; {hint}", field="severities")
+            self.store.form.clean({"severity": max(action.severities.values(), key=lambda severity: severity or 0)})
         self.store.apply_action(action)
         return self._updated(request)
 
@@ -194,7 +197,7 @@ class Coordinator:
                 return f"{action.kind}: {', '.join(values) or 'all readers'}"
 
 
-def _item_json(item: AdjudicationItem) -> dict[str, Any]:
+def _item_json(item: AdjudicationItem, form: Form) -> dict[str, Any]:
     return {
         "id": item.id,
         "draft_text": item.draft_text,
@@ -203,12 +206,12 @@ def _item_json(item: AdjudicationItem) -> dict[str, Any]:
         "readings": [
             {
                 "reader": reader,
-                "reading": describe_reading(sentence),
+                "reading": describe_reading(sentence, form),
                 "severity": correction_severity(sentence),
                 "text": sentence.text,
                 "boxes": sentence.boxes,
-                "error_type": ERROR_TYPES.get(sentence.assessment.error_type or "", sentence.assessment.error_type),
-                "comment": sentence.assessment.comment,
+                "error_type": form.option_names.get(sentence.error_type or "", sentence.error_type),
+                "comment": sentence.answers.get("comment") or "",
             }
             for reader, sentence in item.readings.items()
         ],

@@ -104,6 +104,12 @@ class Draft:
         """The sample id, followed by the arm if the review has several."""
         return f"{self.sample_id} of arm {self.arm}" if self.arm else self.sample_id
 
+    @property
+    def candidates(self) -> list[tuple[Sentence, ...]]:
+        """Its reports: two if readers compare them."""
+        split = self.record.get("split", len(self.sentences))
+        return [part for part in (self.sentences[:split], self.sentences[split:]) if part or "split" in self.record]
+
     @cached_property
     def review(self) -> Review:
         """Its review before any change."""

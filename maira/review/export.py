@@ -20,53 +20,71 @@ from maira.model.task_examples import make_example
 from maira.review.campaign import REFERENCE_ARM
 from maira.review.changes import ReviewedSentence, State
 from maira.review.database import Draft
-from maira.review.protocol import SEVERITIES
+from maira.review.form import RATED_COUNTS, Form
 from maira.review.reader_study import Reading, collect_readings
 from maira.review.store import Store
-from radfact.errors import InputError
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.errors import ErrorCode, InputError
 from radfact.io.csv_tables import guard
 from radfact.io.jsonl import dumps, open_atomic, write_jsonl
 from radfact.io.outputs import replace_files
+from radfact.meta.datasets.layouts import REXVAL_KEYS, REXVAL_RATINGS, REXVAL_REPORTS
 from radfact.pages.meta_page import Table
 from radfact.records import Box, Report, Sentence, narrative
 
 _SOURCE = ("sample_id", "arm", "model", "training")
-COLUMNS = (
-    "reader", *_SOURCE, "excluded", "sentence", "kind", "draft_text", "corrected_text", "error_type", "severity",
-    "comment", "boxes_changed", "draft_boxes", "corrected_boxes", "finished", "study_comment",
-)  # fmt: skip
-"""Columns of the table of corrections; `BLINDED` are missing in that of a blinded reader."""
-
 BLINDED = ("arm", "model", "training", "excluded")
+"""Columns that are missing in the table of a blinded reader."""
 
+_CORRECTION_COLUMNS = ("sentence", "kind", "draft_text", "corrected_text")
+_BOX_COLUMNS = ("boxes_changed", "draft_boxes", "corrected_boxes")
 _DECISION_COLUMNS = (
     *_SOURCE, "item", "draft_text", "readings", "needs_correction", "severity", "comment", "decided_at",
 )  # fmt: skip
 _READING_COLUMNS = (
     "reader", *_SOURCE, "excluded", "status", "opened_at", "finished_at", "active_seconds", "total_seconds",
-    "time_reason", "sentences", "edits", "deletions", "additions", "boxes_changed", "no_implications",
-    "minor_implications", "significant_implications", "not_rated", "worst_severity", "comment",
+    "time_reason", "sentences",
 )  # fmt: skip
+_KIND_COLUMNS = ("edits", "deletions", "additions", "boxes_changed")
 
 _SIGNIFICANT: Final = 2
 _COUNTS = ("errors", "significant", "insignificant")
 _END_MARKS = (".", "!", "?", ":")
+_REFISCO_COLUMNS = (
+    "data_id", "report_type", "original_line", "corrected_line", "error_clinical_severity", "comments", "annotator_id",
+)  # fmt: skip
 
 
 def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
     """Return one row per correction; blinded, without the columns that reveal the source of a draft."""
-    counted = store.counted_readers()
+    columns = [*_CORRECTION_COLUMNS, *store.form.by_name, *_BOX_COLUMNS]
+    return _unit_csv(store, readers, columns, is_blinded)
+
+
+def answers_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
+    """Return one row per sentence, comment or study with its answers, blinded as `corrections_csv`."""
+    texts = () if store.form.unit in ("study", "pair") else ("sentence", "text")
+    return _unit_csv(store, readers, [*texts, *store.form.by_name], is_blinded)
+
+
+def _unit_csv(store: Store, readers: Sequence[str], columns: Sequence[str], is_blinded: bool) -> str:
+    counted, form = store.counted_readers(), store.form
+    headings = ["reader", *_SOURCE, "excluded", *columns, "finished", "study_comment"]
     rows = []
     for reader in map(store.registered_name, readers):
         for draft, review in zip(store.drafts, store.reviews(reader), strict=True):
-            for index, sentence in enumerate(review.state.sentences, 1):
-                if sentence.is_correction:
-                    study = [reader, *_source(draft), reader not in counted]
-                    shared = [review.state.done, review.state.comment]
-                    rows.append([*study, index, *_cells(sentence), *shared])
+            state = review.state
+            places = {sentence.id: place for place, sentence in enumerate(state.sentences, 1)}
+            for unit in state.units(form) if review.version else ():
+                cells: dict[str, Any] = {name: unit.answers.get(name) for name in form.by_name}
+                if isinstance(unit, ReviewedSentence):
+                    cells |= {"sentence": places[unit.id], "text": unit.text}
+                    cells |= dict(zip((*_CORRECTION_COLUMNS[1:], *_BOX_COLUMNS), _cells(unit), strict=True))
+                study = [reader, *_source(draft), reader not in counted]
+                rows.append([*study, *map(cells.get, columns), state.done, state.comment])
     hidden = BLINDED if is_blinded else ()
-    kept = [place for place, name in enumerate(COLUMNS) if name not in hidden]
-    return _csv([COLUMNS[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    kept = [place for place, name in enumerate(headings) if name not in hidden]
+    return _csv([headings[place] for place in kept], [[row[place] for place in kept] for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +107,13 @@ class AdjudicationItem:
 
 
 def correction_severity(sentence: ReviewedSentence) -> int | None:
-    return sentence.assessment.severity if sentence.is_correction else None
+    return sentence.severity if sentence.is_correction else None
 
 
 def collect_adjudication_items(store: Store) -> dict[int, list[AdjudicationItem]]:
     """Return the items of each study that at least two counted readers finished, by its number."""
     finished: dict[int, dict[str, State]] = {}
-    for reader in store.counted_readers():
+    for reader in store.counted_readers() if store.form.edits else ():
         for number, review in enumerate(store.reviews(reader), 1):
             if review.state.done:
                 finished.setdefault(number, {})[reader] = review.state
@@ -122,48 +140,55 @@ def decisions_csv(store: Store) -> str:
         for key, severity in decision.severities.items():
             item = items.get(key)
             readings = item.readings.items() if item else ()
-            described = "; ".join(f"{reader}: {describe_reading(sentence)}" for reader, sentence in readings)
+            described = "; ".join(
+                f"{reader}: {describe_reading(sentence, store.form)}" for reader, sentence in readings
+            )
             decided = [described, severity is not None, severity, decision.comment, made]
             rows.append([*_source(store.drafts[number - 1]), key, item and item.draft_text, *decided])
     return _csv(_DECISION_COLUMNS, rows)
 
 
-def describe_reading(sentence: ReviewedSentence) -> str:
+def describe_reading(sentence: ReviewedSentence, form: Form) -> str:
     if not sentence.is_correction:
         return "no correction"
     edit = "edited" if sentence.is_edited else "boxes changed"
     verb = {"edit": edit, "deletion": "deleted", "addition": f"added “{sentence.text}”"}[sentence.kind]
-    names = [item["name"].lower() for item in SEVERITIES if item["id"] == sentence.assessment.severity]
+    options = form.by_name["severity"].options
+    names = [option.name.lower() for option in options if option.value == sentence.severity]
     return ", ".join([verb, *(names or ["not rated"])])
 
 
-def readings_csv(readings: Sequence[Reading]) -> str:
+def readings_csv(readings: Sequence[Reading], form: Form) -> str:
     """Return the table of readings, one row per reader and opened study."""
+    options = form.by_name["severity"].options if form.edits else ()
+    severities = [*(option.name.lower().replace(" ", "_") for option in options), "not_rated", "worst_severity"]
     rows = []
     for reading in readings:
-        state, time, worst = reading.state, reading.time, reading.state.worst_severity
-        kinds = Counter(item.kind for item in state.corrections)
-        severities = Counter(item.assessment.severity for item in state.corrections)
-        boxes_changed = sum(item.has_moved_boxes and not item.deleted for item in state.corrections)
-        rows.append(
-            [
-                *(reading.reader, *_source(reading.draft), reading.is_excluded),
-                "finished" if state.done else "started",
-                *(at and at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
-                *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
-                time.reason,
-                len(state.drafted),
-                *(kinds["edit"], kinds["deletion"], kinds["addition"], boxes_changed),
-                *(severities[severity] for severity in (0, 1, 2, None)),
-                "none" if worst == -1 else worst,
-                state.comment,
-            ]
-        )
-    return _csv(_READING_COLUMNS, rows)
+        state, time = reading.state, reading.time
+        cells = [
+            *(reading.reader, *_source(reading.draft), reading.is_excluded),
+            "finished" if state.done else "started",
+            *(at and at.isoformat(timespec="seconds") for at in (time.opened, time.finished)),
+            *("" if math.isnan(value) else f"{value:.1f}" for value in (time.active_seconds, time.total_seconds)),
+            time.reason,
+            len(state.drafted),
+        ]
+        rows.append([*cells, *(_count_corrections(state, form) if form.edits else ()), state.comment])
+    counted = [*_KIND_COLUMNS, *severities] if form.edits else []
+    return _csv([*_READING_COLUMNS, *counted, "comment"], rows)
+
+
+def _count_corrections(state: State, form: Form) -> list[Any]:
+    kinds, worst = Counter(item.kind for item in state.corrections), state.worst_severity
+    severities = Counter(item.severity for item in state.corrections)
+    boxes_changed = sum(item.has_moved_boxes and not item.deleted for item in state.corrections)
+    counts = [kinds["edit"], kinds["deletion"], kinds["addition"], boxes_changed]
+    return [*counts, *(severities[severity] for severity in form.severities), "none" if worst == -1 else worst]
 
 
 def _source(draft: Draft) -> list[Any]:
-    return [draft.sample_id, draft.arm, draft.record.get("model"), draft.is_training]
+    model = draft.record.get("model") or ", ".join(filter(None, draft.record.get("models", ()))) or None
+    return [draft.sample_id, draft.arm, model, draft.is_training]
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -194,11 +219,11 @@ def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was written."""
+    """What was written; `rated` has the numbers of rated drafts by file."""
 
-    corrections: int
+    corrections: int | None
     drafts: dict[tuple[str, str], tuple[Path, int]]
-    ratings: int | None = None
+    rated: Mapping[str, int] = field(default_factory=dict)
     preferences: int | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
 
@@ -206,41 +231,57 @@ class ExportResult:
 def write_export(
     store: Store, folder: Path, readers: Sequence[str], studies: Mapping[str, Study] | None = None
 ) -> ExportResult:
-    """Write corrections, readings, corrected reports, and decisions; with studies also the review as a data set."""
-    readers = list(dict.fromkeys(map(store.registered_name, readers)))
-    tables = {
-        "corrections": corrections_csv(store, readers),
-        "readings": readings_csv(collect_readings(store, readers)),
-    }
+    """Write answers, readings, corrected reports, decisions and ratings; with studies also the review as a data set."""
+    form, readers = store.form, list(dict.fromkeys(map(store.registered_name, readers)))
     counted = [reader for reader in readers if reader in store.counted_readers()]
-    arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
-    names = store.readers()
-    drafts = {}
+    tables = {"readings": readings_csv(collect_readings(store, readers), form)}
+    tables |= (
+        {"corrections": corrections_csv(store, readers)} if form.edits else {"answers": answers_csv(store, readers)}
+    )
+    ratings = rating_tables(store, counted, studies)
     with replace_files(folder) as new:
-        if store.campaign.settings is not None:
+        if store.campaign.settings is not None and form.edits:
             tables["decisions"] = decisions_csv(store)
         for name, table in tables.items():
             with open_atomic(new / f"{name}.csv", "wb") as handle:
                 handle.write(table.encode("utf-8-sig"))
-        for reader in readers:
-            # Names may contain characters that file names cannot, and two may differ only in these.
-            number = names.index(reader) + 1
-            for place, arm in enumerate(arms, 1):
-                suffix = f"-{place}-{_as_file_name(arm) or 'arm'}" if arm else ""
-                name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
-                rows = corrected_drafts(store, reader, arm)
-                drafts[reader, arm] = (folder / name, write_jsonl(new / name, rows))
-                if studies is not None and reader in counted:
-                    manifest = new / name.replace("drafts", "manifest", 1)
-                    write_manifest(manifest, corrected_studies(store, studies, reader, arm))
+        for name, rows in ratings.items():
+            rows.write(new / name)
+        rated = {name: len({row[0] for row in table.rows}) for name, table in ratings.items()}
+        if not form.edits:
+            return ExportResult(None, {}, rated)
+        drafts = _write_drafts(store, folder, new, readers, counted, studies)
         corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
         if studies is None:
-            return ExportResult(corrections, drafts)
-        ratings = rating_table(store, studies, counted)
-        ratings.write(new / "ratings.csv")
+            return ExportResult(corrections, drafts, rated)
         preferences, skipped = find_preferences(store, studies, counted)
         write_jsonl(new / "preferences.jsonl", preferences)
-        return ExportResult(corrections, drafts, len(ratings.rows), len(preferences), skipped)
+        return ExportResult(corrections, drafts, rated, len(preferences), skipped)
+
+
+def _write_drafts(
+    store: Store,
+    folder: Path,
+    new: Path,
+    readers: Sequence[str],
+    counted: Sequence[str],
+    studies: Mapping[str, Study] | None,
+) -> dict[tuple[str, str], tuple[Path, int]]:
+    """Write the corrected reports of each reader and arm, and with studies their manifests."""
+    arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
+    names, drafts = store.readers(), {}
+    for reader in readers:
+        # Names may contain characters that file names cannot, and two may differ only in these.
+        number = names.index(reader) + 1
+        for place, arm in enumerate(arms, 1):
+            suffix = f"-{place}-{_as_file_name(arm) or 'arm'}" if arm else ""
+            name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
+            rows = corrected_drafts(store, reader, arm)
+            drafts[reader, arm] = (folder / name, write_jsonl(new / name, rows))
+            if studies is not None and reader in counted:
+                manifest = new / name.replace("drafts", "manifest", 1)
+                write_manifest(manifest, corrected_studies(store, studies, reader, arm))
+    return drafts
 
 
 def _as_file_name(name: str) -> str:
@@ -250,12 +291,8 @@ def _as_file_name(name: str) -> str:
 
 
 def _cells(sentence: ReviewedSentence) -> list[Any]:
-    assessment = sentence.assessment
     return [
-        sentence.kind,
-        sentence.draft_text,
-        None if sentence.deleted else sentence.text,
-        *(assessment.error_type, assessment.severity, assessment.comment, sentence.has_moved_boxes),
+        *(sentence.kind, sentence.draft_text, None if sentence.deleted else sentence.text, sentence.has_moved_boxes),
         dumps(sentence.draft_boxes),
         None if sentence.deleted else dumps(sentence.boxes),
     ]
@@ -270,8 +307,13 @@ def corrected_report(draft: Draft, state: State) -> Report:
     """Return the report after a review: a narrative if the draft is one, otherwise sentences with boxes."""
     sentences = [sentence for sentence in state.sentences if not sentence.deleted]
     if draft.is_narrative:
-        return " ".join(s.text if s.text.endswith(_END_MARKS) else f"{s.text}." for s in sentences)
+        return _joined(sentences)
     return [_corrected_sentence(draft, sentence) for sentence in sentences]
+
+
+def _joined(sentences: Sequence[ReviewedSentence | Sentence]) -> str:
+    """Return the sentences of a narrative as one text."""
+    return " ".join(s.text if s.text.endswith(_END_MARKS) else f"{s.text}." for s in sentences)
 
 
 def _corrected_sentence(draft: Draft, sentence: ReviewedSentence) -> Sentence:
@@ -284,16 +326,101 @@ def _corrected_sentence(draft: Draft, sentence: ReviewedSentence) -> Sentence:
     return drafted.model_copy(update={"text": sentence.text, **regions})
 
 
+def rating_tables(store: Store, readers: Sequence[str], studies: Mapping[str, Study] | None) -> dict[str, Table]:
+    """Return the finished ratings as the commands of `radfact meta` read them, by file name."""
+    reviews = {name: store.counted_reviews(name) for name in readers}
+    finished = [
+        (draft, name, review.state) for name, of in reviews.items() for draft, review in of if review.state.done
+    ]
+    match store.form.layout:
+        case "refisco-v1":
+            return {"refisco.csv": _refisco_table(finished, store.form)}
+        case "rexamine":
+            return {"counts.csv": Table(["id", "rater", "errors"], [_total_errors(*each) for each in finished])}
+        case "ratings" if studies is not None:
+            return {"ratings.csv": rating_table(store, studies, readers)}
+        case "rexval" | "preferences" if studies is None:
+            message = "expected --manifest, or the table of the review: the ratings contain the references"
+            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="manifest")
+        case "rexval" if studies is not None:
+            return _rexval_tables(finished, readers, _references(studies))
+        case "preferences" if studies is not None:
+            return {"preferences.csv": _preference_table(finished, studies, _references(studies))}
+    return {}
+
+
+_Finished = Sequence[tuple[Draft, str, State]]
+
+
+def _references(studies: Mapping[str, Study]) -> dict[str, str]:
+    reports = {key: narrative(study.grounded_findings or study.findings or "") for key, study in studies.items()}
+    return {key: report for key, report in reports.items() if report}
+
+
+def _refisco_table(finished: _Finished, form: Form) -> Table:
+    """Return the lines of each reader's report; a line without a correction stays as it is."""
+    rows = []
+    names = {option.value: option.name for option in form.by_name["severity"].options}
+    for draft, reader, state in finished:
+        for sentence in state.sentences:
+            text = "[delete]" if sentence.deleted else sentence.text
+            if not (sentence.is_added and sentence.deleted):
+                details = [names.get(sentence.severity or 0), sentence.answers.get("comment")]
+                cells = [sentence.draft_text, text, *(details if sentence.is_correction else (None, None))]
+                rows.append([draft.sample_id, draft.arm or "candidate", *cells, reader])
+    return Table(_REFISCO_COLUMNS, rows)
+
+
+def _total_errors(draft: Draft, reader: str, state: State) -> list[Any]:
+    counts = [value for value in state.answers.values() if isinstance(value, int)]
+    return [draft.sample_id, reader, sum(counts)]
+
+
+def _rexval_tables(finished: _Finished, readers: Sequence[str], references: Mapping[str, str]) -> dict[str, Table]:
+    """Return the reports, one column per arm, the counts of errors, and the names of the raters by their index."""
+    rated = {draft.sample_id: draft for draft, _, _ in finished if draft.sample_id in references}
+    places = {key: place for place, key in enumerate(rated)}
+    texts = {(draft.sample_id, draft.arm or "candidate"): _joined(draft.sentences) for draft, _, _ in finished}
+    arms = list(dict.fromkeys(arm for _, arm in texts))
+    reports = [[key, references[key], *(texts.get((key, arm)) for arm in arms)] for key in rated]
+    counts = []
+    for draft, reader, state in finished:
+        for name in RATED_COUNTS if draft.sample_id in rated else ():
+            kind, letter = name.split("_")
+            key = [places[draft.sample_id], draft.arm or "candidate", readers.index(reader)]
+            category = [*ERROR_CATEGORIES].index(letter) + 1
+            counts.append([*key, category, str(kind == "significant"), state.answers.get(name)])
+    return {
+        REXVAL_REPORTS: Table(["study_id", "gt_report", *arms], reports),
+        REXVAL_RATINGS: Table([*REXVAL_KEYS, "num_errors"], counts),
+        "raters.csv": Table(["rater_index", "reader"], list(enumerate(readers))),
+    }
+
+
+def _preference_table(finished: _Finished, studies: Mapping[str, Study], references: Mapping[str, str]) -> Table:
+    has_confidence = all(state.answers.get("confidence") is not None for _, _, state in finished)
+    rows = []
+    for draft, reader, state in finished:
+        if draft.sample_id in references:
+            study = studies[draft.sample_id]
+            candidates = [_joined(sentences) for sentences in draft.candidates]
+            identity = [draft.sample_id, study.patient_id, study.study_id or draft.sample_id]
+            rated = [state.answers.get("preference"), *([state.answers["confidence"]] if has_confidence else [])]
+            rows.append([*identity, references[draft.sample_id], *candidates, reader, *rated])
+    columns = ["id", "patient_id", "study_id", "reference", "candidate_1", "candidate_2", "rater", "expert"]
+    return Table([*columns, *(["confidence"] if has_confidence else [])], rows)
+
+
 def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> Table:
     """Return the errors in each draft by each reader, as `radfact meta agreement` reads it; unfinished: empty."""
     reviews = [[review.state for _, review in store.counted_reviews(name)] for name in readers]
     drafts = [draft for draft in store.drafts if not draft.is_training]
     arms = ["group"] if any(draft.arm for draft in drafts) else []
     sources = store.campaign.settings.arms if store.campaign.settings else {}
+    references = _references(studies)
     rows = []
     for draft, *by_reader in zip(drafts, *reviews, strict=True):
-        study = studies[draft.sample_id]
-        reference = narrative(study.grounded_findings or study.findings or "")
+        study, reference = studies[draft.sample_id], references.get(draft.sample_id)
         is_reference = sources.get(draft.arm) == REFERENCE_ARM
         if reference and not is_reference and any(state.done for state in by_reader):
             identity = [draft.name, study.patient_id, study.study_id or study.sample_id, *([draft.arm] if arms else [])]
@@ -349,7 +476,7 @@ def find_preferences(
 def _count_errors(state: State) -> list[int | None]:
     if not state.done:
         return [None] * len(_COUNTS)
-    severities = [correction.assessment.severity for correction in state.corrections]
+    severities = [correction.severity for correction in state.corrections]
     significant = severities.count(_SIGNIFICANT)
     return [len(severities), significant, len(severities) - significant]
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -13,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 from maira.review.changes import State
 from maira.review.database import Draft
 from maira.review.effects import Estimate, Rating, estimate_effects
+from maira.review.form import Form
 from maira.review.store import Store
-from maira.review.summary import SEVERITY_NAMES, WORST_NAMES
+from maira.review.summary import worst_names
 from maira.review.times import IDLE_AFTER, StudyTime, study_times
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.pages.meta_page import Table
@@ -90,6 +92,21 @@ OUTCOMES = {
 """Outcomes of a reading by name."""
 
 
+def outcomes_of(form: Form) -> dict[str, Outcome]:
+    """Return the outcomes of a form: corrections, numbers that it asks about a study, and times."""
+    if form.layout == "ratings":
+        return OUTCOMES
+    kinds = ("corrections", "uncorrected", "active") if form.edits else ("active",)
+    fields = [field for field in form.fields if field.type == "number" and form.unit == "study"]
+    asked = {field.name: Outcome(field.label, "lower", partial(_answered_number, field.name)) for field in fields}
+    return {**asked, **{name: outcome for name, outcome in OUTCOMES.items() if name.startswith(kinds)}}
+
+
+def _answered_number(name: str, reading: Reading) -> float:
+    value = reading.state.answers.get(name)
+    return float(value) if isinstance(value, int) else math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class Margin:
     """A non-inferiority margin."""
@@ -104,12 +121,13 @@ def analyze(
     arms: Sequence[str],
     margins: Sequence[Margin] = (),
     *,
+    form: Form,
     significance_level: float = 0.05,
 ) -> dict[str, Any]:
     """Return the statistics of a reader study as JSON values; the first arm is the baseline."""
     used = [reading for reading in readings if reading.use == "counted"]
     estimates = {}
-    for name, outcome in OUTCOMES.items():
+    for name, outcome in outcomes_of(form).items():
         ratings = [
             Rating(float(outcome.value(reading)), reading.draft.arm, reading.reader, reading.draft.sample_id)
             for reading in used
@@ -178,18 +196,22 @@ def read_margins(
     first = baseline or (analysis.baseline if analysis else None)
     arms.sort(key=lambda arm: arm != first)
     level = analysis.significance_level if analysis else 0.05
+    known = outcomes_of(store.form).keys() & OUTCOMES.keys()
     if margins or analysis is None or analysis.margin is None:
-        return tuple(arms), tuple(_parse_margin(text) for text in margins), level
+        return tuple(arms), tuple(_parse_margin(text, sorted(known)) for text in margins), level
+    if analysis.outcome not in known:
+        message = f"expected an outcome of the form, {', '.join(sorted(known))}, found {analysis.outcome!r}"
+        raise InputError(message, code=ErrorCode.INVALID_OPTION, field="analysis.outcome")
     origin = "in the campaign, before the readings"
     if baseline not in (None, analysis.baseline):
         origin += "; its baseline is another"
     return tuple(arms), (Margin(analysis.outcome, analysis.margin, origin),), level
 
 
-def _parse_margin(text: str) -> Margin:
+def _parse_margin(text: str, known: Sequence[str]) -> Margin:
     name, _, number = text.partition("=")
-    if name not in OUTCOMES:
-        message = f"expected OUTCOME=VALUE with an outcome of {', '.join(OUTCOMES)}, found {text!r}"
+    if name not in known:
+        message = f"expected OUTCOME=VALUE with an outcome of {', '.join(known)}, found {text!r}"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="margin")
     try:
         value = float(number)
@@ -218,12 +240,13 @@ _EFFECT = {
 }
 
 
-def make_tables(readings: Sequence[Reading], result: Mapping[str, Any]) -> dict[str, Table]:
+def make_tables(readings: Sequence[Reading], result: Mapping[str, Any], form: Form) -> dict[str, Table]:
+    labels = {**_MEASURES, **{field.name: field.label for field in form.fields if field.name not in _MEASURES}}
     used = [reading for reading in readings if reading.use == "counted"]
     by_arm = {arm: [reading for reading in used if reading.draft.arm == arm] for arm in result["arms"]}
     means, differences = [], []
     for name, estimates in result["outcomes"].items():
-        outcome = OUTCOMES[name]
+        outcome = outcomes_of(form)[name]
         for arm, effect in estimates["means"].items():
             values = [float(outcome.value(reading)) for reading in by_arm[arm]]
             known = [value for value in values if not math.isnan(value)]
@@ -248,7 +271,7 @@ def make_tables(readings: Sequence[Reading], result: Mapping[str, Any]) -> dict[
     ]
     alphas = [
         [
-            _MEASURES[row["measure"]],
+            labels[row["measure"]],
             _arm_name(row["arm"]),
             *(row[name] for name in ("level", "alpha", "low", "high", "n")),
         ]
@@ -258,7 +281,7 @@ def make_tables(readings: Sequence[Reading], result: Mapping[str, Any]) -> dict[
         [" and ".join(pair["readers"]), label, pair["studies"], *(entry[key] for key in ("kappa", "low", "high", "n"))]
         for pair in result["agreement"]
         for label, entry in [
-            *((label, pair[name]) for name, label in _MEASURES.items() if name in pair),
+            *((label, pair[name]) for name, label in labels.items() if name in pair),
             *((f"error type {name}", entry) for name, entry in pair["error_types"].items()),
         ]
     ]
@@ -268,7 +291,7 @@ def make_tables(readings: Sequence[Reading], result: Mapping[str, Any]) -> dict[
         "differences": Table(["outcome", "arms", *_EFFECT, "method"], differences),
         "noninferiority": Table(margin_headings, margins),
         "times": _time_table(used, by_arm),
-        "implications": _implication_table(by_arm),
+        **({"implications": _implication_table(by_arm, form)} if form.edits else {}),
         "krippendorff_alpha": Table(["measure", "arm", "level", "alpha", "low", "high", "n"], alphas),
         "cohens_kappa": Table(["readers", "measure", "studies of both", "kappa", "low", "high", "n"], kappas),
     }
@@ -306,16 +329,17 @@ def _time_table(readings: Sequence[Reading], by_arm: Mapping[str, Sequence[Readi
     return Table(headings, rows)
 
 
-def _implication_table(by_arm: Mapping[str, Sequence[Reading]]) -> Table:
+def _implication_table(by_arm: Mapping[str, Sequence[Reading]], form: Form) -> Table:
+    names = worst_names(form)
     worst = {arm: Counter(reading.state.worst_severity for reading in readings) for arm, readings in by_arm.items()}
-    present = [key for key in WORST_NAMES if any(key in counts for counts in worst.values())]
-    rated = [key for key in SEVERITY_NAMES if key is not None]
+    present = [key for key in names if any(key in counts for counts in worst.values())]
+    rated = [key for key in form.severities if key is not None]
     rows = []
     for arm, readings in by_arm.items():
         severities: Counter[int | None] = Counter(
-            item.assessment.severity for reading in readings for item in reading.state.corrections
+            item.severity for reading in readings for item in reading.state.corrections
         )
         counts = [*(worst[arm][key] for key in present), *(severities[key] for key in rated)]
         rows.append([_arm_name(arm), len(readings), *counts])
-    heads = [f"worst: {WORST_NAMES[key]}" if key in rated else WORST_NAMES[key] for key in present]
-    return Table(["arm", "reports", *heads, *(f"corrections: {SEVERITY_NAMES[key]}" for key in rated)], rows)
+    heads = [f"worst: {names[key]}" if key in rated else names[key] for key in present]
+    return Table(["arm", "reports", *heads, *(f"corrections: {names[key]}" for key in rated)], rows)

@@ -6,18 +6,19 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
+from random import Random
 
 from pydantic import TypeAdapter
 
 from maira.review import database
-from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, action_adapter, name_key
-from maira.review.changes import Assess, Change, Name, Review, change_adapter, validate
+from maira.review.campaign import Action, Campaign, CampaignConfig, Configure, UseForm, action_adapter, name_key
+from maira.review.changes import Answer, Change, Name, Review, change_adapter, validate
 from maira.review.database import Draft
-from maira.review.protocol import ERROR_TYPES
+from maira.review.form import Form
 from maira.review.times import EventBatch, StoredEvent
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import dumps
@@ -33,13 +34,26 @@ class SavingBlockedError(Exception):
     """The coordinator paused or excluded the reader."""
 
 
+def stored_form(path: Path) -> Form | None:
+    """Return the form of a review that was started before."""
+    if not path.exists():
+        return None
+    with closing(Store(path)) as store:
+        return store.form
+
+
 class Store:
     """Database of a review in one file, thread-safe and shareable by several servers."""
 
     def __init__(
-        self, path: Path, drafts: Sequence[Draft] | None = None, *, settings: CampaignConfig | None = None
+        self,
+        path: Path,
+        drafts: Sequence[Draft] | None = None,
+        *,
+        settings: CampaignConfig | None = None,
+        form: Form | None = None,
     ) -> None:
-        """Open a database, or create one; without drafts, the file stays as it is."""
+        """Open a database, or create one; without drafts the file stays as it is, without a form its own is used."""
         self.path = path
         if not path.exists():
             if drafts is None:
@@ -61,6 +75,8 @@ class Store:
                 self._load_changes()
                 if drafts is not None and settings is not None:
                     self.set_up(settings, drafts)
+                if form is not None:
+                    self._use_form(form)
             if drafts is not None and settings is None and self.campaign.settings is not None:
                 message = "expected the campaign file of this review, found drafts"
                 raise InputError(message, code=ErrorCode.MISMATCH, file=path)
@@ -71,6 +87,23 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    @property
+    def form(self) -> Form:
+        return self.campaign.form
+
+    def _use_form(self, form: Form) -> None:
+        """Store the form of a review before its first reader; the form of an earlier review without one is MAIRA-2."""
+        if self._names("readers") or form == self.form or self._last["actions"]:
+            self.form.check_same(form, self.path)
+        else:
+            self.apply_action(UseForm(kind="form", form=form))
+        self.campaign.form = form
+
+    def is_swapped(self, reader: str, number: int) -> bool:
+        """Return whether a reader sees the second candidate as A: in one of two successive studies, at random."""
+        owner = self._owner(self.reader_key(reader), number)
+        return (Random(f"{owner} {(number - 1) // 2}").random() < 0.5) == (number % 2 == 0)
 
     def token(self) -> str:
         """Return the access token of the review, created by the first call, so that links survive a restart."""
@@ -164,7 +197,8 @@ class Store:
             self._load_actions()
 
     def error_types(self) -> list[str]:
-        return [*ERROR_TYPES, *self._names("error_types")]
+        """Return the texts that are options of the form, then those that readers added."""
+        return [*self.form.option_names, *self._names("error_types")]
 
     def review(self, reader: str, number: int) -> Review:
         with self._lock:
@@ -200,10 +234,13 @@ class Store:
                 return review
             if version != review.version:
                 raise ConflictError
-            review.check(change)
-            error_type = change.error_type if isinstance(change, Assess) else None
-            if error_type is not None and error_type not in ERROR_TYPES:
-                self._add_name("error_types", error_type)
+            if isinstance(change, Answer):
+                change = change.model_copy(update={"values": self.form.clean(change.values)})
+                for name, value in change.values.items():
+                    is_choice = self.form.by_name[name].type == "choice"
+                    if is_choice and isinstance(value, str) and value not in self.form.option_names:
+                        self._add_name("error_types", value)
+            review.check(change, self.form)
             sample_id = self.drafts[number - 1].sample_id
             fields = dumps(change.model_dump(mode="json", exclude_unset=True))
             self._connection.execute(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeInt
 
@@ -15,9 +15,11 @@ from maira.data.manifest import Failure, iter_manifest, manifest_folder
 from maira.data.study import IMAGE_COLUMNS, Study
 from maira.review.campaign import REFERENCE_ARM, CampaignConfig
 from maira.review.database import Draft
+from maira.review.form import Form, default_form
 from radfact.errors import ErrorCode, InputError, list_some
 from radfact.io.jsonl import read_jsonl
 from radfact.io.pairs import read_drafts
+from radfact.meta.datasets.rows import read_report_table
 from radfact.reader.segmentation import segment_sentences
 from radfact.records import Report, Sentence, validate_model
 from radfact.results.schema import Row
@@ -87,9 +89,26 @@ class ReviewSet:
 
 
 def read_review_set(
-    drafts: Path, manifest: Path, *, results: Path | None = None, image_folders: Sequence[Path] = ()
+    drafts: Path,
+    manifest: Path | None = None,
+    *,
+    results: Path | None = None,
+    image_folders: Sequence[Path] = (),
+    form: Form | None = None,
+    second: Path | None = None,
 ) -> ReviewSet:
-    review_set = _read_arms({"": str(drafts)}, manifest, image_folders)
+    """Read drafts of a manifest's studies, or a table with the references; `second` are those to compare with."""
+    form = form or default_form()
+    if (second is not None) != (form.unit == "pair" and drafts.suffix != ".csv"):
+        message = f"expected --second with two drafts files and a form for pairs; the form is {form.name!r}"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS)
+    files = {"": str(drafts)} if form.unit != "pair" else {"first": str(drafts), "second": str(second or drafts)}
+    review_set = _read_arms(files, manifest or drafts, image_folders, form)
+    if form.unit == "comment":
+        if results is None:
+            message = f"expected --results with the corrections to rate, found none; the form is {form.name!r}"
+            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="results")
+        return _with_comments(review_set, results / "metrics" / "fineradscore.jsonl")
     if results is None:
         return review_set
     verdicts, unjudged = _read_verdicts(results / "sentences.jsonl", review_set.drafts)
@@ -97,18 +116,40 @@ def read_review_set(
 
 
 def read_campaign_set(settings: CampaignConfig, image_folders: Sequence[Path] = ()) -> ReviewSet:
-    files = dict(zip(settings.arm_names, settings.arms.values(), strict=True))
-    review_set = _read_arms(files, settings.manifest, image_folders)
+    names = settings.arm_names if settings.form.unit != "pair" else settings.arms
+    files = dict(zip(names, settings.arms.values(), strict=True))
+    review_set = _read_arms(files, settings.manifest, image_folders, settings.form)
     training = settings.training_cases
     drafts = tuple(replace(draft, is_training=draft.sample_id in training) for draft in review_set.drafts)
     return replace(review_set, drafts=drafts, shows_reference=settings.shows_reference)
 
 
-def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence[Path]) -> ReviewSet:
+def _with_comments(review_set: ReviewSet, path: Path) -> ReviewSet:
+    """Replace the sentences of drafts by the commented corrections of FineRadScore; drafts without are omitted."""
+    found = {str(row["sample_id"]): (row.get("details") or {}).get("corrections") or () for _, row in read_jsonl(path)}
+    kept = []
+    for draft, study in zip(review_set.drafts, review_set.studies, strict=True):
+        texts = [
+            f"{item['was'] or '(added)'} → {item['correction'] or '(deleted)'}\n{item['comment']}"
+            for item in found.get(draft.sample_id, ())
+            if item["comment"]
+        ]
+        if texts:
+            kept.append((replace(draft, sentences=tuple(Sentence(text=text) for text in texts)), study))
+    if not kept:
+        raise InputError("expected comments on these drafts, found none", code=ErrorCode.EMPTY_INPUT, file=path)
+    drafts, studies = zip(*kept, strict=True)
+    return replace(review_set, drafts=drafts, studies=studies)
+
+
+def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence[Path], form: Form) -> ReviewSet:
     """Read drafts and studies: each sample of the first arm that has a file, or of the manifest, in all arms."""
     arms = {
-        arm: {draft.sample_id: draft for draft in read_review_drafts(Path(file))}
-        for arm, file in files.items()
+        arm: {
+            draft.sample_id: draft
+            for draft in read_review_drafts(Path(file), "candidate" if len(files) == 1 else f"candidate_{place}")
+        }
+        for place, (arm, file) in enumerate(files.items(), 1)
         if file != REFERENCE_ARM
     }
     if arms:
@@ -131,17 +172,27 @@ def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence
                 everything = f"a report of all {len(sample_ids)} samples in {source}"
                 message = f"expected {everything}, found none of {list_some(missing)}"
             raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
+    names = [""] if form.unit == "pair" else list(files)
+    pairs = ([arms[arm][key] for arm in files] for key in sample_ids)
     return ReviewSet(
-        drafts=tuple(replace(arms[arm][key], arm=arm) for key in sample_ids for arm in files),
-        studies=tuple(studies[key] for key in sample_ids for _ in files),
+        drafts=tuple(_pair(*pair) for pair in pairs)
+        if form.unit == "pair"
+        else tuple(replace(arms[arm][key], arm=arm) for key in sample_ids for arm in files),
+        studies=tuple(studies[key] for key in sample_ids for _ in names),
         folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
     )
+
+
+def _pair(first: Draft, second: Draft) -> Draft:
+    record = {"models": [first.record["model"], second.record["model"]], "split": len(first.sentences)}
+    return replace(first, sentences=first.sentences + second.sentences, record=record)
 
 
 def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dict[str, Study]:
     wanted = set(sample_ids)
     skipped: list[Failure] = []
-    studies = {study.sample_id: study for study in iter_manifest(manifest, skipped) if study.sample_id in wanted}
+    every = _table_studies(manifest) if manifest.suffix == ".csv" else iter_manifest(manifest, skipped)
+    studies = {study.sample_id: study for study in every if study.sample_id in wanted}
     if unknown := [sample_id for sample_id in sample_ids if sample_id not in studies]:
         without_frontal = {failure.sample_id for failure in skipped}
         problem = "without a frontal image in" if unknown[0] in without_frontal else "not in"
@@ -150,8 +201,19 @@ def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dic
     return studies
 
 
-def read_review_drafts(path: Path) -> list[Draft]:
-    """Read drafts for a review, with narratives split into sentences."""
+def _table_studies(path: Path) -> Iterator[Study]:
+    """Yield the studies of a table of reports, which have no image."""
+    for key, by_rater in read_report_table(path, ("reference",), None, None).rows.items():
+        row, *_ = by_rater.values()
+        ids: dict[str, Any] = {name: row.text(name) or None for name in ("patient_id", "study_id")}
+        yield Study.model_construct(sample_id=key, frontal=None, findings=row.text("reference") or None, **ids)
+
+
+def read_review_drafts(path: Path, column: str = "candidate") -> list[Draft]:
+    """Read drafts for a review, a drafts file or a column of a table, with narratives split into sentences."""
+    if path.suffix == ".csv":
+        rows = read_report_table(path, ("reference", column), None, None).rows.items()
+        return [_draft(key, next(iter(by_rater.values())).text(column), None) for key, by_rater in rows]
     reports = read_drafts(path)
     models = {str(row["sample_id"]): row.get("model") for _, row in read_jsonl(path)}
     return [_draft(sample_id, report, models[sample_id]) for sample_id, report in reports.items()]

@@ -9,7 +9,8 @@ from itertools import combinations
 from statistics import mean, median
 from typing import Any
 
-from maira.review.changes import UNTYPED, Assessment, ReviewedSentence, State
+from maira.review.changes import UNTYPED, ReviewedSentence, State
+from maira.review.form import Form, Value
 from maira.review.store import Store
 from radfact.statistics.bootstrap import CountsFunction, summarize_counts
 from radfact.statistics.clusters import Clusters
@@ -23,16 +24,22 @@ from radfact.statistics.rater_agreement import (
 
 KINDS = ("edit", "deletion", "addition")
 
-SEVERITY_NAMES: dict[int | None, str] = {0: "no", 1: "minor", 2: "significant", None: "not rated"}
-WORST_NAMES: dict[int | None, str] = {-1: "no correction", **SEVERITY_NAMES}
-"""Names of `State.worst_severity`."""
 
-_LEVELS: dict[str, Level] = {
-    "needs_correction": "nominal",
-    "severity": "ordinal",
-    "worst_severity": "ordinal",
-    "corrections": "interval",
-}
+def worst_names(form: Form) -> dict[int | None, str]:
+    """Return names of `State.worst_severity`."""
+    return {-1: "no correction", **form.severities}
+
+
+def _levels(form: Form) -> dict[str, Level]:
+    """Return the level of measurement of what readers may agree on: corrections and fields."""
+    fields: dict[str, Level] = {field.name: field.level for field in form.fields if field.type != "text"}
+    corrections: dict[str, Level] = {
+        "needs_correction": "nominal",
+        "severity": "ordinal",
+        "worst_severity": "ordinal",
+        "corrections": "interval",
+    }
+    return {**corrections, **fields} if form.edits else fields
 
 
 def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
@@ -48,17 +55,42 @@ def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
 def _summarize_reader(store: Store, reader: str) -> dict[str, Any]:
     reviews = store.counted_reviews(reader)
     finished = [review.state for _, review in reviews if review.state.done]
+    assigned = (store.drafts[number - 1] for number in store.study_list(reader))
+    return {
+        "assigned": sum(not draft.is_training for draft in assigned),
+        "finished": len(finished),
+        **(
+            _summarize_corrections(finished, store.form)
+            if store.form.edits
+            else {"answers": _summarize_answers(finished, store.form)}
+        ),
+        "comments": {draft.name: review.state.comment for draft, review in reviews if review.state.comment},
+    }
+
+
+def _summarize_answers(finished: Sequence[State], form: Form) -> dict[str, dict[str, float | None]]:
+    """Return the number of each answer to a choice, and the distribution of numbers, by field."""
+    units = [unit for state in finished for unit in state.units(form)]
+    answers: dict[str, dict[str, float | None]] = {}
+    for field in form.fields:
+        values = [value for unit in units if (value := unit.answers.get(field.name)) is not None]
+        if field.type == "number":
+            answers[field.name] = _distribution([value for value in values if isinstance(value, int)])
+        elif field.type == "choice":
+            counts: Counter[Value] = Counter(values)
+            answers[field.name] = {str(value): counts[value] for value in field.places(values)}
+    return answers
+
+
+def _summarize_corrections(finished: Sequence[State], form: Form) -> dict[str, Any]:
     corrections = [correction for state in finished for correction in state.corrections]
     drafted = [len(state.drafted) for state in finished]
     kinds = Counter(item.kind for item in corrections)
     counts = [len(state.corrections) for state in finished]
     by_count: dict[int, Counter[str]] = {count: Counter() for count in sorted(counts)}
     for count, state in zip(counts, finished, strict=True):
-        by_count[count][WORST_NAMES[state.worst_severity]] += 1
-    assigned = (store.drafts[number - 1] for number in store.study_list(reader))
+        by_count[count][worst_names(form)[state.worst_severity]] += 1
     return {
-        "assigned": sum(not draft.is_training for draft in assigned),
-        "finished": len(finished),
         "sentences": sum(drafted),
         "sentences_per_report": _distribution(drafted),
         "unchanged_sentences": sum(drafted) - kinds["edit"] - kinds["deletion"],
@@ -71,9 +103,8 @@ def _summarize_reader(store: Store, reader: str) -> dict[str, Any]:
         # Figure 4, panels A, B and C.
         "reports_by_corrections": {str(count): dict(worst) for count, worst in by_count.items()},
         "error_types": _by_kind(corrections, lambda rated: rated.error_group),
-        "error_types_in_full": dict(Counter(item.assessment.error_type or UNTYPED for item in corrections)),
-        "severities": _by_kind(corrections, lambda rated: SEVERITY_NAMES[rated.severity]),
-        "comments": {draft.name: review.state.comment for draft, review in reviews if review.state.comment},
+        "error_types_in_full": dict(Counter(item.error_type or UNTYPED for item in corrections)),
+        "severities": _by_kind(corrections, lambda rated: form.severities[rated.severity]),
     }
 
 
@@ -83,11 +114,11 @@ def _distribution(values: Sequence[int]) -> dict[str, float | None]:
 
 
 def _by_kind(
-    corrections: Sequence[ReviewedSentence], name_of: Callable[[Assessment], str]
+    corrections: Sequence[ReviewedSentence], name_of: Callable[[ReviewedSentence], str]
 ) -> dict[str, dict[str, int]]:
     """Return name -> kind of correction -> number, the most frequent first, untyped last."""
-    pairs = Counter((name_of(item.assessment), item.kind) for item in corrections)
-    totals = Counter(name_of(item.assessment) for item in corrections)
+    pairs = Counter((name_of(item), item.kind) for item in corrections)
+    totals = Counter(name_of(item) for item in corrections)
     names = sorted(totals, key=lambda name: (name == UNTYPED, -totals[name], name))
     return {name: {kind: pairs[name, kind] for kind in KINDS} for name in names}
 
@@ -99,6 +130,7 @@ _Rated = tuple[str, Sequence[float]]
 def _kappas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
     """Return the agreement of each pair of readers on the studies that both finished."""
     reviews = {name: store.counted_reviews(name) for name in readers}
+    levels = _levels(store.form)
     results = []
     for pair in combinations(reviews, 2):
         both = [
@@ -106,17 +138,16 @@ def _kappas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
             for (draft, first), (_, second) in zip(*(reviews[name] for name in pair), strict=True)
             if first.state.done and second.state.done
         ]
-        rated = _collect_ratings(both)
+        rated = _collect_ratings(store.form, both)
         groups = [
-            (sample, [{item.assessment.error_group for item in state.corrections} for state in states])
-            for sample, states in both
+            (sample, [{item.error_group for item in state.corrections} for state in states]) for sample, states in both
         ]
         names = sorted({name for _, of_readers in groups for group in of_readers for name in group})
         results.append(
             {
                 "readers": list(pair),
                 "studies": len(both),
-                **{name: _kappa(rated[name]) for name in ("needs_correction", "severity", "worst_severity")},
+                **{name: _kappa(rated[name], level) for name, level in levels.items() if name != "corrections"},
                 "error_types": {
                     name: _kappa(
                         (sample, [float(name in group) for group in of_readers]) for sample, of_readers in groups
@@ -141,32 +172,39 @@ def krippendorff_alphas(store: Store, readers: Sequence[str]) -> list[dict[str, 
             for same in zip(*reviews, strict=True)
             if arm in (None, same[0][0].arm)
         ]
-        rated = _collect_ratings(studies)
-        for name, level in _LEVELS.items():
+        rated = _collect_ratings(store.form, studies)
+        for name, level in _levels(store.form).items():
             alpha = _coefficient("alpha", rated[name], coincidence_counts, partial(alpha_from_counts, level=level))
             results.append({"arm": arm, "measure": name, "level": level, **alpha})
     return results
 
 
-def _collect_ratings(studies: Iterable[tuple[str, Sequence[State]]]) -> dict[str, list[_Rated]]:
+def _collect_ratings(form: Form, studies: Iterable[tuple[str, Sequence[State]]]) -> dict[str, list[_Rated]]:
     """Return the items of each measure, from the samples with the states of the readers who finished them."""
-    rated: dict[str, list[_Rated]] = {name: [] for name in _LEVELS}
+    rated: dict[str, list[_Rated]] = {name: [] for name in _levels(form)}
+    answers: dict[str, list[tuple[str, list[Value]]]] = {name: [] for name in rated.keys() & form.by_name.keys()}
     for sample, states in studies:
-        for sentences in zip(*(state.drafted for state in states), strict=True):
-            rated["needs_correction"].append((sample, [float(sentence.is_correction) for sentence in sentences]))
-            severities = [sentence.assessment.severity for sentence in sentences if sentence.is_correction]
-            rated["severity"].append((sample, _known(severities)))
-        rated["worst_severity"].append((sample, _known([state.worst_severity for state in states])))
-        rated["corrections"].append((sample, [float(len(state.corrections)) for state in states]))
+        units: list[Sequence[ReviewedSentence | State]] = [states]
+        if form.unit not in ("study", "pair"):
+            units = list(zip(*(state.drafted for state in states), strict=True))
+        for same in units:
+            rating = [unit for unit in same if not form.edits or getattr(unit, "is_correction", False)]
+            for name, items in answers.items():
+                items.append((sample, [item.answers.get(name) for item in rating]))
+            if form.edits:
+                rated["needs_correction"].append((sample, [float(sentence in rating) for sentence in same]))
+        if form.edits:
+            worst = [float(severity) for state in states if (severity := state.worst_severity) is not None]
+            rated["worst_severity"].append((sample, worst))
+            rated["corrections"].append((sample, [float(len(state.corrections)) for state in states]))
+    for name, items in answers.items():
+        places = form.by_name[name].places(value for _, values in items for value in values)
+        rated[name] = [(sample, [places[value] for value in values if value is not None]) for sample, values in items]
     return rated
 
 
-def _known(severities: Iterable[int | None]) -> list[float]:
-    return [float(severity) for severity in severities if severity is not None]
-
-
-def _kappa(items: Iterable[_Rated]) -> dict[str, Any]:
-    return _coefficient("kappa", items, confusion_counts, kappa_from_counts)
+def _kappa(items: Iterable[_Rated], level: Level = "nominal") -> dict[str, Any]:
+    return _coefficient("kappa", items, confusion_counts, partial(kappa_from_counts, is_nominal=level == "nominal"))
 
 
 def _coefficient(

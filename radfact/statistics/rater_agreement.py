@@ -167,14 +167,14 @@ def confusion_counts(pairs: Sequence[tuple[float, float]], categories: Sequence[
     return counts
 
 
-def kappa_from_counts(categories: Sequence[float]) -> CountsFunction:
+def kappa_from_counts(categories: Sequence[float], *, is_nominal: bool = False) -> CountsFunction:
     """Return the linearly weighted kappa of two raters (Cohen, 1968) as a function of summed `confusion_counts`.
 
-    With two categories, it is the kappa without weights. It has no value (NaN) without ratings, or if both raters use
-    a single category.
+    Without an order, or with two categories, it has no weights. It is NaN without ratings or with a single category.
     """
     values = np.asarray(categories, dtype=np.float64)
     weights = np.abs(values[:, None] - values[None, :])
+    weights = np.where(weights > 0, 1.0, 0.0) if is_nominal else weights
 
     def kappa(counts: NDArray[np.float64]) -> float:
         matrix = counts.reshape(len(values), len(values))

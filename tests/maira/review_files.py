@@ -107,7 +107,7 @@ def finish(store: Store, number: int = 1, reader: str = "Ada", severity: int = 0
     for step in (2, 3, 4):
         change(store, "step", number, reader, step=step)
     for correction in store.review(reader, number).state.corrections:
-        if correction.assessment.severity is None:
+        if correction.severity is None:
             change(store, "assess", number, reader, sentence=correction.id, severity=severity)
     return change(store, "finish", number, reader)
 

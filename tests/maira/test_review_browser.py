@@ -114,11 +114,10 @@ def test_a_review_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
             assert state.done
             assert state.comment == "Seen."
             edited, deleted, _, added = state.sentences
-            assert (edited.text, edited.assessment.severity) == ("The heart is enlarged.", 2)
+            assert (edited.text, edited.severity) == ("The heart is enlarged.", 2)
             assert edited.boxes == ((0.12, 0.2, 0.32, 0.61),)
-            assessment = deleted.assessment
-            assert (deleted.deleted, assessment.severity, assessment.error_type) == (True, 1, "OMISSION")
-            assert (added.text, added.assessment.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
+            assert (deleted.deleted, deleted.severity, deleted.error_type) == (True, 1, "OMISSION")
+            assert (added.text, added.severity, len(added.boxes)) == ("Bifid rib.", 0, 1)
             press(page, "u")
 
 
@@ -326,9 +325,11 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     comment.fill("Old radiograph.")
     comment.press("Enter")
     row(page, 1).locator(".sentence-text").click()
-    refuse(page, "a deletion, a severity, the comment on a correction.")
+    refuse(page, "a deletion, implications, comment on this correction.")
     waiting = page.locator("#unsaved")
-    waiting.get_by_text("Sentence 1, comment (correct the sentence to continue): Old radiograph.").wait_for()
+    waiting.get_by_text(
+        "Sentence 1, comment on this correction (correct the sentence to continue): Old radiograph."
+    ).wait_for()
     assert not comment.is_visible()
     unsaved(page)
     # What another machine does is shown nevertheless.
@@ -344,7 +345,7 @@ def test_a_pending_comment_prevents_finishing(browser: Browser, page: Page, runn
     page.get_by_text("This study is finished.").wait_for()
     saved(page)
     assert running.state().done
-    assert (running.sentence(0).assessment.comment, running.sentence(0).assessment.severity) == ("Old radiograph.", 2)
+    assert (running.sentence(0).answers["comment"], running.sentence(0).severity) == ("Old radiograph.", 2)
 
 
 TYPED = "jked 012 atc[]fnpul/bhvgmx+=-wizsr?"

@@ -182,7 +182,7 @@ def delete(browser: TestClient, reader: str, place: int) -> Any:
 def test_nothing_sent_to_a_reader_names_arm_or_model(desk: Desk) -> None:
     browser = desk.reader("Ada")
     about = browser.get("/api/set").json()
-    assert (about["studies"], about["instructions"], about["is_blinded"]) == (5, "Read all.", True)
+    assert (about["studies"], about["instructions"], about["exports"]) == (5, "Read all.", [])
     delete(browser, "Ada", 1)
     labels = set()
     responses = [browser.get("/api/set"), browser.get("/api/studies", params={"reader": "Ada"}), browser.get("/")]

@@ -370,7 +370,7 @@ def test_a_custom_error_type_can_be_added(page: Page, running: Running) -> None:
     row(page, 0).get_by_label("Error type", exact=True).select_option(label="Another type …")
     press(page, *"WRONG PATIENT", "Enter")
     saved(page)
-    assert running.sentence(0).assessment.error_type == "WRONG PATIENT"
+    assert running.sentence(0).error_type == "WRONG PATIENT"
     chosen = row(page, 0).get_by_label("Error type", exact=True)
     assert chosen.input_value() == "WRONG PATIENT"
     assert chosen.evaluate("select => select === document.activeElement")

@@ -22,6 +22,7 @@ from review_files import CASES, CORNERS, REPORT, change, new_store, start_server
 from waiting import PATIENCE
 
 from maira.review.changes import Add, Change, Delete, Review, UnfinishedError, change_adapter, initial_state
+from maira.review.form import default_form
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
@@ -42,9 +43,9 @@ def test_what_differs_from_the_draft_is_a_correction(store: Store) -> None:
     assert added.is_added
     assert change(store, "delete", sentence=added.id).state.corrections == ()
     change(store, "assess", sentence="d0", severity=2, error_type="OMISSION")
-    assessment = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).assessment
-    assert (assessment.severity, assessment.error_type, assessment.comment) == (2, "OMISSION", "seen on the lateral")
-    assert first(change(store, "assess", sentence="d0", severity=None)).assessment.severity is None
+    answers = first(change(store, "assess", sentence="d0", comment="seen on the lateral")).answers
+    assert answers == {"severity": 2, "error_type": "OMISSION", "comment": "seen on the lateral"}
+    assert first(change(store, "assess", sentence="d0", severity=None)).severity is None
     assert [review.version for review in store.reviews("Ada")] == [11, 0]
     assert store.review("Ben", 1).version == 0
 
@@ -55,6 +56,8 @@ def test_finishing_requires_all_steps_and_severities(store: Store) -> None:
         with pytest.raises(UnfinishedError, match=missing):
             change(store, "finish")
     change(store, "step", step=3)
+    with raises("step: invalid-value"):
+        change(store, "step", step=5)
     # What was seen stays seen, wherever the reader is now.
     assert sorted(change(store, "undo").visited) == [1, 2, 3, 4]
     change(store, "delete", sentence="d0")
@@ -112,7 +115,7 @@ def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
     review = Review((draft,))
     for action in changes:
         try:
-            review.check(action)
+            review.check(action, default_form())
         except InputError:
             continue
         review = review.after(action)

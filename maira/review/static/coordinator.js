@@ -7,7 +7,6 @@ import { sameBoxes } from "./state.js";
 
 const STATUS = { done: "finished", started: "started", open: "not started" };
 const SIGNS = { done: "✓", started: "◐", open: "○" };
-const SEVERITIES = [[null, "no correction"], [0, "no implications"], [1, "minor"], [2, "significant"]];
 const REFRESH_MS = 15_000;
 
 const UNDECIDED = "not decided";
@@ -216,7 +215,7 @@ class CampaignPage {
       element("div", {}, element("dt", { text: reader }), element("dd", { text: asSentence(reading) }),
         drafted !== null && text !== drafted ? element("dd", { text }) : null,
         type || comment ? element("dd", { class: "hint", text: [type, comment].filter(Boolean).join(" · ") }) : null))));
-    const choice = element("fieldset", {}, element("legend", { text: "Final decision" }), ...SEVERITIES.map(([severity, text]) => (
+    const choice = element("fieldset", {}, element("legend", { text: "Final decision" }), ...[[null, "no correction"], ...this.#campaign.severities].map(([severity, text]) => (
       element("label", {}, element("input", { type: "radio", name: id, value: String(severity), required: true,
         checked: decision !== null && id in decision.severities && decision.severities[id] === severity }), ` ${text}`))));
     return element("li", {}, element("p", { text: `${at + 1}. ${drafted ?? `Added: ${readings[0].text}`}` }), readers, differs ? choice : null);

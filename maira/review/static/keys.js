@@ -48,7 +48,10 @@ export function bindKeys(bindings, isOpen) {
     // A capital letter is probably the start of a word typed without focus in a field.
     if (!control && event.shiftKey && /^\p{L}$/u.test(event.key)) return;
     const letter = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    const binding = bound.get(control ? `Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}` : letter);
+    // By its place on the keyboard, since it writes another character with Shift.
+    const digit = event.shiftKey && !/\d/.test(letter) && /^Digit(\d)$/.exec(event.code);
+    const plain = digit ? `Shift+${digit[1]}` : letter;
+    const binding = control ? bound.get(`Ctrl+${event.shiftKey ? "Shift+" : ""}${letter}`) : bound.get(plain) ?? bound.get(letter);
     if (!binding || !(binding.always || isOpen())) return;
     event.preventDefault();
     binding.run(event);

@@ -2,11 +2,12 @@
 
 import { diffWords } from "./diff.js";
 import { byId, button, consume, counted, element, fill } from "./dom.js";
-import { boxesMoved, isCorrection, REFERENCE_STEP, without } from "./state.js";
+import { boxesMoved, form, isAsked, showsReference, unanswered, units } from "./state.js";
 import { describePlace, isFinding, isOpen, typable } from "./text.js";
 
 const MOST_LETTERS = 4000;
 const OWN = "\u0000own";
+const MOST_BUTTONS = 10;
 const VERDICTS = {
   entailment: ["yes", "✓ entailed by the reference"],
   not_entailment: ["no", "✗ not entailed by the reference"],
@@ -17,12 +18,16 @@ const PIECES = { kept: "span", added: "ins", removed: "del" };
 export function drawReport(view) {
   const { shown: state } = view;
   const { reference } = view.study;
-  const hasReference = reference !== null && state.step >= REFERENCE_STEP;
+  const hasReference = reference !== null && showsReference(state) && (form.reference_step !== null || reference.length > 0);
   drawSteps(view, state, reference);
   fill(byId("sentences"), ...state.sentences.map((sentence, at) => row(view, sentence, at)));
-  byId("empty-draft").hidden = state.sentences.length > 0;
+  fill(byId("candidates"), ...view.study.candidates.map((sentences, at) => element("section", {},
+    element("h3", { text: `Report ${"AB"[at]}` }), ...sentences.map((text) => element("p", { text })))));
+  fill(byId("answers"), form.isWhole ? answersOf(view, { id: "", answers: state.answers }, true) : null);
+  byId("empty-draft").hidden = state.sentences.length > 0 || view.study.candidates.length > 0;
   const isAdding = view.editing !== null && isFinding(view.editing);
-  fill(byId("adder"), isAdding ? form(view, view.editing, "Text of the missing finding", "") : null,
+  byId("adder").hidden = !form.edits;
+  fill(byId("adder"), isAdding ? textForm(view, view.editing, "Text of the missing finding", "") : null,
     button("+ Add a finding", () => view.startAdd(), {
       class: "add", title: "Add a finding (A)", "aria-keyshortcuts": "A", disabled: state.done, hidden: isAdding,
     }));
@@ -34,31 +39,33 @@ export function drawReport(view) {
     element("textarea", { id: "comment", rows: "1", "aria-keyshortcuts": "C", disabled: state.done, ...comment }));
   byId("unsaved").hidden = !view.waiting.length;
   fill(byId("unsaved-items"), ...view.waiting.map(([place, text]) => unsaved(view, place, text)));
-  // The severity may have been chosen by a key.
+  // The option may have been chosen by a key.
   const radio = document.activeElement;
-  if (radio.matches(".severity input:not(:checked)")) radio.closest("fieldset").querySelector(":checked")?.focus();
+  if (radio.matches(".option input:not(:checked)")) radio.closest("fieldset").querySelector(":checked")?.focus();
 }
 
-/** The four steps of a review (MAIRA-2, figure F.1) with their instructions. */
+/** The steps of a review with their instructions, and the definitions of options. */
 function drawSteps(view, { step, done, visited, ...state }, reference) {
-  const { steps } = view.set;
-  fill(byId("steps"), ...steps.map(({ number, name }) => element("li", {}, element("button", {
-    type: "button", class: visited.includes(number) && (done || number !== step) ? "step past" : "step", disabled: done,
-    "aria-current": number === step && "step", on: { click: () => view.go(number) },
-  }, element("span", { class: "step-number", text: number }), ` ${name}`))));
-  const isMissing = step === REFERENCE_STEP && reference?.length === 0;
+  const { steps } = form;
+  const isLast = step === steps.length;
+  byId("steps").parentElement.hidden = steps.length < 2;
+  fill(byId("steps"), ...steps.map(({ name }, at) => element("li", {}, element("button", {
+    type: "button", class: visited.includes(at + 1) && (done || at + 1 !== step) ? "step past" : "step", disabled: done,
+    "aria-current": at + 1 === step && "step", on: { click: () => view.go(at + 1) },
+  }, element("span", { class: "step-number", text: at + 1 }), ` ${name}`))));
+  const isMissing = step === form.reference_step && reference?.length === 0;
   const [first, ...rest] = done ? ["Finished. Reopen the study to change it, or continue with the next one."]
-    : isMissing ? ["No reference report is shown. Leave a comment."] : steps[step - 1].instruction.split("\n");
+    : isMissing && step > 1 ? ["No reference report is shown. Leave a comment."] : steps[step - 1].instruction.split("\n");
   fill(byId("instruction"), element("p", { text: first }), element("ul", {}, ...rest.map((text) => element("li", { text }))));
-  fill(byId("severity-definitions"), ...view.set.severities.toReversed().flatMap(({ id, name, definition }) => [
-    element("dt", { text: `${id} · ${name}` }),
+  const defined = form.fields.flatMap(({ options }) => options.filter(({ definition }) => definition)).toReversed();
+  fill(byId("answer-definitions"), ...defined.flatMap(({ key, name, definition }) => [
+    element("dt", { text: key ? `${key} · ${name}` : name }),
     element("dd", {}, element("ul", {}, ...definition.split("\n").map((text) => element("li", { text })))),
   ]));
-  const isLast = step === steps.length;
-  for (const id of ["definitions", "go-on-toggle"]) byId(id).hidden = !isLast || done;
-  const open = without(state, "severity").length;
-  byId("remaining").textContent = done ? "This study is finished." : isLast && open
-    ? `${counted(open, "correction")} without severity` : "";
+  byId("definitions").hidden = !isLast || done || !defined.length;
+  byId("go-on-toggle").hidden = !isLast || done;
+  const open = unanswered(state).length;
+  byId("remaining").textContent = done ? "This study is finished." : isLast && open ? `${counted(open, "answer")} missing` : "";
   const [words, key] = done ? ["Next unfinished study", "U"] : isLast ? ["Finish study", "F"]
     : [`Next: ${step + 1} ${steps[step].name}`, "]"];
   byId("advance").textContent = words;
@@ -93,7 +100,7 @@ function row(view, sentence, at) {
   const classes = ["sentence", selected && "selected", marked, deleted && "deleted", edited && "edited",
     sentence.origin === "added" && "added"];
   return element("li", { class: classes.filter(Boolean).join(" "), "data-key": id },
-    isEdited ? form(view, id, `Text of sentence ${at + 1}`, text) : null,
+    isEdited ? textForm(view, id, `Text of sentence ${at + 1}`, text) : null,
     element("div", { class: "sentence-line", hidden: isEdited },
       element("button", { type: "button", class: "sentence-text", "aria-current": selected && "true",
         // Screen readers would read deleted and added words as one text.
@@ -102,11 +109,11 @@ function row(view, sentence, at) {
       element("span", { class: "number", text: at + 1 }),
       element("span", { class: "words" }, ...pieces.flatMap((piece, place) => (
         [place ? " " : null, element(PIECES[piece.kind], { text: piece.text })])))),
-      element("div", { class: "tools", role: "group", "aria-label": "This sentence", hidden: !selected || view.shown.done },
+      element("div", { class: "tools", role: "group", "aria-label": "This sentence", hidden: !selected || view.shown.done || !form.edits },
         tool("Edit", "Edit this sentence", "E", deleted, () => view.startEdit(id)),
         tool(remove, `${remove} this sentence`, "D", false, () => view.toggleDeleted(id)),
         tool("Add box", "Add a box to this sentence", "B", deleted, () => view.addBox(id)))),
-    marks(state), verdictOf(view, sentence, at), assessment(view, sentence, selected));
+    marks(state), verdictOf(view, sentence, at), form.isWhole ? null : answersOf(view, sentence, selected));
 }
 
 function verdictOf(view, { origin, edited }, at) {
@@ -122,7 +129,7 @@ function verdictOf(view, { origin, edited }, at) {
 }
 
 /** A form that replaces a sentence while it is edited. Enter or leaving it saves text that is not empty, Escape does not. */
-function form(view, place, label, saved) {
+function textForm(view, place, label, saved) {
   const save = () => view.endForm(place, true);
   const cancel = () => view.endForm(place, false);
   return element("form", { class: "sentence-form", "data-key": `form ${place}`, on: {
@@ -176,40 +183,79 @@ function typing(view, place, saved, save, escape, left = () => {}) {
   } };
 }
 
-/** The choices below a corrected sentence: severity, error type and comment. */
-function assessment(view, sentence, selected) {
-  const { id, assessment: { severity, error_type: chosen, comment } } = sentence;
-  const { error_type_names: names } = view.set;
-  const disabled = view.shown.done;
-  const own = `own:${id}`;
-  const isOwn = view.naming === id || Boolean(view.typed(own));
-  const field = (label, attributes) => element("input", { type: "text", "aria-label": label, disabled, ...attributes });
-  const isTyping = [own, `why:${id}`].some((place) => view.typed(place) !== null);
-  const isShown = isCorrection(sentence) && (selected || view.shown.step === view.set.steps.length || isTyping);
-  const types = chosen === null || view.errorTypes.includes(chosen) ? view.errorTypes : [...view.errorTypes, chosen];
+/** The fields of the form about a sentence or the study: buttons first, then lists and texts. */
+function answersOf(view, { id, answers }, selected) {
+  const places = form.fields.map(({ name }) => `@${name}:${id}`);
+  const isTyping = places.some((place) => view.typed(place) !== null);
+  const isLast = view.shown.step === form.steps.length;
+  const isShown = units(view.shown).some((unit) => unit.id === id) && (selected || isLast || isTyping);
+  const asked = isShown ? form.fields.filter((field) => isAsked(field, answers)) : [];
+  const buttons = asked.filter((field) => isButtons(field));
+  const numbers = asked.filter(({ type }) => type === "number");
+  const groups = [...new Set(numbers.map(({ group }) => group))];
   return element("div", { class: "assessment", hidden: !isShown, on: { keydown: (event) => {
     if (event.key !== "Escape") return;
     consume(event);
     view.focus(id);
   } } },
-  element("fieldset", { class: "severities" },
-    element("legend", { text: "Implications", title: "Clinical implications on patient treatment" }),
-    ...view.set.severities.map(({ id: value, name, definition }) => (
-      element("label", { class: "severity", title: definition },
-        element("input", { type: "radio", name: `severity-${id}`, value, disabled, props: { checked: value === severity },
-          on: { change: () => view.assess(id, { severity: value }) } }),
-        element("span", {}, element("kbd", { text: value }), ` ${name.replace(/ implications$/, "")}`))))),
-  element("div", { class: "type-and-why" },
-    element("select", { class: "type", "aria-label": "Error type", title: names[chosen] ?? chosen ?? "", disabled,
-      props: { value: isOwn ? OWN : chosen ?? "" },
-      on: { change: ({ target: { value } }) => (
-        value === OWN ? view.nameType(id) : view.assess(id, { error_type: value || null })) } },
-    ...[["", "Error type …"], ...types.map((type) => [type, names[type] ?? type]), [OWN, "Another type …"]]
-      .map(([value, text]) => element("option", { value, text }))),
-    field("Custom error type", { class: "own-type", maxlength: "100", hidden: !isOwn, placeholder: "custom type, then Enter",
-      ...typing(view, own, "", (name) => view.saveType(id, name), () => view.saveType(id, ""), () => view.leaveType(id)) }),
-    field("Comment on this correction", { class: "why", placeholder: "Comment on this correction",
-      ...typing(view, `why:${id}`, comment, (text) => view.assess(id, { comment: text }), () => view.focus(id)) })));
+  ...buttons.map((field) => choice(view, id, field, answers[field.name])),
+  ...groups.map((group) => element("fieldset", { class: "counts" }, element("legend", { text: group }),
+    ...numbers.filter((field) => field.group === group).map((field) => count(view, id, field, answers[field.name] ?? null)))),
+  numbers.length ? button("Set empty numbers to 0", () => view.setZeros(), { "aria-keyshortcuts": "0", disabled: view.shown.done }) : null,
+  element("div", { class: "type-and-why" }, ...asked.filter((field) => !isButtons(field) && field.type !== "number")
+    .flatMap((field) => (field.type === "choice" ? list : line)(view, id, field, answers[field.name] ?? null))));
+}
+
+function isButtons({ type, options, allows_others: isOpen }) {
+  return type === "choice" && !isOpen && options.length <= MOST_BUTTONS;
+}
+
+/** A choice as radio buttons with their keys. */
+function choice(view, id, { name, label, options }, given) {
+  return element("fieldset", { class: "options" }, element("legend", { text: label }),
+    ...options.map(({ value, name: text, key, definition }) => element("label", { class: "option", title: definition || null },
+      element("input", { type: "radio", name: `${name}-${id}`, value, disabled: view.shown.done, props: { checked: value === given },
+        on: { change: () => view.answer(id, { [name]: value }) } }),
+      element("span", {}, key ? element("kbd", { text: key.toUpperCase() }) : null,
+        key === text ? "" : ` ${text.replace(/ implications$/, "")}`))));
+}
+
+/** A number with buttons to count. */
+function count(view, id, { name, label, key, min, max }, given) {
+  const step = (by) => button(by < 0 ? "−" : "+", () => view.countBy(id, name, by), {
+    "aria-label": `${by < 0 ? "One less" : "One more"}: ${label}`, "data-field": by > 0 && name, disabled: view.shown.done || given === (by < 0 ? min : max),
+  });
+  return element("div", { class: "count" },
+    element("label", { for: `${name}-${id}` }, key ? element("kbd", { text: key.replace("Shift+", "⇧") }) : null, ` ${label}`),
+    step(-1),
+    element("input", { id: `${name}-${id}`, type: "number", inputmode: "numeric", min, max,
+      disabled: view.shown.done, props: { value: given ?? "" }, on: { change: ({ target }) => view.enterNumber(id, name, target) } }),
+    step(1));
+}
+
+/** A choice as a list; readers may add other options. */
+function list(view, id, { name, label, options, allows_others: isOpen }, given) {
+  const place = `@${name}:${id}`;
+  const isOwn = isOpen && (view.naming === place || Boolean(view.typed(place)));
+  const names = Object.fromEntries(options.map((option) => [option.value, option.name]));
+  const others = isOpen ? view.errorTypes.filter((type) => !(type in names)) : [];
+  const values = [...options.map(({ value }) => value), ...others];
+  const shown = [["", `${label} …`], ...values.map((value) => [value, names[value] ?? value]),
+    isOpen ? [OWN, `Another ${label.toLowerCase().split(" ").at(-1)} …`] : null];
+  const choose = (at) => view.answer(id, { [name]: at < 1 ? null : values[at - 1] });
+  const own = typing(view, place, "", (text) => view.saveOwn(place, text), () => view.saveOwn(place, ""), () => view.leaveOwn(place));
+  return [element("select", { class: "type", "data-field": name, "aria-label": label, title: names[given] ?? given ?? "",
+    disabled: view.shown.done, props: { value: isOwn ? OWN : String(given ?? "") },
+    on: { change: ({ target }) => (target.value === OWN ? view.nameOwn(place) : choose(target.selectedIndex)) } },
+  ...shown.filter(Boolean).map(([value, text]) => element("option", { value, text }))),
+  isOpen ? element("input", { type: "text", class: "own-type", "aria-label": `Custom ${label.toLowerCase()}`, maxlength: "100",
+    hidden: !isOwn, disabled: view.shown.done, placeholder: "custom, then Enter", ...own }) : null];
+}
+
+function line(view, id, { name, label }, given) {
+  const save = (text) => view.answer(id, { [name]: text || null });
+  return element("input", { type: "text", class: "why", "data-field": name, "aria-label": label, placeholder: label,
+    disabled: view.shown.done, ...typing(view, `@${name}:${id}`, given ?? "", save, () => view.focus(id)) });
 }
 
 /** One sentence of the reference report; choosing it shows its boxes. */

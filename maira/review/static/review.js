@@ -8,25 +8,26 @@ import { cancelRequests } from "./pixels.js";
 import { ChangeQueue } from "./queue.js";
 import { askReader, tabReader } from "./readers.js";
 import { drawReport } from "./report.js";
-import { after, difference, isCorrection, REFERENCE_STEP, without } from "./state.js";
+import { after, difference, form, isCorrection, setForm, showsReference, unanswered, units } from "./state.js";
 import { BrowserStorage, keyOf, setSetting, setting } from "./storage.js";
 import { StudyList } from "./studies.js";
-import { FIELDS, hasField, isFinding, isOpen, refusedFindings, refusedTexts, typable } from "./text.js";
+import { hasField, isFinding, isOpen, refusedFindings, refusedTexts, textFields, typable } from "./text.js";
 import { Times } from "./times.js";
-
-const NEEDED_STEPS = [2, REFERENCE_STEP];
 
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
   comment: "the comment on the study", step: "a step", finish: "finishing", reopen: "reopening",
   undo: "an undo", redo: "a redo" };
-const ASSESSED = { severity: "a severity", error_type: "a type of error", comment: "the comment on a correction" };
 
 // Time between attempts to open a study.
 const RETRY_MS = 2000;
 
 /** Describe a change in words. */
 function describeChange({ kind, fields }) {
-  return kind === "assess" ? Object.keys(fields).map((name) => ASSESSED[name]).filter(Boolean) : [WHAT[kind]];
+  return kind === "answer" ? Object.keys(fields.values).map((name) => fieldOf(name).label.toLowerCase()) : [WHAT[kind] ?? "an answer"];
+}
+
+function fieldOf(name) {
+  return form.fields.find((field) => field.name === name);
 }
 
 /** Unsent changes of earlier pages to this set's drafts; others stay stored for their own set. */
@@ -46,12 +47,12 @@ class Review {
   selected = null;
   // Place of the text in the form, see text.js.
   editing = null;
-  // Id of the sentence that gets a custom error type.
+  // Place of the custom option that is named.
   naming = null;
   // Remaining undo steps, negative for redo.
   #turns = 0;
-  // Whether the reader was asked for missing error types.
-  #askedTypes = false;
+  // Whether the reader was asked for missing choices that are not required.
+  #askedOptional = false;
   // Unsaved text of the study by place.
   #texts = new Map();
   // Counterparts of the draft's sentences in a version of the state: `{version, counterparts}`.
@@ -92,7 +93,11 @@ class Review {
     byId("reader").disabled = this.set.reader !== null;
     byId("reader").title = this.set.reader === null ? "Change the reader" : "Your link is for this name";
     for (const link of document.querySelectorAll("#exports a")) link.search = new URLSearchParams({ reader: this.reader });
-    byId("export").hidden = this.set.is_blinded;
+    for (const link of document.querySelectorAll("#exports a")) {
+      if (!this.set.exports.includes(link.pathname.split("/").at(-1))) link.remove();
+    }
+    byId("export").hidden = !this.set.exports.length;
+    byId("report-title").textContent = visibleText(form.title);
     byId("verdict-toggle").hidden = !this.set.verdicts;
     this.#showInstructions();
     this.list.setStudies(await get(`/api/studies?reader=${encodeURIComponent(this.reader)}`));
@@ -185,7 +190,7 @@ class Review {
     byId("sentences").replaceChildren();
     Object.assign(this, { study, selected: null, naming: null });
     this.#turns = 0;
-    this.#askedTypes = false;
+    this.#askedOptional = false;
     this.#links = null;
     this.#texts = this.storage.all(`text:${this.key}`);
     byId("study").hidden = false;
@@ -198,7 +203,9 @@ class Review {
     byId("previous-study").disabled = number === 1;
     byId("following-study").disabled = number === this.set.studies;
     this.inputs.open(study);
-    byId("reference").open = state.step === REFERENCE_STEP;
+    const hasInputs = Object.values(study.images).some(Boolean) || !byId("context").hidden;
+    byId("study").classList.toggle("without-inputs", !hasInputs);
+    byId("reference").open = state.step === (form.reference_step ?? 1);
     byId("report-body").scrollTop = 0;
     window.scrollTo(0, 0);
     this.render();
@@ -321,18 +328,21 @@ class Review {
       { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
       { keys: ["j"], repeats: true, help: "next sentence", run: () => this.selectBy(1) },
       { keys: ["k"], repeats: true, help: "previous sentence", run: () => this.selectBy(-1) },
-      { keys: ["e"], opens: true, help: "edit the sentence", run: () => this.startEdit() },
-      { keys: ["d", "Delete"], help: "delete the sentence, or restore it", run: () => this.toggleDeleted() },
-      { keys: ["a"], opens: true, help: "add a finding", run: () => this.startAdd() },
-      { keys: ["0", "1", "2"], help: "severity of the correction: no, minor, significant",
-        run: ({ key }) => this.assess(undefined, { severity: Number(key) }) },
-      { keys: ["t"], help: "type of error", run: () => this.focusErrorType() },
+      ...form.edits ? [
+        { keys: ["e"], opens: true, help: "edit the sentence", run: () => this.startEdit() },
+        { keys: ["d", "Delete"], help: "delete the sentence, or restore it", run: () => this.toggleDeleted() },
+        { keys: ["a"], opens: true, help: "add a finding", run: () => this.startAdd() },
+        { keys: ["b"], help: "add a box to the sentence", run: () => this.addBox() },
+        { keys: ["ArrowLeft", "ArrowRight"], help: "with ↑ ↓ on a box: move it; with Shift resize it, with Alt finely" },
+        { keys: ["Delete"], help: "on a box: remove it" },
+      ] : [],
+      ...this.#fieldKeys(),
       { keys: ["c"], opens: true, help: "comment on the study", run: () => byId("comment").focus() },
       { keys: ["Ctrl+z"], repeats: true, help: "undo", run: () => this.turn(1) },
       { keys: ["Ctrl+Shift+z", "Ctrl+y"], repeats: true, help: "redo", run: () => this.turn(-1) },
       { keys: ["]"], help: "next step", run: () => this.stepBy(1) },
       { keys: ["["], help: "previous step", run: () => this.stepBy(-1) },
-      { keys: ["f"], help: "finish the study (step 4)", run: () => this.finish() },
+      { keys: ["f"], help: "finish the study (in the last step)", run: () => this.finish() },
       { keys: ["n"], repeats: true, help: "next study", always: true, run: () => this.visit((this.number ?? 0) + 1) },
       { keys: ["p"], repeats: true, help: "previous study", run: () => this.visit(this.number - 1) },
       { keys: ["u"], help: "next study that is not finished", always: true, run: () => this.goUnfinished() },
@@ -341,11 +351,8 @@ class Review {
         this.showList(true);
         byId("study-filter").focus();
       } },
-      { keys: ["b"], help: "add a box to the sentence", run: () => this.addBox() },
-      { keys: ["ArrowLeft", "ArrowRight"], help: "with ↑ ↓ on a box: move it; with Shift resize it, with Alt finely" },
-      { keys: ["Delete"], help: "on a box: remove it" },
       { keys: ["h"], help: "boxes: all, selected, none", run: () => this.cycleBoxes() },
-      { keys: ["v"], help: "show or hide RadFact’s verdicts (from step 3 on)", run: () => this.toggle("verdicts", "RadFact’s verdicts are shown") },
+      { keys: ["v"], help: "show or hide RadFact’s verdicts (with the reference)", run: () => this.toggle("verdicts", "RadFact’s verdicts are shown") },
       { keys: ["g"], help: "link sentences of draft and reference on the same subject", run: () => this.toggle("links", "Sentences are linked to the reference report") },
       { keys: ["m"], help: "focus the image; arrow keys move it", run: () => inputs.active.root.focus() },
       { keys: ["x"], help: "next image (frontal, lateral, prior)", run: () => inputs.turn() },
@@ -393,7 +400,7 @@ class Review {
 
   /** Whether the sentences and boxes of the reference are visible. */
   get #isReferenceOpen() {
-    return byId("reference").open && this.study.reference !== null && this.shown.step >= REFERENCE_STEP;
+    return byId("reference").open && this.study.reference !== null && showsReference(this.shown);
   }
 
   #sentence(id) {
@@ -447,7 +454,7 @@ class Review {
     // A restored sentence may have unsaved text.
     if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
     this.#turn();
-    if (state.step >= REFERENCE_STEP && this.study.reference === null) this.refresh();
+    if (showsReference(state) && this.study.reference === null && form.reference_step) this.refresh();
   }
 
   /** Say what the server refused, and return its text. */
@@ -464,7 +471,7 @@ class Review {
     const kind = `text:${lost[0].study}`;
     const findings = refusedFindings(lost);
     const typed = this.storage.all(kind);
-    const moves = [...findings].flatMap(([id, place]) => ["", ...FIELDS].map((field) => [field + id, field + place]));
+    const moves = [...findings].flatMap(([id, place]) => ["", ...textFields()].map((field) => [field + id, field + place]));
     const texts = moves.map(([from, to]) => [to, typed.get(from)]).filter(([, text]) => text);
     for (const [from] of moves) this.storage.keep(kind, from, null);
     for (const [place, text] of [...texts, ...refusedTexts(lost, this.errorTypes, state)]) {
@@ -526,11 +533,13 @@ class Review {
     if (!isThere) this.selected = null;
     // Unsaved text of a form without a sentence waits for the sentence.
     if (this.editing !== null && !isOpen(state, this.editing)) this.editing = null;
-    // An error type is offered for every correction.
-    for (const { assessment: { error_type: name } } of this.study.state.sentences) {
-      if (name !== null && !this.errorTypes.includes(name)) this.errorTypes.push(name);
+    // An option that a reader added is offered everywhere.
+    for (const { name } of form.fields.filter(({ allows_others: isOpen }) => isOpen)) {
+      for (const { answers: { [name]: value } } of units(this.study.state)) {
+        if (value && !this.errorTypes.includes(value)) this.errorTypes.push(value);
+      }
     }
-    byId("verdicts").disabled = state.step < REFERENCE_STEP;
+    byId("verdicts").disabled = !showsReference(state);
     byId("links").disabled = !this.#canLink;
     byId("link-toggle").hidden = !this.#canLink;
     drawReport(this);
@@ -549,7 +558,7 @@ class Review {
   }
 
   get #canLink() {
-    return this.shown.step >= REFERENCE_STEP && Boolean(this.study.reference?.length);
+    return !form.isWhole && showsReference(this.shown) && Boolean(this.study.reference?.length);
   }
 
   /** Sentences on the same subject as the selected one, in the other report. */
@@ -589,9 +598,10 @@ class Review {
     this.#rowOf(id)?.scrollIntoView({ block: "nearest" });
   }
 
-  /** Move the focus to a sentence, or to a part of it. */
+  /** Move the focus to a sentence or, with the id "", to the study's answers, or to a part of it. */
   focus(id, part = ".sentence-text") {
-    this.#rowOf(id)?.querySelector(part)?.focus({ preventScroll: true });
+    const row = id === "" ? byId("report-body") : this.#rowOf(id);
+    (part === ".sentence-text" && id === "" ? row : row?.querySelector(part))?.focus({ preventScroll: id !== "" });
     this.#reveal(id);
   }
 
@@ -632,11 +642,12 @@ class Review {
     return null;
   }
 
-  /** The given or the selected correction; null, after a message, if it cannot be assessed. */
-  #assessable(id) {
-    const sentence = this.#changeable(id, { canBeDeleted: true });
-    if (!sentence || isCorrection(sentence)) return sentence;
-    notify("Only a corrected sentence has a severity and a type of error.");
+  /** The given or the selected unit of the form; null, after a message, if it cannot be answered. */
+  #answerable(id = form.isWhole ? "" : this.selected) {
+    if (!this.#isOpen()) return null;
+    const unit = units(this.shown).find((each) => each.id === id);
+    if (unit) return unit;
+    notify(this.#sentence(id) ? "Only a corrected sentence has these answers." : "Select a sentence of the draft first.");
     return null;
   }
 
@@ -675,7 +686,7 @@ class Review {
     if (hadFocus && isFinding(place)) byId("adder").querySelector(".add").focus();
     else if (hadFocus) this.focus(place);
     if (isSaved && text) (isFinding(place) ? this.#add : this.#edit).call(this, place, text);
-    else if (isFinding(place)) for (const field of FIELDS) this.keep(field + place, null);
+    else if (isFinding(place)) for (const field of textFields()) this.keep(field + place, null);
     this.discard(place);
   }
 
@@ -688,7 +699,7 @@ class Review {
 
   #add(place, text) {
     const id = `a${this.shown.version}`;
-    for (const field of FIELDS) {
+    for (const field of textFields()) {
       const refused = this.#texts.get(field + place);
       if (refused) this.keep(field + id, refused);
       this.keep(field + place, null);
@@ -733,45 +744,90 @@ class Review {
     this.inputs.editor.startDrawing();
   }
 
-  /** Set severity, error type or comment of a correction. */
-  assess(id, fields) {
-    const sentence = this.#assessable(id);
-    if (!sentence) return;
-    const differs = Object.entries(fields).some(([name, value]) => sentence.assessment[name] !== value);
-    if (differs) this.change("assess", { sentence: sentence.id, ...fields });
-    if ("comment" in fields) this.keep(`why:${sentence.id}`, null);
-    if ("error_type" in fields) this.keep(`own:${sentence.id}`, null);
-    if ("severity" in fields) announce(`Severity ${fields.severity}`);
+  /** Set answers about a unit, by default the selected one. */
+  answer(id, values) {
+    const unit = this.#answerable(id);
+    if (!unit) return;
+    const changed = Object.entries(values).filter(([name, value]) => (unit.answers[name] ?? null) !== value);
+    if (changed.length) this.change("answer", { unit: unit.id, values });
+    for (const [name, value] of Object.entries(values)) {
+      this.keep(`@${name}:${unit.id}`, null);
+      const { label, type, options } = fieldOf(name);
+      if (type !== "text") announce(`${label}: ${options.find((option) => option.value === value)?.name ?? value ?? "none"}`);
+    }
     this.render();
   }
 
-  /** Open the field of a custom error type. */
-  nameType(id) {
-    this.naming = id;
-    this.render();
-    this.focus(id, ".own-type");
+  /** Count one more or less; the first one begins at 0. */
+  countBy(id, name, by) {
+    const unit = this.#answerable(id);
+    const { min, max } = fieldOf(name);
+    if (unit) this.answer(unit.id, { [name]: Math.min(max, Math.max(min, (unit.answers[name] ?? 0) + by)) });
   }
 
-  /** Use a custom error type and close its field; no name discards what was typed. */
-  saveType(id, name) {
-    const hadFocus = this.#rowOf(id)?.querySelector(".own-type") === document.activeElement;
+  /** Take a typed number, or say which ones are possible. */
+  enterNumber(id, name, input) {
+    const { label, min, max } = fieldOf(name);
+    const value = input.value === "" && !input.validity.badInput ? null : input.valueAsNumber;
+    const isValid = value === null || (Number.isInteger(value) && value >= min && value <= max);
+    if (isValid) this.answer(id, { [name]: value });
+    else notify(`${label}: expected a whole number from ${min} to ${max}.`);
+    this.render();
+  }
+
+  setZeros() {
+    const unit = this.#answerable();
+    if (!unit) return;
+    const empty = form.fields.filter(({ name, type, min }) => type === "number" && min <= 0 && (unit.answers[name] ?? null) === null);
+    if (empty.length) this.answer(unit.id, Object.fromEntries(empty.map(({ name }) => [name, 0])));
+  }
+
+  /** Keys of options choose them, those of numbers count, those of other fields focus them. */
+  #fieldKeys() {
+    const { fields } = form;
+    const bindings = fields.flatMap(({ name, label, type, key, options }) => {
+      const chosen = options.filter((option) => option.key);
+      const run = ({ key: pressed }) => (
+        this.answer(undefined, { [name]: chosen.find((option) => option.key === pressed.toLowerCase()).value }));
+      const texts = chosen.map((option) => option.name.toLowerCase().replace(/ implications$/, "")).join(", ");
+      return [
+        chosen.length ? { keys: chosen.map((option) => option.key), help: `${label.toLowerCase()}: ${texts}`, run } : null,
+        key && type === "number" ? { keys: [key], help: `one more: ${label}`, run: () => this.countBy(undefined, name, 1) } : null,
+        key && type !== "number" ? { keys: [key], help: label.toLowerCase(), run: () => this.#focusField(name) } : null,
+      ].filter(Boolean);
+    });
+    const hasZero = fields.some(({ type }) => type === "number") && !bindings.some(({ keys }) => keys.includes("0"));
+    return hasZero ? [...bindings, { keys: ["0"], help: "set empty numbers to 0", run: () => this.setZeros() }] : bindings;
+  }
+
+  #focusField(name) {
+    const unit = this.#answerable();
+    if (unit) this.focus(unit.id, `[data-field="${name}"]`);
+  }
+
+  /** Open the field of a custom option, whose place is "@FIELD:ID". */
+  nameOwn(place) {
+    this.naming = place;
+    this.render();
+    this.focus(place.slice(place.indexOf(":") + 1), ".own-type");
+  }
+
+  /** Use a custom option and close its field; no name discards what was typed. */
+  saveOwn(place, text) {
+    const [name, id] = [place.slice(1, place.indexOf(":")), place.slice(place.indexOf(":") + 1)];
+    const hadFocus = document.activeElement.matches(".own-type");
     this.naming = null;
-    if (name) this.assess(id, { error_type: name.split(/\s+/).join(" ") });
-    else this.discard(`own:${id}`);
+    if (text) this.answer(id, { [name]: text.split(/\s+/).join(" ") });
+    else this.discard(place);
     if (hadFocus) this.focus(id, ".type");
   }
 
-  /** The field of a custom error type is left: without text, it closes. */
-  leaveType(id) {
-    if (this.naming !== id || this.typed(`own:${id}`) !== null) return;
+  /** The field of a custom option is left: without text, it closes. */
+  leaveOwn(place) {
+    if (this.naming !== place || this.typed(place) !== null) return;
     this.naming = null;
     // Not while the page is drawn, which may have removed the field.
     queueMicrotask(() => this.render());
-  }
-
-  focusErrorType() {
-    const sentence = this.#assessable();
-    if (sentence) this.focus(sentence.id, ".type");
   }
 
   /** Undo (1) or redo (-1) once more. */
@@ -794,10 +850,10 @@ class Review {
   }
 
   go(step) {
-    const { steps } = this.set;
+    const { steps } = form;
     if (this.shown.done || step < 1 || step > steps.length || step === this.shown.step) return;
     this.change("step", { step });
-    byId("reference").open = step === REFERENCE_STEP;
+    byId("reference").open = step === form.reference_step;
     announce(`Step ${step}, ${steps[step - 1].name}: ${steps[step - 1].instruction}`);
   }
 
@@ -808,7 +864,7 @@ class Review {
   /** The button below the report: next step, finish, or next study. */
   advance() {
     if (this.shown.done) this.goUnfinished();
-    else if (this.shown.step < this.set.steps.length) this.stepBy(1);
+    else if (this.shown.step < form.steps.length) this.stepBy(1);
     else this.finish();
   }
 
@@ -816,29 +872,29 @@ class Review {
     if (this.shown.done) return;
     // A field with unsaved text of an earlier page never lost the focus, so it was not saved.
     for (const place of this.#fieldTexts) {
-      const [text, id] = [typable(this.#texts.get(place)).trim(), place.slice("own:".length)];
+      const text = typable(this.#texts.get(place)).trim();
+      const [name, id] = [place.slice(1, place.indexOf(":")), place.slice(place.indexOf(":") + 1)];
       if (place === "comment") this.saveComment(text);
-      else if (place.startsWith("own:")) this.saveType(id, text);
-      else this.assess(id, { comment: text });
+      else if (fieldOf(name).type === "choice") this.saveOwn(place, text);
+      else this.answer(id, { [name]: text || null });
     }
     const state = this.shown;
-    const missed = NEEDED_STEPS.find((step) => !state.visited.includes(step));
-    const [open] = without(state, "severity");
-    const nameless = without(state, "error_type");
-    if (state.step < this.set.steps.length) {
-      notify("A study is finished in step 4.");
+    const missed = [2, form.reference_step].find((step) => step > 1 && step <= form.reference_step && !state.visited.includes(step));
+    const [open] = unanswered(state);
+    const optional = unanswered(state, false);
+    if (state.step < form.steps.length) {
+      notify(`A study is finished in step ${form.steps.length}.`);
     } else if (missed) {
       this.go(missed);
       notify(`Step ${missed} comes before finishing.`);
     } else if (open) {
-      this.select(open.id, { focus: true });
-      this.focus(open.id, ".severity input");
-      notify("This correction has no severity yet: choose one, or press 0, 1 or 2.");
-    } else if (nameless.length && !this.#askedTypes) {
-      this.#askedTypes = true;
-      this.select(nameless[0].id, { focus: true });
-      const corrections = counted(nameless.length, "correction has", "corrections have");
-      notify(`${corrections} no type of error (T). Finish again to leave it so.`);
+      this.#showOpen(open);
+      const keys = open.field.options.map(({ key }) => key).filter(Boolean);
+      notify(`Not answered yet: ${open.field.label}${keys.length ? ` (${keys.join(", ").toUpperCase()})` : ""}.`);
+    } else if (optional.length && !this.#askedOptional) {
+      this.#askedOptional = true;
+      if (optional[0].id !== "") this.select(optional[0].id, { focus: true });
+      notify(`Without ${optional[0].field.label.toLowerCase()}: ${optional.length}. Finish again to leave it so.`);
     } else if (this.waiting.length) {
       byId("unsaved").scrollIntoView({ block: "nearest" });
       notify("Some text is not saved: continue or discard it.");
@@ -848,6 +904,12 @@ class Review {
       announce("Study finished");
       if (byId("go-on").checked) this.goUnfinished();
     }
+  }
+
+  /** Select what a missing answer is about, and focus its field. */
+  #showOpen({ id, field: { name } }) {
+    if (id !== "") this.select(id, { focus: true });
+    this.focus(id, `:is([data-field="${name}"], [name="${name}-${id}"])`);
   }
 
   reopen() {
@@ -870,14 +932,15 @@ class Review {
 
   /** Change a setting that is available with the reference report. */
   toggle(id, words) {
-    if (byId(id).disabled) notify(`${words} from step ${REFERENCE_STEP} on.`);
-    else byId(id).click();
+    if (!byId(id).disabled) byId(id).click();
+    else notify(showsReference(this.shown) ? "No sentences can be linked in this study." : `${words} from step ${form.reference_step} on.`);
   }
 }
 
 async function start() {
   bindTheme();
   const set = await get("/api/set");
+  setForm(set.form);
   const known = tabReader();
   const reader = set.reader ?? (set.readers.includes(known) ? known : await askReader(set.readers, null));
   const storage = new BrowserStorage(set.reader_id ?? reader);

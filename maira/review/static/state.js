@@ -1,7 +1,16 @@
 /** State of a draft with changes that the server has not confirmed. The server's state always replaces it. */
 
-/** The step from which on the reference report and RadFact's verdicts are shown. */
-export const REFERENCE_STEP = 3;
+/** What readers are asked. */
+export let form;
+
+export function setForm(asked) {
+  form = { ...asked, edits: asked.unit === "correction", isWhole: ["study", "pair"].includes(asked.unit) };
+}
+
+/** Whether the reference report and RadFact's verdicts are shown: from a step on, or only without images. */
+export function showsReference({ step }) {
+  return step >= (form.reference_step ?? 1);
+}
 
 /** Whether a sentence is a correction: deleted, edited, with changed boxes, or added and not deleted. */
 export function isCorrection(sentence) {
@@ -17,9 +26,21 @@ export function sameBoxes(left, right) {
   return left.length === right.length && left.every((box, at) => box.every((share, side) => share === right[at][side]));
 }
 
-/** Corrections of a state that have no value of a field of the assessment. */
-export function without(state, field) {
-  return state.sentences.filter((sentence) => isCorrection(sentence) && sentence.assessment[field] === null);
+/** What the form asks about: corrections, sentences, or the study, which has the id "". */
+export function units(state) {
+  return form.isWhole ? [{ id: "", answers: state.answers }] : state.sentences.filter((each) => !form.edits || isCorrection(each));
+}
+
+/** Whether a field is asked after other answers. */
+export function isAsked({ when }, answers) {
+  return Object.entries(when).every(([name, values]) => values.includes(answers[name] ?? null));
+}
+
+/** Fields without an answer, with the id of what they are about: the required ones, or the other choices. */
+export function unanswered(state, isRequired = true) {
+  const fields = form.fields.filter(({ required, type }) => required === isRequired && (required || type === "choice"));
+  return units(state).flatMap(({ id, answers }) => fields
+    .filter((field) => isAsked(field, answers) && (answers[field.name] ?? null) === null).map((field) => ({ id, field })));
 }
 
 /** Short description of the change from one state to another. */
@@ -27,6 +48,8 @@ export function difference(before, now) {
   if (before.step !== now.step) return `going to step ${now.step}`;
   if (before.done !== now.done) return now.done ? "finishing" : "reopening";
   if (before.comment !== now.comment) return "comment on the study";
+  const answered = changedAnswer(before.answers, now.answers);
+  if (answered) return answered;
   if (before.sentences.length !== now.sentences.length) return `addition of sentence ${now.sentences.length}`;
   const written = before.sentences.map((sentence) => JSON.stringify(sentence));
   const at = now.sentences.findIndex((sentence, place) => JSON.stringify(sentence) !== written[place]);
@@ -38,28 +61,30 @@ function correction(before, now) {
   if (before.deleted !== now.deleted) return now.deleted ? "deletion" : "restoration";
   if (before.text !== now.text) return "text";
   if (!sameBoxes(before.boxes, now.boxes)) return "a box";
-  const names = { severity: "severity", error_type: "type of error", comment: "comment" };
-  return names[Object.keys(names).find((field) => before.assessment[field] !== now.assessment[field])];
+  return changedAnswer(before.answers, now.answers);
 }
 
-const UNASSESSED = { severity: null, error_type: null, comment: "" };
+function changedAnswer(before, now) {
+  return form.fields.find(({ name }) => (before[name] ?? null) !== (now[name] ?? null))?.label.toLowerCase();
+}
 
 const CORRECTED = {
   edit: (sentence, { text }) => ({ ...sentence, text, edited: sentence.origin === "draft" && text !== sentence.draft_text }),
   delete: (sentence) => ({ ...sentence, deleted: true }),
   restore: (sentence) => ({ ...sentence, deleted: false }),
   boxes: (sentence, { boxes }) => ({ ...sentence, boxes }),
-  assess: (sentence, { kind, sentence: id, ...given }) => ({ ...sentence, assessment: { ...sentence.assessment, ...given } }),
+  answer: (sentence, { values }) => ({ ...sentence, answers: { ...sentence.answers, ...values } }),
 };
 
 const MARKED = {
   comment: (state, { text }) => ({ comment: text }),
   step: (state, { step }) => ({ step, visited: [...new Set([...state.visited, step])] }),
+  answer: ({ answers }, { values }) => ({ answers: { ...answers, ...values } }),
   finish: () => ({ done: true }),
   reopen: () => ({ done: false }),
   add: (state, { text, boxes = [] }) => ({ sentences: [...state.sentences, {
     id: `a${state.version}`, origin: "added", text, draft_text: null, boxes, draft_boxes: [],
-    deleted: false, edited: false, assessment: UNASSESSED,
+    deleted: false, edited: false, answers: {},
   }] }),
 };
 
@@ -72,10 +97,10 @@ const MARKED = {
 export function after(state, changes) {
   return changes.reduce((shown, { version, kind, fields }) => {
     if (version < shown.version) return shown;
-    const corrected = CORRECTED[kind];
+    const corrected = fields.unit === "" ? null : CORRECTED[kind];
     const changed = corrected
       ? { sentences: shown.sentences.map((sentence) =>
-        (sentence.id === fields.sentence ? corrected(sentence, fields) : sentence)) }
+        (sentence.id === (fields.sentence ?? fields.unit) ? corrected(sentence, fields) : sentence)) }
       : MARKED[kind]?.(shown, fields);
     const turns = changed ? { can_undo: true, can_redo: false } : {};
     return { ...shown, ...changed, ...turns, version: shown.version + 1 };

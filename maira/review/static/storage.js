@@ -30,7 +30,8 @@ export function setSetting(name, value) {
 
 /** Key of a study and its draft, because the same study has other drafts in other sets. */
 export function keyOf(study) {
-  const texts = study.state.sentences.map((sentence) => sentence.draft_text).filter((text) => text !== null);
+  const drafted = study.state.sentences.map((sentence) => sentence.draft_text).filter((text) => text !== null);
+  const texts = study.candidates.length ? study.candidates : drafted;
   return JSON.stringify([study.sample_id, texts]);
 }
 

@@ -2,15 +2,16 @@
  * Typed text, stored in this browser from the first letter until a change contains it, and again if the server refuses
  * that change.
  *
- * A place in a study is a sentence id (its text), "new" (a missing finding), "comment" (on the study), or "why:" or "own:"
- * and a sentence id (comment on a correction, custom error type). Refused text without such a place gets one of its own.
+ * A place in a study is a sentence id (its text), "new" (a missing finding), "comment" (on the study), or "@FIELD:" of the
+ * form and the id of what it asks about. Refused text without such a place gets one of its own.
  */
 
-import { isCorrection } from "./state.js";
+import { form, units } from "./state.js";
 
-/** Fields of a correction, before the id of its sentence in the names of places. */
-export const FIELDS = ["why:", "own:"];
-const WHAT = { "": "text", "why:": "comment", "own:": "type of error" };
+/** Fields of the form with text, before the id of a sentence in the names of places. */
+export function textFields() {
+  return form.fields.filter(({ type, allows_others: isOpen }) => type === "text" || isOpen).map(({ name }) => `@${name}:`);
+}
 
 /**
  * Text without invisible characters, as `readable` of changes.py: control characters, controls of the writing direction,
@@ -27,29 +28,29 @@ export function isFinding(place) {
 
 /** Whether a place has a field of its own on the page, instead of a form that is opened. */
 export function hasField(place) {
-  return /^(why:|own:|comment$)/.test(place);
+  return place === "comment" || place.startsWith("@");
 }
 
-/** Sentence (or undefined), its number from 1, and the field of a place ("" for the text). */
+/** Sentence (or undefined), its number from 1, its id and the field of a place (undefined for the text). */
 function sentenceAt(state, place) {
-  const [, field, id] = /^(why:|own:|)(.*)$/.exec(place);
+  const [, field, id] = /^(?:@(\w+):)?(.*)$/.exec(place);
   const at = state.sentences.findIndex((sentence) => sentence.id === id);
-  return { field, sentence: state.sentences[at], number: at + 1 };
+  return { field, id, sentence: state.sentences[at], number: at + 1 };
 }
 
 /** Whether text can be typed in a place. */
 export function isOpen(state, place) {
   if (state.done) return false;
   if (place === "comment" || isFinding(place)) return true;
-  const { field, sentence } = sentenceAt(state, place);
-  return Boolean(sentence && (field ? isCorrection(sentence) : !sentence.deleted));
+  const { field, id, sentence } = sentenceAt(state, place);
+  return field ? units(state).some((unit) => unit.id === id) : Boolean(sentence && !sentence.deleted);
 }
 
 /** What a place is, and what has to be done before its text can be continued. */
 export function describePlace(state, place) {
   const { field, sentence, number } = sentenceAt(state, place);
   const what = place === "comment" ? "Study, comment" : isFinding(place) ? "Missing finding"
-    : `${sentence ? `Sentence ${number}` : "A removed sentence"}, ${WHAT[field]}`;
+    : `${sentence ? `Sentence ${number}` : "A removed sentence"}, ${form.fields.find(({ name }) => name === field)?.label.toLowerCase() ?? "text"}`;
   const isWaiting = !isOpen(state, place) && (state.done || sentence);
   const needed = state.done ? "reopen the study" : field ? "correct the sentence" : "restore the sentence";
   return { what, words: isWaiting ? `${what} (${needed} to continue): ` : `${what}: ` };
@@ -64,11 +65,12 @@ export function refusedFindings(changes) {
 export function refusedTexts(changes, errorTypes, state) {
   const findings = refusedFindings(changes);
   return changes.toReversed().flatMap(({ kind, id, version, fields }) => {
-    const sentence = kind === "add" ? `a${version}` : fields.sentence;
-    const isThere = state === null || state.sentences.some((each) => each.id === sentence);
+    const sentence = kind === "add" ? `a${version}` : fields.sentence ?? fields.unit;
+    const isThere = state === null || sentence === "" || state.sentences.some((each) => each.id === sentence);
     const place = findings.get(sentence) ?? (isThere ? sentence : `new:${id}`);
-    const own = errorTypes.includes(fields.error_type) ? null : fields.error_type;
-    return [[kind === "comment" ? "comment" : place, fields.text], [`why:${place}`, fields.comment], [`own:${place}`, own]]
-      .filter(([, text]) => text);
+    const typed = Object.entries(fields.values ?? {})
+      .filter(([name, value]) => textFields().includes(`@${name}:`) && !errorTypes.includes(value))
+      .map(([name, value]) => [`@${name}:${place}`, value]);
+    return [[kind === "comment" ? "comment" : place, fields.text], ...typed].filter(([, text]) => text);
   });
 }

@@ -38,7 +38,7 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 _TABLES: Mapping[str, Any] = read_yaml(Path(__file__).with_suffix(".yaml"))
 REXVAL_REPORTS = "50_samples_gt_and_candidates.csv"
 REXVAL_RATINGS = "6_valid_raters_per_rater_error_categories.csv"
-_REXVAL_KEYS = ("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant")
+REXVAL_KEYS = ("study_number", "candidate_type", "rater_index", "error_category", "clinically_significant")
 _BOOLEANS = {**dict.fromkeys(("true", "1", "1.0"), True), **dict.fromkeys(("false", "0", "0.0"), False)}
 _GROUPS = ("site", "modality", "anatomy", "group")
 
@@ -149,7 +149,7 @@ def _read_rexval(path: Path) -> RatingSet:
     counts: dict[tuple[int, str], dict[Count, float]] = {}
     lines: dict[tuple[int, str, Count], int] = {}
     letters = list(ERROR_CATEGORIES)
-    for row in read_rows(folder / REXVAL_RATINGS, (*_REXVAL_KEYS, "num_errors"))[1]:
+    for row in read_rows(folder / REXVAL_RATINGS, (*REXVAL_KEYS, "num_errors"))[1]:
         study = row.whole_number("study_number", 0, len(reports) - 1)
         method = row.id("candidate_type")
         if method not in reports[study].cells or method in ("study_id", "gt_report"):

@@ -1,0 +1,246 @@
+"""Forms: what readers are asked about a draft, its sentences or corrections, or two candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from itertools import chain, product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StrictInt, StringConstraints, model_validator
+
+from radfact.error_categories import ERROR_CATEGORIES
+from radfact.errors import ErrorCode, InputError, suggest_name
+from radfact.io.yaml_files import parse_yaml, read_yaml
+from radfact.meta.datasets.ratings import COUNTS
+from radfact.metrics.llm.responses.corrections import SEVERITIES
+from radfact.records import Record, Text, validate_model
+from radfact.statistics.rater_agreement import Level
+
+Value = StrictInt | str | None
+"""An answer; None is a missing one."""
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+Key = Annotated[str, StringConstraints(pattern=r"^(Shift\+)?[a-z0-9]$")]
+Layout = Literal["ratings", "refisco-v1", "rexval", "rexamine", "preferences"]
+
+RATED_COUNTS = [f"{kind}_{letter}" for kind, letter in product(COUNTS[1:], ERROR_CATEGORIES)]
+"""Fields of the layout `rexval`."""
+PREFERENCES = ("first", "second", "equal")
+"""Values of the field `preference` of the layout `preferences`."""
+
+_PAGE_KEYS = "cfghijklmnprsuvwxz"
+_CORRECTION_KEYS = "abde"
+_MOST_LETTERS = 10_000
+_LONGEST_NAME = 100
+
+
+class Option(Record):
+    value: StrictInt | Text
+    name: Text
+    definition: str = ""
+    key: Key | None = None
+
+
+class Question(Record):
+    """A field of a form; `when` lists the values of another field for which it is asked."""
+
+    name: Slug
+    label: Text
+    type: Literal["choice", "number", "text"]
+    group: str = ""
+    options: tuple[Option, ...] = ()
+    allows_others: bool = False
+    level: Level = "nominal"
+    min: int = 0
+    max: int = 99
+    key: Key | None = None
+    required: bool = False
+    when: Mapping[Slug, tuple[Value, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Question:
+        values = [option.value for option in self.options]
+        if (self.type == "choice") != (len(values) > 1):
+            raise ValueError(f"{self.name}: expected at least two options with the type 'choice', and none with others")
+        if len(set(values)) < len(values):
+            raise ValueError(f"{self.name}: options: expected different values, found duplicates")
+        if self.min > self.max:
+            raise ValueError(f"{self.name}: min: expected at most {self.max}, found {self.min}")
+        return self
+
+    def is_asked(self, answers: Mapping[str, Value]) -> bool:
+        return all(answers.get(name) in values for name, values in self.when.items())
+
+    def clean(self, value: Value) -> Value:
+        """Return an answer as it is stored; an empty text is none."""
+        values = [option.value for option in self.options]
+        if value is None or value in values:
+            return value
+        expected = f"one of {', '.join(map(str, values))}"
+        match self.type, value:
+            case "number", int():
+                expected = f"a whole number from {self.min} to {self.max}"
+                if self.min <= value <= self.max:
+                    return value
+            case "text", str():
+                expected = f"at most {_MOST_LETTERS:,} characters"
+                if len(value) <= _MOST_LETTERS:
+                    return value or None
+            case "choice", str() if self.allows_others:
+                expected = f"a name of 1 to {_LONGEST_NAME} characters"
+                if value and len(value) <= _LONGEST_NAME:
+                    return " ".join(value.split())
+        found = f"{len(value)} characters" if isinstance(value, str) else value
+        raise InputError(f"expected {expected}, found {found}", field=self.name)
+
+    def places(self, values: Iterable[Value]) -> dict[Value, float]:
+        """Return answers as numbers for statistics: options in their order, then other names; numbers as they are."""
+        if self.type == "number":
+            return {value: float(value) for value in values if isinstance(value, int)}
+        known = [option.value for option in self.options]
+        others = sorted({str(value) for value in values if value not in (*known, None)})
+        return {value: float(place) for place, value in enumerate([*known, *others])}
+
+
+class Step(Record):
+    name: Text
+    instruction: Text
+
+
+class Form(Record):
+    """A form (`docs/review.md`); without a `reference_step`, only studies without an image show a reference."""
+
+    name: Slug
+    title: Text
+    source: str = ""
+    unit: Literal["correction", "sentence", "comment", "study", "pair"]
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    reference_step: Annotated[int, Field(ge=1)] | None = 1
+    fields: Annotated[tuple[Question, ...], Field(min_length=1)]
+    layout: Layout | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Form:
+        fields = self.by_name
+        if len(fields) < len(self.fields):
+            raise ValueError("fields: expected different names, found duplicates")
+        if (self.reference_step or 1) > len(self.steps):
+            raise ValueError(f"reference_step: expected 1 to {len(self.steps)}, found {self.reference_step}")
+        for field in self.fields:
+            for name, values in field.when.items():
+                if name not in fields or {*values}.difference(option.value for option in fields[name].options):
+                    raise ValueError(f"when of {field.name}: expected options of another field, found {name}: {values}")
+        keys = [key for field in self.fields for key in (field.key, *(o.key for o in field.options)) if key]
+        reserved = _PAGE_KEYS + (_CORRECTION_KEYS if self.edits else "")
+        if taken := [key for key in keys if keys.count(key) > 1 or key in reserved]:
+            known = f"different keys, without those of the page ({' '.join(reserved)})"
+            raise ValueError(f"fields: expected {known}, found {taken[0]!r}")
+        severity = fields.get("severity")
+        places = range(len(severity.options)) if severity else ()
+        if self.edits and (not severity or [option.value for option in severity.options] != [*places]):
+            raise ValueError("fields: expected severity with the options 0, 1, ... of corrections, the least first")
+        if problem := self._layout_problem():
+            raise ValueError(f"layout: expected {problem} with '{self.layout}'")
+        return self
+
+    def _layout_problem(self) -> str | None:
+        numbers = {field.name for field in self.fields if field.type == "number"}
+        severities = [*self.severities.values()][:-1]
+        preference = self.by_name.get("preference")
+        match self.layout:
+            case "ratings" if not self.edits or len(severities) != 3:
+                return "the unit 'correction' and three severities"
+            case "refisco-v1" if not self.edits or not SEVERITIES.keys() >= {*severities}:
+                return f"the unit 'correction' and severities of {', '.join(SEVERITIES)}"
+            case "rexval" if self.unit != "study" or not numbers >= {*RATED_COUNTS}:
+                return f"the unit 'study' and numbers {RATED_COUNTS[0]} to {RATED_COUNTS[-1]}"
+            case "rexamine" if self.unit != "study" or not numbers:
+                return "the unit 'study' and numbers of errors"
+            case "preferences" if (
+                self.unit != "pair" or not preference or tuple(o.value for o in preference.options) != PREFERENCES
+            ):
+                return f"the unit 'pair' and a choice preference of {', '.join(PREFERENCES)}"
+        return None
+
+    @property
+    def by_name(self) -> dict[str, Question]:
+        return {field.name: field for field in self.fields}
+
+    @property
+    def edits(self) -> bool:
+        """Whether readers correct the sentences of a draft."""
+        return self.unit == "correction"
+
+    def shows_reference(self, visited: Iterable[int], *, has_image: bool) -> bool:
+        return not has_image if self.reference_step is None else max(visited) >= self.reference_step
+
+    @property
+    def severities(self) -> dict[int | None, str]:
+        """Short names of the severities of corrections, the least first; None is a missing one."""
+        if not self.edits:
+            return {}
+        options = self.by_name["severity"].options
+        names = {option.value: option.name.lower().removesuffix(" implications") for option in options}
+        return {**{key: name for key, name in names.items() if isinstance(key, int)}, None: "not rated"}
+
+    @property
+    def option_names(self) -> dict[str, str]:
+        """Names of options with texts as values, such as types of errors."""
+        options = chain.from_iterable(field.options for field in self.fields)
+        return {option.value: option.name for option in options if isinstance(option.value, str)}
+
+    def clean(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        if unknown := [name for name in values if name not in self.by_name]:
+            hint = suggest_name(unknown[0], self.by_name, f"fields are {', '.join(self.by_name)}")
+            raise InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, field=unknown[0])
+        return {name: self.by_name[name].clean(value) for name, value in values.items()}
+
+    def missing(self, answers: Mapping[str, Value]) -> Iterator[Question]:
+        """Yield the required fields without an answer."""
+        for field in self.fields:
+            if field.required and field.is_asked(answers) and answers.get(field.name) is None:
+                yield field
+
+    @property
+    def _answers(self) -> Any:
+        fields = [(f.name, f.type, [o.value for o in f.options], f.allows_others, f.min, f.max) for f in self.fields]
+        return self.unit, len(self.steps), self.reference_step, fields
+
+    def check_same(self, other: Form, file: Path) -> None:
+        """Check that a review is continued with its form; its texts and keys may differ."""
+        if (self.name, self._answers) != (other.name, other._answers):
+            found = f"{other.name!r}{' with other fields' * (self.name == other.name)}"
+            hint = "omit the form to continue with it, or choose another --db"
+            message = f"expected the form of this review, {self.name!r}, found {found}; {hint}"
+            raise InputError(message, code=ErrorCode.MISMATCH, file=file, field="form")
+
+
+_SHIPPED = resources.files("maira.review") / "forms"
+
+
+def shipped_forms() -> list[str]:
+    return sorted(file.name.removesuffix(".yaml") for file in _SHIPPED.iterdir())
+
+
+@cache
+def shipped_form(name: str) -> Form:
+    file = _SHIPPED / f"{name}.yaml"
+    return validate_model(Form, parse_yaml(file.read_text(encoding="utf-8")), file=Path(str(file)))
+
+
+def read_form(name: str, folder: Path | None = None) -> Form:
+    """Read a shipped form by its name, or a file; a relative path is relative to the folder."""
+    if name in shipped_forms():
+        return shipped_form(name)
+    path = (folder or Path()) / name
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        hint = suggest_name(name, shipped_forms(), f"forms are {', '.join(shipped_forms())}, or a file (.yaml)")
+        raise InputError(f"unknown form {name!r:.60}; {hint}", code=ErrorCode.UNKNOWN_NAME, field="form")
+    return validate_model(Form, read_yaml(path), file=path)
+
+
+def default_form() -> Form:
+    """Return the form of a review without another one."""
+    return shipped_form("maira2")

@@ -1,0 +1,230 @@
+"""Forms of a review: answers given over HTTP or by keyboard, as the commands of `radfact meta` read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from accessibility import serious_violations
+from error_checks import raises
+from maira_command import maira
+from review_desk import press, saved, serving, watching
+from review_files import CASES, SENTENCES, new_store, write_review_set
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from maira.review.app import make_app
+from maira.review.form import RATED_COUNTS, default_form, read_form, shipped_forms
+from maira.review.security import link_tokens
+from maira.review.store import Store
+from maira.review.studies import read_review_set
+from radfact.cli.main import create_app
+from radfact.io.csv_tables import read_csv
+from radfact.io.jsonl import read_json, write_jsonl
+from radfact.meta.datasets.layouts import read_ratings
+from radfact.meta.datasets.preferences import read_preferences
+from radfact.meta.datasets.reports import read_counts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ADDRESS, TOKEN = "http://127.0.0.1:8471", "a-token-of-more-than-twenty-letters"
+TABLE = "id,reference,candidate\ns1,The heart is enlarged.,Heart normal. Effusion.\ns2,No effusion.,Small effusion.\n"
+
+
+class Answering:
+    """Two readers who answer a form over HTTP."""
+
+    def __init__(self, store: Store, client: TestClient, folder: Path) -> None:
+        self.store, self.client, self.folder = store, client, folder
+        for name in ("Ada", "Bo"):
+            client.post("/api/readers", json={"name": name})
+
+    def study(self, reader: str, number: int = 1) -> Any:
+        return self.client.get(f"/api/studies/{number}", params={"reader": reader}).json()
+
+    def change(self, reader: str, kind: str, number: int = 1, code: int = 200, **fields: Any) -> Any:
+        version = self.study(reader, number)["state"]["version"]
+        body = {
+            "reader": reader,
+            "id": f"change-{reader}-{number}-{version}",
+            "version": version,
+            "kind": kind,
+            **fields,
+        }
+        answer = self.client.post(f"/api/studies/{number}/changes", json=body)
+        assert answer.status_code == code, answer.text
+        return answer.json()
+
+    def answer(self, reader: str, unit: str = "", number: int = 1, code: int = 200, **values: Any) -> Any:
+        return self.change(reader, "answer", number, code, unit=unit, values=values)
+
+    def export(self, *options: object) -> Path:
+        maira("review", "export", self.store.path, "--out", self.folder / "out", *options)
+        return self.folder / "out"
+
+    def summarize(self) -> Any:
+        maira("review", "summary", self.store.path, "--out", self.folder / "figures")
+        return read_json(self.folder / "figures" / "summary.json")
+
+
+@contextmanager
+def answering(folder: Path, name: str, *, table: bool = False) -> Iterator[Answering]:
+    form, drafts = read_form(name), write_review_set(folder, 2) / "drafts.jsonl"
+    (folder / "table.csv").write_text(TABLE)
+    second = [{"sample_id": f"s{number}", "report": "The heart is enlarged."} for number in (1, 2)]
+    write_jsonl(folder / "second.jsonl", second)
+    item = {"line": 0, "was": SENTENCES[0], "correction": None, "severity": 2, "comment": "Wrong.", "categories": []}
+    details = {"corrections": [item, {**item, "line": None, "was": None, "correction": "Effusion."}]}
+    write_jsonl(folder / "results/metrics/fineradscore.jsonl", [{"sample_id": "s1", "details": details}])
+    manifest, results = (None, None) if table else (folder / "manifest.jsonl", folder / "results")
+    options = {"results": results} if form.unit == "comment" else {}
+    options |= {"second": folder / "second.jsonl"} if form.unit == "pair" else {}
+    review_set = read_review_set(folder / "table.csv" if table else drafts, manifest, form=form, **options)
+    with (
+        closing(Store(folder / "review.sqlite", review_set.drafts, form=form)) as store,
+        TestClient(make_app(review_set, store, link_tokens(TOKEN, ())), base_url=ADDRESS) as client,
+    ):
+        client.get("/", params={"token": TOKEN})
+        yield Answering(store, client, folder)
+
+
+def test_counts_by_significance_are_read_as_rexval(tmp_path: Path) -> None:
+    with answering(tmp_path, "rexval", table=True) as desk:
+        assert desk.study("Ada")["reference"][0]["text"] == "The heart is enlarged"
+        missing = desk.change("Ada", "finish", code=422)["error"]
+        assert "(a) False report of a finding (2)" in missing
+        desk.answer("Ada", code=400, significant_a=-1)
+        desk.answer("Ada", code=400, significant_a="many")
+        desk.change("Ada", "delete", code=400, sentence="d0")
+        for reader, count in (("Ada", 2), ("Bo", 4)):
+            desk.answer(reader, **dict.fromkeys(RATED_COUNTS, 0) | {"significant_a": count, "insignificant_f": 1})
+            desk.change(reader, "undo")
+            desk.change(reader, "redo")
+            desk.change(reader, "finish")
+        desk.answer("Ada", number=2, significant_a=5)
+        out = desk.export("--manifest", tmp_path / "table.csv")
+        statistics = desk.summarize()
+    ratings = read_ratings(out, "rexval")
+    (sample,) = ratings.samples
+    assert (sample.pair.candidate, sample.pair.reference) == ("Heart normal. Effusion.", "The heart is enlarged.")
+    assert sample.ratings["errors"] == {"0": 3, "1": 5}
+    assert sample.ratings["insignificant_f"] == {"0": 1, "1": 1}
+    assert statistics["readers"]["Bo"]["answers"]["significant_a"]["mean"] == 4
+    assert {row["measure"] for row in statistics["krippendorff_alpha"]} == {*RATED_COUNTS}
+    command = ["meta", "agreement", str(out), "--layout", "rexval", "--metrics", "rouge_l", "--out", f"{tmp_path}/r"]
+    assert CliRunner().invoke(create_app(["meta"]), command).exit_code == 0
+    assert read_json(tmp_path / "r" / "agreement.json")["inter_rater"][0]["mean_absolute_difference"] == 2
+
+
+def test_counts_of_rexamine_are_summed_by_rater(tmp_path: Path) -> None:
+    with answering(tmp_path, "rexamine", table=True) as desk:
+        for reader, count in (("Ada", 2), ("Bo", 3)):
+            names = [field.name for field in desk.store.form.fields]
+            desk.answer(reader, **dict.fromkeys(names, 0) | {"omission": count, "position": 1})
+            desk.change(reader, "finish")
+        table = read_counts(desk.export() / "counts.csv")
+    (sample,) = table.samples
+    assert sample.ratings["errors"] == {"Ada": 3, "Bo": 4}
+
+
+def test_severities_by_line_are_read_as_refisco(tmp_path: Path) -> None:
+    with answering(tmp_path, "fineradscore") as desk:
+        assert desk.study("Ada")["reference"] is None
+        desk.change("Ada", "edit", sentence="d0", text="The heart is enlarged.")
+        desk.change("Ada", "delete", sentence="d1")
+        desk.change("Ada", "add", text="Rib fracture.")
+        added = desk.study("Ada")["state"]["sentences"][-1]["id"]
+        for unit, severity in (("d0", 4), ("d1", 0), (added, 1)):
+            desk.answer("Ada", unit, severity=severity, comment="Seen.")
+        desk.change("Ada", "finish")
+        (sample,) = read_ratings(desk.export() / "refisco.csv", "refisco-v1").samples
+    corrections = sample.corrections
+    assert corrections is not None
+    found = [(item.line, item.text, item.severity, item.comment) for item in corrections.items]
+    assert found == [(0, "The heart is enlarged.", 3, "Seen."), (None, "Rib fracture.", 1, "Seen.")]
+    assert sample.ratings["severity_sum"] == {"Ada": 4}
+
+
+def test_preferences_are_blinded_and_read_in_the_order_of_the_files(tmp_path: Path) -> None:
+    with answering(tmp_path, "preferences") as desk:
+        texts = [desk.study("Ada", number)["candidates"][0] for number in (1, 2)]
+        # The second file is report A in one of two studies.
+        assert sorted(len(candidate) for candidate in texts) == [1, 3]
+        assert desk.study("Ada")["state"]["sentences"] == []
+        assert desk.client.get("/export/answers.csv", params={"reader": "Ada"}).status_code == 404
+        for reader in ("Ada", "Bo"):
+            prefers = ["first", "second"][len(desk.study(reader)["candidates"][0]) == 3]
+            desk.answer(reader, preference=prefers, confidence=9)
+            assert desk.study(reader)["state"]["answers"]["preference"] == prefers
+            desk.change(reader, "finish")
+        preferences = read_preferences(desk.export("--manifest", tmp_path / "manifest.jsonl") / "preferences.csv")
+        with raises("--manifest: missing-option"):
+            maira("review", "export", desk.store.path, "--out", tmp_path / "other")
+    assert (preferences.expert, preferences.confidence) == (["second"], [9])
+    assert preferences.second[0].candidate == "The heart is enlarged."
+
+
+def test_comments_of_a_results_folder_are_rated(tmp_path: Path) -> None:
+    with answering(tmp_path, "comments") as desk:
+        for unit in ("d0", "d1"):
+            desk.answer("Ada", unit, accurate="yes" if unit == "d0" else "no", helpful="yes")
+        desk.change("Ada", "finish")
+        rows = [row for _, row in read_csv(desk.export() / "answers.csv")[1]]
+        answers = desk.summarize()["readers"]["Ada"]["answers"]
+    assert [(row["text"].split(" ")[0], row["accurate"], row["helpful"]) for row in rows] == [
+        ("The", "yes", "yes"),
+        ("(added)", "no", "yes"),
+    ]
+    assert answers == {"accurate": {"yes": 1, "no": 1}, "helpful": {"yes": 2, "no": 0}}
+
+
+@pytest.mark.parametrize(("lines", "error"), CASES["wrong forms"])
+def test_a_wrong_form_is_refused(tmp_path: Path, lines: str, error: str) -> None:
+    path = tmp_path / "form.yaml"
+    start = "name: own\ntitle: Own\nsteps: [{name: Rate, instruction: Rate.}]\n"
+    path.write_text(start + lines)
+    with pytest.raises(ValueError, match=error):
+        read_form(str(path))
+
+
+def test_a_review_keeps_its_form(tmp_path: Path) -> None:
+    assert shipped_forms() == ["comments", "fineradscore", "maira2", "preferences", "rexamine", "rexval"]
+    with closing(new_store(tmp_path, {"one": "Clear."})) as store:
+        assert store.form == default_form()
+        # As in files of earlier versions, no action names the form.
+        assert store.campaign.history == []
+        with raises("review.sqlite: form: mismatch"):
+            Store(store.path, store.drafts, form=read_form("rexval"))
+
+
+@pytest.mark.browser
+def test_counts_and_preferences_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    keys = {"rexval": ("1", "1", "Shift+Digit2", "0", "f"), "preferences": ("b", "0", "f")}
+    for name, pressed in keys.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        with answering(folder, name, table=name == "rexval") as desk:
+            with serving(desk.client.app) as url, watching(browser, f"{url}?token={TOKEN}") as page:
+                page.get_by_role("button", name="Ada", exact=True).click()
+                page.locator("#report").wait_for()
+                press(page, "f")
+                page.locator("#message", has_text="Not answered yet").wait_for()
+                press(page, *pressed)
+                saved(page)
+                for width in (1366, 390):
+                    page.set_viewport_size({"width": width, "height": 768})
+                    assert serious_violations(page) == []
+                    assert page.evaluate("document.documentElement.scrollWidth") == width
+            state = desk.store.review("Ada", 1).state
+            assert state.done
+            if name == "rexval":
+                counts = {**dict.fromkeys(RATED_COUNTS, 0), "significant_a": 2, "insignificant_b": 1}
+                assert json.loads(json.dumps(state.answers)) == counts
+            else:
+                assert state.answers["confidence"] == 10
+                assert state.answers["preference"] == ("first" if desk.store.is_swapped("Ada", 1) else "second")
