@@ -36,7 +36,9 @@ class ReportOptions(Options):
             flag="--pairing",
         ),
     ] = ()
-    drafts: Annotated[Path | None, Option("Drafts of a model (maira generate).", metavar="FILE")] = None
+    drafts: Annotated[
+        Path | None, Option("Drafts of a model (maira generate, radfact meta inject --mixed).", metavar="FILE")
+    ] = None
     balanced: Annotated[
         bool,
         Option(
@@ -101,9 +103,7 @@ def judge_data(
     (entailment). --judge-arg and --base-url apply to the last teacher.
     """
     from maira.judge.data import make_judge_data, make_rated_data
-    from radfact.io.pairs import read_drafts
     from radfact.meta.datasets.reports import read_reports
-    from radfact.records import narrative
 
     if (reports is None) == (rated.ratings is None):
         raise InputError("expected either reports or --ratings", code=ErrorCode.CONFLICTING_OPTIONS)
@@ -129,7 +129,7 @@ def judge_data(
             raise InputError(message, code=ErrorCode.MISSING_OPTION, field="teachers")
         # The options of a model are those of the last teacher; the worked examples are not for the teachers.
         last = model.model_copy(update={"judge": options.teachers[-1], "few_shots": None})
-        drafts = read_drafts(options.drafts) if options.drafts else {}
+        drafts = _read_drafts(options.drafts) if options.drafts else {}
         read, notes = read_reports(reports, default_site="-")
         for note in notes:
             say(note)
@@ -139,7 +139,7 @@ def judge_data(
             [*(JudgeOptions(judge=name) for name in options.teachers[:-1]), last],
             out,
             cache=out / "cache",
-            drafts={key: narrative(report) for key, report in drafts.items()},
+            drafts=drafts,
             few_shots=model.few_shots,
             **shares,
             **options.model_dump(include={"pairings", "balanced", "count"}),
@@ -155,6 +155,23 @@ def judge_data(
             "too. Increase --held-out, or add reports."
         )
     exit_with_failures(Console(), list(written.failures.items()))
+
+
+def _read_drafts(path: Path) -> dict[str, str]:
+    from radfact.io.jsonl import read_jsonl
+    from radfact.io.pairs import read_drafts
+    from radfact.meta.injection.records import read_injected
+    from radfact.records import narrative
+
+    _, first = next(read_jsonl(path), (0, {}))
+    if "source_id" not in first:
+        return {key: narrative(report) for key, report in read_drafts(path).items()}
+    injected = read_injected(path)
+    drafts = {made.source_id: made.candidate for made in injected}
+    if len(drafts) < len(injected):
+        message = f"expected one candidate of each report (--mixed), found {len(injected)} of {len(drafts)}"
+        raise InputError(message, code=ErrorCode.DUPLICATE, file=path, field="source_id")
+    return drafts
 
 
 def judge_train(

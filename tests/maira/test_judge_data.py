@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from error_checks import raises
 from maira_command import maira
 
 from maira.judge.data import make_judge_data, make_rated_data
@@ -15,7 +16,7 @@ from maira.judge.rewording import reword
 from maira.judge.scores import assess_errors, format_assessment, make_score_examples
 from maira.judge.verdicts import balance, make_entailment_examples
 from radfact.errors import InputError
-from radfact.io.jsonl import read_json, read_jsonl
+from radfact.io.jsonl import read_json, read_jsonl, write_jsonl
 from radfact.judges import load_splitter
 from radfact.judges.check import check_judge, load_labeled_queries
 from radfact.judges.llm_judge import LLMJudge, judge_prompt
@@ -104,6 +105,22 @@ def test_held_out_queries_are_not_in_training(tmp_path: Path) -> None:
     make_judge_data(alike, "entailment", [JudgeOptions(judge="offline")], tmp_path, pairings=["nearest"], **shares)
     prompts = {(row["messages"][-1]["content"], row["split"]) for row in samples(tmp_path)}
     assert len(prompts) == len(dict(prompts))
+
+
+def test_candidates_with_errors_of_a_model_are_drafts(tmp_path: Path) -> None:
+    reports = write(tmp_path / "reports.csv", ["id", "report"], [list(item) for item in REPORTS.items()])
+    row = {"reference": "-", "candidate": "The spleen is large.", "changes": [{"category": "a", "operation": "model"}]}
+    rows = [{"sample_id": f"{name}_a", "source_id": name, **row} for name in REPORTS]
+    write_jsonl(tmp_path / "injected.jsonl", rows)
+    arguments = ("judge-data", reports, "--task", "entailment", "--teacher", "offline", "--out", tmp_path / "out")
+    arguments += ("--pairing", "drafted", "--drafts", tmp_path / "injected.jsonl")
+    maira(*arguments)
+    sources = [row["source"] for row in samples(tmp_path / "out")]
+    assert {source["pairing"] for source in sources} == {"drafted"}
+    assert {source["reference"] for source in sources} == set(REPORTS)
+    write_jsonl(tmp_path / "injected.jsonl", [*rows, {**rows[0], "sample_id": "again"}])
+    with raises("injected.jsonl: source_id: duplicate"):
+        maira(*arguments, "--overwrite")
 
 
 def test_the_teachers_answers_and_counts_are_kept_for_held_out_pairs(tmp_path: Path) -> None:
