@@ -10,16 +10,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from maira.generate.constraints import BatchConstraints, OpenResponse, TokenChoice
-from maira.generate.engine import (
-    NON_FINITE,
-    EngineOptions,
-    FailedRequest,
-    GenerationRequest,
-    Response,
-    fit_window,
-    length_key,
-    read_chat,
-)
+from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response, read_chat
 from maira.generate.features import read_image
 from maira.generate.transformers_engine import BatchEngine, Prompt, Responses, select_device
 from maira.model.checkpoint import checkpoint_name
@@ -51,9 +42,8 @@ class AutoEngine(BatchEngine):
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Any]]:
-        """Yield the index and the response of every request, the longest prompts first."""
         prompts = [Prompt(index, request) for index, request in enumerate(requests)]
-        prompts.sort(key=lambda prompt: (prompt.kind, length_key(prompt.request)), reverse=True)
+        prompts.sort(key=lambda prompt: (prompt.kind, prompt.request.length_key), reverse=True)
         for index, response in self._run(prompts, self._answer):
             yield index, read_chat(response, requests[index].example)
 
@@ -64,7 +54,7 @@ class AutoEngine(BatchEngine):
             try:
                 conversation = self._conversation(prompt.request)
                 length = self._encode([conversation])["input_ids"].shape[1]
-                fitting = fit_window(prompt.request, length, self._window)
+                fitting = prompt.request.fit_window(length, self._window)
             except Exception as error:  # a processor may raise anything, for example for an image of unusual shape
                 fitting = FailedRequest(" ".join(str(error).split()) or type(error).__name__)
             if isinstance(fitting, FailedRequest):
@@ -94,7 +84,6 @@ class AutoEngine(BatchEngine):
         return responses
 
     def _conversation(self, request: GenerationRequest) -> Messages:
-        """Return the messages of a prompt with their images."""
         text = request.example.text.replace(IMAGE, "")
         if token := next((token for token in self._control if token in text), None):
             raise InputError(f"sample '{request.example.sample_id}': a section contains the control token {token}")

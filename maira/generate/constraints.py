@@ -39,8 +39,7 @@ class OpenResponse:
     def uniform(self) -> float:
         """Return the random number of the next token; the same one if vLLM discards the token and repeats the step."""
         assert self._rng is not None
-        missing = len(self.ids) + 1 - len(self._uniforms)
-        self._uniforms += self._rng.random(max(missing, 0)).tolist()
+        self._uniforms += self._rng.random(max(len(self.ids) + 1 - len(self._uniforms), 0)).tolist()
         return self._uniforms[len(self.ids)]
 
     def state(self) -> ReportState | None:
@@ -97,8 +96,7 @@ class Constraints(TokenChoice):
             left = {row: max(responses[row].limit - len(responses[row].ids), 1) for row in guided}
             self._apply_grammar(scores, guided, left, cut)
         for row, response in responses.items():
-            is_guarded = response.form == "narrative" and response.sampling is None
-            if is_guarded and self._loops(response.ids, scores[row]):
+            if response.form == "narrative" and response.sampling is None and self._loops(response.ids, scores[row]):
                 ends = copy_to_device(torch.tensor([*self.grammar.ends]), scores.device)
                 kept = scores[row, ends].clamp(min=torch.finfo(scores.dtype).min)
                 scores[row] = -torch.inf

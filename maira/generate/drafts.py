@@ -22,7 +22,6 @@ from maira.generate.engine import (
     GenerationRequest,
     Response,
     Sampling,
-    length_key,
     report_request,
     start_engine,
 )
@@ -52,7 +51,6 @@ class GenerationItem:
 
     @property
     def sample_id(self) -> str:
-        """The sample of the study."""
         return self.request.example.sample_id
 
     @property
@@ -105,8 +103,7 @@ class ResponseFile:
         for path in files:
             text = read_text(path)
             # A killed run may leave a partial last line, which is generated again.
-            complete = text[: text.rfind("\n") + 1]
-            rows_by_file[path] = [row for _, row in parse_rows(complete.split("\n"), path)]
+            rows_by_file[path] = [row for _, row in parse_rows(text[: text.rfind("\n") + 1].split("\n"), path)]
         images = {image for item in self.items for image in item.request.example.images}
         with ThreadPoolExecutor(thread_name_prefix="maira-hashes") as readers:
             image_hashes = dict(zip(images, readers.map(_hash_image, images), strict=True))
@@ -200,7 +197,7 @@ def generate_rows(
         on_changed(file.changed)
     # Sorted by length, so that the processes share the long ones.
     missing = [item for item in items if item.key not in file.rows]
-    missing.sort(key=lambda item: length_key(item.request), reverse=True)
+    missing.sort(key=lambda item: item.request.length_key, reverse=True)
     share = missing[file.group.rank :: file.group.size]
     finished = len(items) - len(missing) if file.group.size == 1 else 0
     on_progress(finished, finished + len(share))

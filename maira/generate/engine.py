@@ -63,12 +63,10 @@ class GenerationOptions(Options):
         ),
     ] = ()
     max_new_tokens: Annotated[
-        PositiveInt | None,
-        Option("Maximum number of tokens per response. Default: 150 to 450, depending on the task."),
+        PositiveInt | None, Option("Maximum number of tokens per response. Default: 150 to 450, depending on the task.")
     ] = None
     temperature: Annotated[
-        PositiveFloat | None,
-        Option("Sampling temperature. Default: greedy decoding.", metavar="T"),
+        PositiveFloat | None, Option("Sampling temperature. Default: greedy decoding.", metavar="T")
     ] = None
     seed: Annotated[NonNegativeInt | None, Option("Random seed for sampling with --temperature. Default: 0.")] = None
 
@@ -179,6 +177,18 @@ class GenerationRequest:
     max_new_tokens: int
     sampling: Sampling | None = None
 
+    @property
+    def length_key(self) -> tuple[Form, int, int, int]:
+        """Sort key by form, limit and approximate prompt length, which needs no tokenizer."""
+        return self.form, self.max_new_tokens, len(self.example.images), len(self.example.text)
+
+    def fit_window(self, length: int, window: int) -> GenerationRequest | FailedRequest:
+        """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
+        if length < window:
+            return replace(self, max_new_tokens=min(self.max_new_tokens, window - length))
+        message = f"the prompt has {length} tokens, and prompt and response share a context window of {window}"
+        return FailedRequest(message)
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -217,11 +227,10 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Release what the engine holds."""
+        """Release what the engine holds; by default nothing."""
 
 
 def start_engine(checkpoint: Path | None, options: EngineOptions) -> Engine:
-    """Start the engine that the options name."""
     kind = options.engine
     if kind != "transformers" and process_count() > 1:
         message = f"'{kind}' drives all GPUs from one process; start it without a launcher (accelerate, torchrun)"
@@ -243,11 +252,6 @@ def report_request(example: Example, max_new_tokens: int | None = None) -> Gener
     return GenerationRequest(example, form, max_new_tokens or NEW_TOKENS[example.task])
 
 
-def length_key(request: GenerationRequest) -> tuple[Form, int, int, int]:
-    """Return a sort key by form, limit and approximate prompt length, which needs no tokenizer."""
-    return request.form, request.max_new_tokens, len(request.example.images), len(request.example.text)
-
-
 def read_chat(response: Response | FailedRequest, example: Example) -> Response | FailedRequest:
     """Return a chat model's response with the report as its text; a failure if it refuses."""
     from maira.model.other_models import find_report
@@ -258,10 +262,3 @@ def read_chat(response: Response | FailedRequest, example: Example) -> Response 
         return replace(response, text=find_report(response.text, example), raw=response.text)
     except ValueError as error:
         return FailedRequest(f"no report in the response {brief(response.text)}: {error}")
-
-
-def fit_window(request: GenerationRequest, length: int, window: int) -> GenerationRequest | FailedRequest:
-    """Lower the limit of new tokens to what a prompt of `length` tokens leaves of the context window."""
-    if length < window:
-        return replace(request, max_new_tokens=min(request.max_new_tokens, window - length))
-    return FailedRequest(f"the prompt has {length} tokens, and prompt and response share a context window of {window}")

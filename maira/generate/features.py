@@ -36,7 +36,6 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
         encode: Callable[[Tensor], Tensor],
         image_processor: Any,
         images: Sequence[Sequence[Path]],
-        *,
         image_check: ImageCheck = "off",
         cache_bytes: int = _CACHE_BYTES,
     ) -> None:
@@ -73,8 +72,7 @@ class ImageFeatures(AbstractContextManager["ImageFeatures"]):
         for path, result in (self._cache | results).items():
             self._reading.pop(path, None)
             # Those that wait for later requests leave the device.
-            waits = self._last_use[path] >= stop
-            self._cache[path] = result.cpu() if waits and isinstance(result, Tensor) else result
+            self._cache[path] = result.cpu() if self._last_use[path] >= stop and isinstance(result, Tensor) else result
         sizes = {path: getattr(tokens, "nbytes", 0) for path, tokens in self._cache.items()}
         size = sum(sizes.values())
         for path in sorted(sizes, key=self._last_use.__getitem__, reverse=True):

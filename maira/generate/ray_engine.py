@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, length_key, start_engine
+from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, start_engine
 from maira.model.checkpoint import checkpoint_name
 from radfact.errors import ErrorCode, InputError
 from radfact.llm.ray_cluster import RayWorkers, gpus_per_engine
@@ -30,7 +30,7 @@ class RayEngine:
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
         """Yield the index and the response of every request as chunks of requests of similar length finish."""
-        order = sorted(range(len(requests)), key=lambda index: length_key(requests[index]), reverse=True)
+        order = sorted(range(len(requests)), key=lambda index: requests[index].length_key, reverse=True)
         self._stream = self._workers().stream([_with_absolute_paths(requests[index]) for index in order])
         for place, response in self._stream:
             yield order[place], response

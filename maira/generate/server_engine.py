@@ -17,7 +17,7 @@ from threading import Thread
 from typing import Any
 
 from maira.data.image_check import ImageCheck
-from maira.generate.engine import EngineOptions, FailedRequest, GenerationRequest, Response, read_chat
+from maira.generate.engine import Engine, EngineOptions, FailedRequest, GenerationRequest, Response, read_chat
 from maira.generate.features import read_image
 from radfact.errors import ErrorCode, Failure, InputError, RunError
 from radfact.llm import CachedResponse, CallError, ChatBackend, ChatRequest, Message, PromptPrefix, load_chat_client
@@ -39,7 +39,7 @@ _WORDING = {
 """Words of the client's errors, and what they are here."""
 
 
-class ServerEngine:
+class ServerEngine(Engine):
     """An engine that sends prompts and whole images to a model; the requests of a run have one limit of tokens."""
 
     def __init__(self, _: Path | None, options: EngineOptions) -> None:
@@ -95,9 +95,6 @@ class ServerEngine:
             code = ErrorCode.RUN_FAILED if error.code is ErrorCode.JUDGE_FAILED else error.code
             raise RunError(_reword(str(error)), code=code) from None
 
-    def close(self) -> None:
-        """Do nothing: connections close with their run."""
-
 
 def _reword(message: str) -> str:
     for words, ours in _WORDING.items():
@@ -115,7 +112,6 @@ class _ImageBackend:
     async def complete(
         self, prefix: PromptPrefix, messages: Sequence[Message], schema: Mapping[str, Any] | None
     ) -> CachedResponse:
-        """See `ChatBackend`."""
         try:
             shown: Any = [(role, await asyncio.to_thread(self._content, text)) for role, text in messages]
         except InputError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,15 +18,7 @@ from transformers import DynamicCache, StaticCache
 from transformers.cache_utils import Cache, DynamicLayer, StaticLayer
 
 from maira.generate.constraints import Constraints, OpenResponse
-from maira.generate.engine import (
-    NON_FINITE,
-    EngineOptions,
-    FailedRequest,
-    Form,
-    GenerationRequest,
-    Response,
-    fit_window,
-)
+from maira.generate.engine import NON_FINITE, Engine, EngineOptions, FailedRequest, Form, GenerationRequest, Response
 from maira.generate.features import ImageFeatures
 from maira.model.checkpoint import checkpoint_name
 from maira.model.config import context_window
@@ -66,17 +58,13 @@ class Prompt:
         return self.request.form, self.request.max_new_tokens, self.request.sampling is not None
 
 
-class BatchEngine:
+class BatchEngine(Engine):
     """Runs batches of prompts; one that does not fit in memory is halved, and so are later ones."""
 
-    name: str
     options: EngineOptions
     device: torch.device
     _batch_share = 1.0  # of the planned batch size; smaller after a batch did not fit
     _static_cache: StaticCache | None = None
-
-    def close(self) -> None:
-        """Do nothing: Python frees the model."""
 
     def _batch_size(self, length: int) -> int:
         """Return the batch size for sequences of `length` tokens, prompt and response."""
@@ -124,9 +112,7 @@ class TransformersEngine(BatchEngine):
         self._set_model(model.to(device), MairaProcessor.from_pretrained(checkpoint), options, name)
 
     @classmethod
-    def from_model(
-        cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions
-    ) -> TransformersEngine:
+    def from_model(cls, model: MairaForConditionalGeneration, processor: Any, options: EngineOptions) -> Self:
         """Make an engine of a model in memory, on its device and in its type."""
         engine = cls.__new__(cls)
         engine._set_model(model, processor, options, "model")
@@ -158,11 +144,10 @@ class TransformersEngine(BatchEngine):
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Response | FailedRequest]]:
-        """Yield the index and the response of every request, the longest prompts first."""
         prompts: list[Prompt] = []
         for index, request in enumerate(requests):
             ids: list[int] = self.processor.encode_example(request.example)
-            fitting = fit_window(request, len(ids), self._window)
+            fitting = request.fit_window(len(ids), self._window)
             if isinstance(fitting, FailedRequest):
                 yield index, fitting
             else:

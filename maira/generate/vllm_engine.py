@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response, length_key
+from maira.generate.engine import NON_FINITE, EngineOptions, FailedRequest, GenerationRequest, Response
 from maira.generate.vllm_parts import PromptEmbedder, export_plain_llama
 from maira.model.checkpoint import checkpoint_name
 from maira.model.tokens import OBJECT_END
@@ -135,7 +135,6 @@ class VLLMEngine:
             running.cancel()
 
     def close(self) -> None:
-        """Shut vLLM and its processes down."""
         if self._engine is not None:
             self._run(self._shut_down())
             self._engine = None
@@ -154,7 +153,7 @@ class VLLMEngine:
         self, requests: Sequence[GenerationRequest], put: Callable[[tuple[int, Response | FailedRequest]], None]
     ) -> None:
         """Embed prompts ahead of vLLM within `WINDOW_BYTES`, and generate their responses."""
-        order = sorted(range(len(requests)), key=lambda index: length_key(requests[index]), reverse=True)
+        order = sorted(range(len(requests)), key=lambda index: requests[index].length_key, reverse=True)
         prompts = self._embedder.embed([requests[index] for index in order], self._longest)
         running: dict[asyncio.Task[None], int] = {}
 
@@ -212,8 +211,7 @@ class VLLMEngine:
         )
 
     def _ends_of(self, request: GenerationRequest) -> frozenset[int]:
-        ends = [self._tokenizer.convert_tokens_to_ids(OBJECT_END)] if request.form == "boxes" else []
-        return self._ends.union(ends)
+        return self._ends.union([self._tokenizer.convert_tokens_to_ids(OBJECT_END)] if request.form == "boxes" else [])
 
     def _read_output(self, output: Any, request: GenerationRequest) -> Response | FailedRequest:
         from maira.generate.vllm_worker import BROKEN, CUT

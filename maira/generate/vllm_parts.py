@@ -18,7 +18,7 @@ from transformers import GenerationConfig, PretrainedConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.data.image_check import ImageCheck
-from maira.generate.engine import FailedRequest, GenerationRequest, fit_window
+from maira.generate.engine import FailedRequest, GenerationRequest
 from maira.generate.features import ImageFeatures
 from maira.model.checkpoint import INDEX, check_json, checkpoint_folder, fingerprint, read_headers
 from maira.model.config import read_config
@@ -78,8 +78,7 @@ def _export(checkpoint: Path, dtype: torch.dtype, folder: Path, origin: dict[str
     with checkpoint_folder(folder) as made:
         for file, members in shards.filename_to_tensors.items():
             read = weights.read((names[plain] for plain in members), dtype)
-            tensors = {plain_llama_name(name): tensor for name, tensor in read}
-            save_file(tensors, made / file, metadata={"format": "pt"})
+            save_file({plain_llama_name(name): tensor for name, tensor in read}, made / file, metadata={"format": "pt"})
         if shards.is_sharded:
             write_json(made / INDEX, {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename})
         tokenizer = MairaProcessor.from_pretrained(checkpoint).tokenizer
@@ -141,9 +140,8 @@ class PromptEmbedder:
     ) -> Iterator[tuple[GenerationRequest, Tensor] | FailedRequest]:
         """Yield each request, limited to what its prompt leaves of the window, and its embeddings (length, width)."""
         images = [request.example.images for request in requests]
-        with ImageFeatures(
-            self._encode_patches, self.processor.image_processor, images, image_check=self.image_check
-        ) as features:
+        prepare = self.processor.image_processor
+        with ImageFeatures(self._encode_patches, prepare, images, self.image_check) as features:
             for start in range(0, len(requests), _BATCH_SIZE):
                 stop = start + _BATCH_SIZE
                 yield from self._embed_batch(requests[start:stop], features.encode(start, stop), window)
@@ -169,7 +167,7 @@ class PromptEmbedder:
         for request in requests:
             ids = self.processor.encode_example(request.example)
             read: list[Any] = [patches[image] for image in request.example.images]
-            fitted = fit_window(request, len(ids), window)
+            fitted = request.fit_window(len(ids), window)
             errors = [FailedRequest(str(image)) for image in read if isinstance(image, InputError)]
             if isinstance(fitted, GenerationRequest) and not errors:
                 prompts.append(ids)

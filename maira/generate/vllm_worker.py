@@ -72,7 +72,6 @@ class SharedWeightLoader:
     """Extension of vLLM's worker, which inherits from it: loads weights of another process, part by part."""
 
     def load_shared_weights(self: Any, content: bytes, number: int) -> None:
-        """Load one of several parts."""
         if number == 0:
             initialize_layerwise_reload(self.model_runner.get_model())
         (rebuild, arguments), shapes = pickle.loads(content)

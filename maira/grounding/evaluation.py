@@ -10,14 +10,8 @@ from pathlib import Path
 
 from maira.data.manifest import Failure
 from maira.data.study import Study
-from maira.generate.drafts import (
-    GenerationItem,
-    Row,
-    generate_rows,
-    parse_response,
-    response_columns,
-    to_original_coordinates,
-)
+from maira.generate import drafts
+from maira.generate.drafts import GenerationItem, Row, generate_rows
 from maira.generate.engine import EngineOptions, GenerationOptions, GenerationRequest, Response, report_request
 from maira.grounding.boxes import GRID, Overlap, box_overlap, read_completion, summarize_overlaps
 from maira.grounding.phrases import Phrase
@@ -114,7 +108,6 @@ def complete_boxes(
 
 
 def has_reference_boxes(study: Study) -> bool:
-    """Return whether the reference report of a study has a sentence with boxes."""
     return any(sentence.boxes for sentence in study.grounded_findings or ())
 
 
@@ -136,15 +129,15 @@ def _phrase_item(
     is_clipped = any(note in (BOX_CLIPPED, BOX_OUTSIDE) for _, note in losses)
 
     def row(response: Response, model: str) -> Row:
-        parsed = parse_response(response, example, cut_loops=cut_loops)
+        parsed = drafts.parse_response(response, example, cut_loops=cut_loops)
         boxes = [box for sentence in parsed.sentences for box in sentence.boxes or ()]
         return {
             "sample_id": phrase.sample_id,
             "index": phrase.index,
             "phrase": phrase.sentence.text,
-            "report": to_original_coordinates(parsed.sentences, crop),
+            "report": drafts.to_original_coordinates(parsed.sentences, crop),
             **_comparison(phrase.sentence.boxes, cropped.boxes or (), is_clipped, boxes),
-            **response_columns(response, parsed.irregularities, model),
+            **drafts.response_columns(response, parsed.irregularities, model),
         }
 
     return GenerationItem(report_request(example, _limit(options)), row, phrase.index, phrase.sentence.boxes)
@@ -161,13 +154,13 @@ def completion_items(study: Study, limit: int, *, preset: Preset = "release") ->
     def row(index: int, response: Response, model: str) -> Row:
         text, original = sentences[index].text, sentences[index].boxes or ()
         boxes, kinds = read_completion(text, response.text, cut_off=response.cut_off)
-        (placed,) = to_original_coordinates([Sentence(text=text, boxes=boxes)], crop)
+        (placed,) = drafts.to_original_coordinates([Sentence(text=text, boxes=boxes)], crop)
         return {
             "sample_id": study.sample_id,
             "index": index,
             **placed,
             **_comparison(original, cropped[index].boxes or (), index in clipped, boxes),
-            **response_columns(response, [Irregularity(index=index, kind=kind) for kind in kinds], model),
+            **drafts.response_columns(response, [Irregularity(index=index, kind=kind) for kind in kinds], model),
         }
 
     items, preceding = [], ""
@@ -182,11 +175,9 @@ def completion_items(study: Study, limit: int, *, preset: Preset = "release") ->
     return items
 
 
-def _comparison(
-    original: Sequence[Box] | None, reference: Iterable[Box], is_clipped: bool, boxes: Iterable[Box]
-) -> Row:
+def _comparison(original: Iterable[Box] | None, cropped: Iterable[Box], is_clipped: bool, boxes: Iterable[Box]) -> Row:
     """Return the columns that compare boxes with the reference; None where the reference covers no pixel."""
-    overlap = box_overlap(boxes, reference)._asdict()
+    overlap = box_overlap(boxes, cropped)._asdict()
     return {
         "reference": None if original is None else [box.model_dump() for box in original],
         "is_clipped": None if original is None else is_clipped,
@@ -200,8 +191,7 @@ def _write_result(
     """Score the rows of a finished run and write `OUT.scores.json`."""
     with_reference = [row for row in rows if row["reference"] is not None]
     compared = [row for row in with_reference if row["iou"] is not None]
-    overlaps = [Overlap(*(row[name] for name in Overlap._fields)) for row in compared]
-    scores = summarize_overlaps(overlaps, **_BOOTSTRAP)
+    scores = summarize_overlaps([Overlap(*(row[name] for name in Overlap._fields)) for row in compared], **_BOOTSTRAP)
     counts = {
         "requested": requested,
         "answered": len(rows),

@@ -32,7 +32,6 @@ class _PhraseRow(Sentence):
 
 
 def manifest_phrases(studies: Iterable[Study]) -> list[Phrase]:
-    """Return the phrases of the studies, in their order."""
     return _number((study.sample_id, sentence) for study in studies for sentence in study.phrases or ())
 
 

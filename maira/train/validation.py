@@ -22,7 +22,7 @@ from maira.data.image_check import ImageCheck
 from maira.data.shards import PackedSample
 from maira.data.study import Study
 from maira.generate.drafts import GenerationItem, Row, make_draft, without_references
-from maira.generate.engine import EngineOptions, FailedRequest, length_key, report_request
+from maira.generate.engine import EngineOptions, FailedRequest, report_request
 from maira.generate.transformers_engine import TransformersEngine
 from maira.grounding.boxes import Overlap, summarize_overlaps
 from maira.grounding.evaluation import completion_items, has_reference_boxes
@@ -72,7 +72,10 @@ class Validator:
         self._rows, self._own = _shard_rows(self.dataset, drawn, self.config, self.context)
         self._tasks = [ALL_TASKS[task] for task in np.unique(self.dataset.table["task"][drawn])]
         names = [f"loss/{name}" for name in ("all", *self._tasks)] + (self.drafter.names if self.drafter else [])
-        self._best = BestCheckpoint(self.config, names, _validation_fingerprint(self.dataset, drawn, self.config))
+        digest = hashlib.sha256(self.dataset.table.tobytes())
+        digest.update(json.dumps([self.dataset.sample_id(int(row)) for row in drawn]).encode())
+        digest.update(str(getattr(self.config.validation, "drafts", None)).encode())
+        self._best = BestCheckpoint(self.config, names, digest.hexdigest()[:16])
 
     def start(self, step: int) -> None:
         """Start after a number of optimizer steps; checkpoints of later steps are not compared with."""
@@ -80,7 +83,6 @@ class Validator:
             self.log.info(message)
 
     def is_due(self, step: int) -> bool:
-        """Return whether the model is validated after a step."""
         return self._is_time(step, self.config.validation.every) or self._are_drafts_due(step)
 
     def after_step(
@@ -176,15 +178,12 @@ class BestCheckpoint:
         if record.get("measured_on") != self._measured_on:
             return "the validation data has changed: the next checkpoint that is validated becomes the best"
         if record["step"] > step:
-            other = (
-                f"{self._folder} is of step {record['step']} of an earlier run, and this one starts from step {step}"
-            )
-            return f"{other}: the next checkpoint that is validated replaces it"
+            earlier = f"{self._folder} is of step {record['step']} of an earlier run"
+            return f"{earlier}, and this one starts from step {step}: the next checkpoint that is validated replaces it"
         self._value = record["value"]
         return None
 
     def is_beaten_by(self, metrics: MetricValues) -> bool:
-        """Return whether metrics are better than those of the best checkpoint."""
         value = None if self._name is None else metrics.get(self._name)
         if self._name is None or value is None or self._value is None:
             return value is not None
@@ -241,14 +240,6 @@ def _draw(
     return np.sort(rng.choice(size, min(count, size), replace=False, p=shares))
 
 
-def _validation_fingerprint(dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig) -> str:
-    """Return a short hash of the samples and of the number of studies to draft."""
-    digest = hashlib.sha256(dataset.table.tobytes())
-    digest.update(json.dumps([dataset.sample_id(int(row)) for row in drawn]).encode())
-    digest.update(str(getattr(config.validation, "drafts", None)).encode())
-    return digest.hexdigest()[:16]
-
-
 def _shard_rows(
     dataset: SampleDataset, drawn: npt.NDArray[np.int64], config: BaseTrainConfig, context: DistributedContext
 ) -> tuple[list[list[int]], int]:
@@ -295,12 +286,18 @@ class DraftEvaluator:
                 self._items.append(GenerationItem(report_request(example), partial(make_draft, example)))
                 self._items += completion_items(shown, NEW_TOKENS["phrase"], preset=config.preset)
             self._failures += reasons
-        self._items.sort(key=lambda item: length_key(item.request))
+        self._items.sort(key=lambda item: item.request.length_key)
 
     def evaluate(self, model: ParallelModel, step: int) -> tuple[dict[str, float | None], list[str]]:
         """Save drafts of the current weights to `drafts/step-N.jsonl`; return their scores, and failures."""
+        drafts, boxes, failures = list[Row](), list[Row](), [*self._failures]
         with generation_engine(model, self._processor, self._config.faults.image_check) as engine:
-            drafts, boxes, failures = self._generate(engine, f"step-{step}")
+            for index, response in engine.generate([item.request for item in self._items]):
+                item = self._items[index]
+                if isinstance(response, FailedRequest):
+                    failures.append(f"{item.sample_id}: {response.reason}")
+                else:
+                    (boxes if item.request.form == "boxes" else drafts).append(item.row(response, f"step-{step}"))
         parts = self._context.gather((drafts, boxes, failures))
         scores: dict[str, float | None] = {}
         if self._context.is_main:
@@ -310,24 +307,11 @@ class DraftEvaluator:
             scores = self._score(ordered, [row for part in parts for row in part[1]])
         return self._context.gather(scores)[0], [reason for part in parts for reason in part[2]]
 
-    def _generate(self, engine: TransformersEngine, name: str) -> tuple[list[Row], list[Row], list[str]]:
-        drafts: list[Row] = []
-        boxes: list[Row] = []
-        failures = [*self._failures]
-        for index, response in engine.generate([item.request for item in self._items]):
-            item = self._items[index]
-            if isinstance(response, FailedRequest):
-                failures.append(f"{item.sample_id}: {response.reason}")
-            else:
-                (boxes if item.request.form == "boxes" else drafts).append(item.row(response, name))
-        return drafts, boxes, failures
-
     def _score(self, drafts: Sequence[Row], boxes: Sequence[Row]) -> dict[str, float | None]:
         from radfact.judges.offline import OfflineJudge
 
-        pairs = [
-            Pair(row["sample_id"], parse_draft(row["report"]), self._references[row["sample_id"]]) for row in drafts
-        ]
+        reports = {row["sample_id"]: parse_draft(row["report"]) for row in drafts}
+        pairs = [Pair(sample_id, report, self._references[sample_id]) for sample_id, report in reports.items()]
         scored = RadFact(OfflineJudge(), bootstrap=0).score(pairs).scores
         scores: dict[str, float | None] = {f"drafts/{name}": scored.get(name) for name in SCORES}
         if self._config.is_post_training and pairs:
@@ -387,8 +371,7 @@ def generation_engine(
     # Blocks are compiled for packed rows; prompts, caches and single tokens would compile them again and again.
     with gathered_weights(model), autocast, torch.compiler.set_stance("force_eager"):
         # A static cache would stay in memory during training, and autocast gives keys and values other types.
-        options = EngineOptions(cache="dynamic", image_check=image_check)
-        yield TransformersEngine.from_model(maira, processor, options)
+        yield TransformersEngine.from_model(maira, processor, EngineOptions(cache="dynamic", image_check=image_check))
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the memory of the key-value cache
 
@@ -443,7 +426,6 @@ def shown_study(sample: PackedSample, task: Task, config: TrainConfig, folder: P
 
 
 def keep_task_report(study: Study, task: Task) -> Study:
-    """Return the study with only the report of a task."""
     return study.model_copy(update={"grounded_findings": None} if task == "findings" else {"findings": None})
 
 

@@ -124,9 +124,7 @@ def test_responses_do_not_depend_on_batch_cache_and_groups_of_prompts(
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_equal_prompts_are_computed_once_with_the_same_log_probabilities(
-    start: Start, requests: Requests, cache: str
-) -> None:
+def test_equal_prompts_are_computed_once_with_equal_probabilities(start: Start, requests: Requests, cache: str) -> None:
     sampled = [replace(requests[n], sampling=Sampling(1.0, seed)) for seed, n in enumerate((0, 3, 0, 0))]
 
     def run(batch_size: int) -> tuple[list[Any], list[torch.Tensor], int]:
@@ -365,4 +363,4 @@ def test_a_response_ends_with_the_context_window(
     assert isinstance(expected, Response)
     assert isinstance(result, Response)
     assert (result.text, result.cut_off) == (expected.text, expected.cut_off)
-    assert module.fit_window(question, room - n_left, room) == short
+    assert question.fit_window(room - n_left, room) == short
