@@ -120,7 +120,6 @@ def check_json(folder: Path, *names: str) -> None:
 
 
 def read_headers(folder: Path) -> list[StoredTensor]:
-    """Read the headers of a folder's safetensors files."""
     check_files(folder, "weights", WEIGHTS, INDEX)
     check_indexes(folder)
     files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else indexed_files(folder / INDEX)
@@ -139,9 +138,7 @@ def read_headers(folder: Path) -> list[StoredTensor]:
     return tensors
 
 
-def raise_mismatch(
-    missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[Any], *, file: Path | str
-) -> None:
+def raise_mismatch(missing: Iterable[str], unexpected: Iterable[str], reshaped: Iterable[Any], *, file: Path) -> None:
     """Raise an InputError that lists mismatches, unless there are none."""
     lists = []
     for kind, names in (("missing", missing), ("unexpected", unexpected), ("different shape", reshaped)):

@@ -111,7 +111,6 @@ def _sub_config(kind: type[PreTrainedConfig], values: Any) -> PreTrainedConfig:
 
 
 def read_config(folder: Path) -> MairaConfig:
-    """Read the configuration of a checkpoint."""
     path = read_model_type(folder, "checkpoint", MairaConfig.model_type)
     try:
         config: MairaConfig = MairaConfig.from_pretrained(folder)

@@ -22,15 +22,8 @@ ImageInput: TypeAlias = Path | str | Image.Image | Gray
 """A file, an open image, or gray levels (height, width) on any scale."""
 
 # Settings of transformers' own image processors. The preparation here is always the same, so they are not read.
-_STANDARD: dict[str, Any] = {
-    "do_resize": True,
-    "resample": 3,
-    "do_center_crop": True,
-    "do_rescale": True,
-    "rescale_factor": 1 / 255,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-}
+_STEPS = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
+_STANDARD: dict[str, Any] = dict.fromkeys(_STEPS, True) | {"resample": 3, "rescale_factor": 1 / 255}
 
 
 class MairaImageProcessor(BaseImageProcessor):

@@ -11,31 +11,15 @@ from typing import Any, Literal
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    LlavaForConditionalGeneration,
-    LlavaModel,
-    LlavaPreTrainedModel,
-    PreTrainedModel,
-)
+from transformers import AutoModel, LlavaForConditionalGeneration, LlavaModel, LlavaPreTrainedModel, PreTrainedModel
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.modeling_outputs import BaseModelOutputWithPast, BaseModelOutputWithPooling
+from transformers.models.auto import modeling_auto
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from maira.encoders import Encoder
-from maira.model.checkpoint import (
-    HEAD,
-    check_finite,
-    check_json,
-    name_in_release,
-    raise_mismatch,
-    read_headers,
-    release_names,
-    resolve_pretrained,
-    weight_transforms,
-)
+from maira.model import checkpoint
+from maira.model.checkpoint import HEAD, check_finite, raise_mismatch, release_names
 from maira.model.config import MairaConfig, read_config
 
 Part = Literal["encoder", "adapter", "language_model"]
@@ -102,7 +86,6 @@ class MairaModel(MairaPreTrainedModel, LlavaModel):
         self.post_init()
 
     def encode_patches(self, pixel_values: Tensor) -> Tensor:
-        """Run the encoder: (images, 1 or 3, height, width) -> (images, patches, encoder width)."""
         weight = next(self.vision_tower.parameters())
         patches: Tensor = self.vision_tower(pixel_values.to(weight.dtype).expand(-1, 3, -1, -1))
         return patches
@@ -155,10 +138,10 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
         missing and unexpected names. See `transformers.PreTrainedModel.from_pretrained`.
         """
         output_loading_info = kwargs.pop("output_loading_info", False)
-        folder, kwargs = resolve_pretrained(pretrained_model_name_or_path, kwargs)
+        folder, kwargs = checkpoint.resolve_pretrained(pretrained_model_name_or_path, kwargs)
         if folder.is_dir() and not kwargs.get("subfolder") and not kwargs.get("variant"):
             config = kwargs.get("config") or read_config(folder)
-            check_json(folder, GENERATION_CONFIG_NAME)
+            checkpoint.check_json(folder, GENERATION_CONFIG_NAME)
             CheckpointWeights(folder, config)
         loaded, info = super().from_pretrained(folder, *args, output_loading_info=True, **kwargs)
         raise_mismatch(info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"], file=folder)
@@ -222,12 +205,10 @@ class MairaForConditionalGeneration(MairaPreTrainedModel, LlavaForConditionalGen
 
 
 def modules_of(model: MairaForConditionalGeneration, part: Part) -> list[nn.Module]:
-    """Return the modules of a part."""
     return [model.get_submodule(name) for name in MODULES[part]]
 
 
 def to_release(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state dict with the names of the release."""
     released: dict[str, Tensor] = {}
     for name, tensor in state.items():
         names = release_names(name)
@@ -249,7 +230,7 @@ class CheckpointWeights:
 
     def __init__(self, folder: Path, config: MairaConfig) -> None:
         self.shapes = expected_shapes(config)
-        self._stored = {name_in_release(tensor.name): tensor for tensor in read_headers(folder)}
+        self._stored = {checkpoint.name_in_release(tensor.name): tensor for tensor in checkpoint.read_headers(folder)}
         expected: dict[str, tuple[int, ...]] = {}
         for name, shape in self.shapes.items():
             parts = release_names(name)
@@ -273,6 +254,6 @@ class CheckpointWeights:
             yield name, parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-register_checkpoint_conversion_mapping("maira2", weight_transforms(), overwrite=True)
-for auto_class in (AutoModelForCausalLM, AutoModelForImageTextToText):
+register_checkpoint_conversion_mapping("maira2", checkpoint.weight_transforms(), overwrite=True)
+for auto_class in (modeling_auto.AutoModelForCausalLM, modeling_auto.AutoModelForImageTextToText):
     auto_class.register(MairaConfig, MairaForConditionalGeneration)

@@ -71,7 +71,6 @@ def find_report(text: str, example: Example) -> str:
     *fenced, body = bodies(text)
     if len(fenced) == 1 and 2 * len(fenced[0]) > len(body):
         body = fenced[0]
-    report = (
-        parse_report(_MARKDOWN_HEADING.sub(r"\1:", body), example.text, requires_overlap=False) if body.strip() else ""
-    )
+    body = _MARKDOWN_HEADING.sub(r"\1:", body)
+    report = parse_report(body, example.text, requires_overlap=False) if body.strip() else ""
     return split_sections(report).get("findings", report) if example.task == "findings" else report

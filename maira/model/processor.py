@@ -202,8 +202,7 @@ class MairaProcessor(ProcessorMixin):
         placeholders = ids.count(self.image_token_id)
         if placeholders != images:
             raise ValueError(f"expected images for {placeholders} image placeholders of the prompt, found {images}")
-        repeats = {self.image_token_id: self.image_seq_length}
-        return [token for token in ids for _ in range(repeats.get(token, 1))]
+        return [token for token in ids for _ in range(self.image_seq_length if token == self.image_token_id else 1)]
 
     def pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Pad token ids on the left: `input_ids` and `attention_mask` (rows, length)."""
@@ -346,8 +345,7 @@ class MairaProcessor(ProcessorMixin):
             height: its height.
         """
         (x_min, x_max), (y_min, y_max) = sorted(box[::2]), sorted(box[1::2])
-        crop_box = Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)
-        return CropMap(width, height).to_original(crop_box).as_tuple()
+        return CropMap(width, height).to_original(Box(x_min=x_min, y_min=y_min, x_max=x_max, y_max=y_max)).as_tuple()
 
 
 def _images_by_prompt(images: Any, prompts: Sequence[str]) -> list[list[ImageInput]]:

@@ -67,11 +67,8 @@ def build_messages(
         grounding = [GROUNDING] if task == "grounded" else []
         sections = f"INDICATION: {indication} TECHNIQUE: {technique} COMPARISON: {comparison}"
         text = " ".join(["Given", *images, *prior, instruction, *grounding, sections])
-    items = [
-        {"type": "image"} if part == IMAGE else {"type": "text", "text": part}
-        for part in re.split(f"({IMAGE})", text)
-        if part
-    ]
+    parts = filter(None, re.split(f"({IMAGE})", text))
+    items = [{"type": "image"} if part == IMAGE else {"type": "text", "text": part} for part in parts]
     system = [{"type": "text", "text": SYSTEM}]
     return {"role": "system", "content": system}, {"role": "user", "content": items}
 

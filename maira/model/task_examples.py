@@ -23,9 +23,8 @@ MASK_UNUSED = "a mask was removed from the target, which has boxes only"
 Input = Literal["prior", "lateral", "technique", "comparison", "indication"]
 INPUTS: tuple[Input, ...] = get_args(Input)
 
-_FIELDS: dict[Input, tuple[str, ...]] = {name: (name,) for name in INPUTS} | {
-    "prior": ("prior_frontal", "prior_report")
-}
+_PRIOR = ("prior_frontal", "prior_report")
+_FIELDS: dict[Input, tuple[str, ...]] = {name: (name,) for name in INPUTS} | {"prior": _PRIOR}
 """Fields of a study, the one that tells whether the input exists first: a prior cannot be shown without its image."""
 
 
@@ -50,8 +49,7 @@ class Example:
     @property
     def text(self) -> str:
         """The user's message, without the words of the chat template, and the start of the response."""
-        items = self.messages[-1]["content"]
-        return "".join(item.get("text", IMAGE) for item in items) + self.answer_start
+        return "".join(item.get("text", IMAGE) for item in self.messages[-1]["content"]) + self.answer_start
 
 
 def has_unused_prior_report(study: Study) -> bool:

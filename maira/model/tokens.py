@@ -14,8 +14,7 @@ IMAGE = "<image>"
 SPARE_IMAGE_TOKENS = ("<image_prior>", "<image_lateral>")
 """Further image tokens of the released tokenizer, which no prompt uses."""
 
-COORDINATES = tuple(f"<{axis}{i}>" for axis in "xy" for i in range(BINS))
-ADDED_TOKENS = (OBJECT, OBJECT_END, *COORDINATES, BOX, BOX_END)
+ADDED_TOKENS = (OBJECT, OBJECT_END, *(f"<{axis}{i}>" for axis in "xy" for i in range(BINS)), BOX, BOX_END)
 """Not special tokens, so that decoding with `skip_special_tokens` keeps them."""
 NO_TEXT = ("<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS, *ADDED_TOKENS)
 """Texts that a tokenizer turns into control tokens anywhere, so that no narrative may contain them."""
