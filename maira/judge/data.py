@@ -107,10 +107,8 @@ def _check_options(task: JudgeTask, teachers: Sequence[JudgeOptions], few_shots:
     if not names or len(set(names)) < len(names):
         message = f"expected different teachers, found {', '.join(names) or 'none'}"
         raise InputError(message, code=ErrorCode.INVALID_OPTION, field="teacher")
-    if any(
-        teacher.judge == INJECTED and (teacher.base_url or teacher.judge_args or teacher.concurrency)
-        for teacher in teachers
-    ):
+    injected = [teacher for teacher in teachers if teacher.judge == INJECTED]
+    if any(teacher.base_url or teacher.judge_args or teacher.concurrency for teacher in injected):
         message = f"options of a model belong to the last teacher, which is {INJECTED}"
         raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="teacher")
     entailment_only = {
@@ -149,10 +147,8 @@ def _write(
     splits: dict[Split, list[TrainingExample]] = {"train": [], "validation": [], "heldout": []}
     limits: dict[Split, float] = {"heldout": held_out, "validation": held_out + validation}
     for example in examples:
-        source = example.paired.source_id
-        splits[next((name for name, limit in limits.items() if is_held_out(source, limit, seed)), "train")].append(
-            example
-        )
+        matches = (name for name, limit in limits.items() if is_held_out(example.paired.source_id, limit, seed))
+        splits[next(matches, "train")].append(example)
     prompts = set[Message]()
     for split, drawn in splits.items():
         splits[split] = [example for example in drawn if example.messages[-1] not in prompts]
@@ -161,12 +157,9 @@ def _write(
         # Copies may fill the held-out split, from which nothing is learned.
         splits = {split: balance(drawn, seed, few_copies=split == "train") for split, drawn in splits.items()}
         if not splits["train"]:
-            raise InputError(
-                "expected examples that are not entailed, and entailed ones that are not copies, found none; the "
-                f"pairing 'reworded' makes some, which a teacher after {INJECTED} has to label",
-                code=ErrorCode.EMPTY_INPUT,
-                field="balanced",
-            )
+            expected = "expected examples that are not entailed, and entailed ones that are not copies, found none"
+            hint = f"the pairing 'reworded' makes some, which a teacher after {INJECTED} has to label"
+            raise InputError(f"{expected}; {hint}", code=ErrorCode.EMPTY_INPUT, field="balanced")
     samples = [example.to_sample(task, split) for split, drawn in splits.items() for example in drawn]
     sizes: Counter[Split] = Counter(sample.split for sample in samples)
     examples = [example for drawn in splits.values() for example in drawn]

@@ -31,7 +31,6 @@ class ChatDataset:
         self._names, self._ids = names, ids
 
     def sample_id(self, row: int) -> str:
-        """Return the name of a sample."""
         return self._names[row]
 
     location = sample_id
@@ -41,7 +40,6 @@ class ChatDataset:
         return EncodedSample("", ALL_TASKS[int(self.table["task"][0])], [self.pad_id], 1, NO_IMAGES)
 
     def encode(self, row: int) -> EncodedSample:
-        """Return the tokens of a conversation."""
         lengths = self.table[row]
         task, prompt_tokens = ALL_TASKS[int(lengths["task"])], int(lengths["prompt"])
         return EncodedSample(self._names[row], task, self._ids[row].tolist(), prompt_tokens, NO_IMAGES)
@@ -87,40 +85,34 @@ def open_chat_dataset(
 
 def encode_chat(sample: ChatSample, tokenizer: Any, ends: frozenset[int]) -> tuple[list[int], int]:
     """Return the tokens of a conversation up to the stop token of its answer, and the number of prompt tokens."""
+    subject = f"sample '{sample.sample_id}'"
     messages = [message.model_dump() for message in sample.messages]
     try:
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         answer = {"role": "assistant", "content": sample.answer}
         whole = tokenizer.apply_chat_template([*messages, answer], tokenize=False)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
-        raise _unusable(sample, f"the chat template fails: {error}") from None
+        raise InputError(f"{subject}: the chat template fails: {error}") from None
     if not whole.startswith(prompt):
         same = _shared_length(prompt, whole)
         message = "the chat template gives another prompt without the answer than with it, from character"
-        raise _unusable(sample, f"{message} {same} of {len(prompt)} on")
+        raise InputError(f"{subject}: {message} {same} of {len(prompt)} on")
     if sample.answer.strip() not in whole[len(prompt) :]:
-        raise _unusable(sample, "the chat template changes the answer")
+        raise InputError(f"{subject}: the chat template changes the answer")
     try:  # the template writes the special tokens
         begin, ids = (list[int](tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (prompt, whole))
     except TypeError:  # a lone surrogate
-        raise _unusable(sample, "the tokenizer cannot read the text, which is not valid Unicode") from None
+        raise InputError(f"{subject}: the tokenizer cannot read the text, which is not valid Unicode") from None
     if ids[: len(begin)] != begin:
-        raise _unusable(
-            sample,
-            f"the prompt has {len(begin)} tokens, but of those of prompt and answer only the first "
-            f"{_shared_length(begin, ids)} are the same; the tokenizer does not split the text where the answer begins",
-        )
+        found = f"of those of prompt and answer only the first {_shared_length(begin, ids)} are the same"
+        message = f"the prompt has {len(begin)} tokens, but {found}"
+        raise InputError(f"{subject}: {message}; the tokenizer does not split the text where the answer begins")
     last = next((index for index in range(len(begin), len(ids)) if ids[index] in ends), None)
     if last is None:
         stops = ", ".join(tokenizer.convert_ids_to_tokens(sorted(ends)))
-        raise _unusable(
-            sample, f"the chat template does not end an answer with a token at which the model stops ({stops})"
-        )
+        message = f"the chat template does not end an answer with a token at which the model stops ({stops})"
+        raise InputError(f"{subject}: {message}")
     return ids[: last + 1], len(begin)
-
-
-def _unusable(sample: ChatSample, reason: str) -> InputError:
-    return InputError(f"sample '{sample.sample_id}': {reason}")
 
 
 def _shared_length(first: Sequence[Any], second: Sequence[Any]) -> int:

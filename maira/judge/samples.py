@@ -19,8 +19,6 @@ Split = Literal["train", "validation", "heldout"]
 
 
 class ChatMessage(Record):
-    """One message of a conversation."""
-
     role: Literal["system", "user", "assistant"]
     content: str
 
@@ -48,7 +46,6 @@ class TrainingExample:
     label: Example | float
 
     def to_sample(self, task: JudgeTask, split: Split) -> ChatSample:
-        """Return the line of the file."""
         source = {"teacher": self.teacher, "pairing": self.paired.pairing, "reference": self.paired.source_id}
         if self.paired.injected is not None:
             source["errors"] = ",".join(change.category for change in self.paired.injected.changes)

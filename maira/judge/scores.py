@@ -73,11 +73,9 @@ def make_rating_examples(
             failures[sample.pair.sample_id] = f"no rating of {ratings.target}"
             continue
         if not lowest <= rating <= highest:
-            raise InputError(
-                f"the rating {rating:g} of '{sample.pair.sample_id}' is outside of the scale {lowest:g} to {highest:g}",
-                file=file,
-                field=ratings.target,
-            )
+            outside = f"is outside of the scale {lowest:g} to {highest:g}"
+            message = f"the rating {rating:g} of '{sample.pair.sample_id}' {outside}"
+            raise InputError(message, file=file, field=ratings.target)
         share = (rating - lowest) / (highest - lowest)
         score = share if ratings.better[ratings.target] == "higher" else 1 - share
         source = sources.setdefault(narrative(sample.pair.reference), sample.pair.sample_id)
@@ -125,11 +123,8 @@ def assess_errors(injected: InjectedReport) -> ScoredAssessment:
     for change in injected.changes:
         texts[change.category] += (_error(change),)
     shared = {normalize_text(sentence) for sentence in ReportSentences.of(injected.candidate).sentences}
-    findings = tuple(
-        _clean(sentence)
-        for sentence in ReportSentences.of(injected.reference).sentences
-        if normalize_text(sentence) in shared
-    )
+    matched = (text for text in ReportSentences.of(injected.reference).sentences if normalize_text(text) in shared)
+    findings = tuple(map(_clean, matched))
     kinds = [ERROR_CATEGORIES[letter].lower() for letter in ERROR_CATEGORIES if texts[letter]]
     significant = {name: assessment.CategoryErrors(count=len(errors), errors=errors) for name, errors in texts.items()}
     return ScoredAssessment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +45,23 @@ class JudgeLossModel(PackedLossModel):
         model.set_attn_implementation(kernel)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Return the losses of a packed row."""
         return answer_losses(self.hidden_states(batch), self.model.get_output_embeddings(), batch)
 
     def hidden_states(self, batch: PackedBatch) -> Tensor:
         """Return the hidden states of a packed row, (1, tokens, width)."""
-        states: Tensor = self.model.base_model(
-            input_ids=batch.input_ids,
-            position_ids=batch.position_ids,
-            use_cache=False,
-            **attention.packed_kwargs(self.kernel, batch),
-        ).last_hidden_state
+        inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
+        outputs = self.model.base_model(**inputs, **attention.packed_kwargs(self.kernel, batch))
+        states: Tensor = outputs.last_hidden_state
         return states
 
 
 def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
-    """Make model, data and the rest of a judge's run."""
     del console
     tokenizer = _load_tokenizer(config.model)
     model = _load_model(config, empty=not context.is_main and sharding(config, context) == "fsdp")
     ends = stops(model, tokenizer)
-    dataset = main_process_first(
-        context,
-        "reading conversations",
-        lambda on_progress: open_chat_dataset(config, config.train, tokenizer, ends, on_progress),
-    )
+    open_conversations = partial(open_chat_dataset, config, config.train, tokenizer, ends)
+    dataset = main_process_first(context, "reading conversations", open_conversations)
     check_context(dataset.table, model.config, dataset.sample_id)
     _check_window(model.config, dataset)
     training = JudgeLossModel(model, attention_kernel(config, context))
@@ -86,8 +79,7 @@ def setup_judge_training(config: JudgeTrainConfig, context: DistributedContext, 
     return TrainingSetup(
         training,
         dataset,
-        model.config,
-        lambda folder: write_judge(model, config, context, folder),
+        partial(write_judge, model, config, context),
         only_trained=True,
         origin=origin,
         make_validator=make_validator if config.validation.sources else None,
@@ -165,12 +157,8 @@ def _load_model(config: JudgeTrainConfig, *, empty: bool) -> Any:
         check_packing(model, config.model)
     # FLOPs and the context window are computed from these fields.
     if missing := [name for name in _LAYOUT if not hasattr(model.config, name)]:
-        raise InputError(
-            f"expected a model with a Llama's configuration, found a {type(model).__name__} with no "
-            f"{' and no '.join(missing)}",
-            file=config.model,
-            field="model",
-        )
+        found = f"found a {type(model).__name__} with no {' and no '.join(missing)}"
+        raise InputError(f"expected a model with a Llama's configuration, {found}", file=config.model, field="model")
     return model
 
 
@@ -203,8 +191,5 @@ def _check_window(model_config: Any, dataset: ChatDataset) -> None:
         return
     longest = int((dataset.table["prompt"].astype(int) + dataset.table["answer"]).max())
     if longest > window:
-        raise InputError(
-            f"the model has a sliding window of {window} tokens, but the longest sample has {longest}; exclude longer "
-            "samples",
-            field="model",
-        )
+        message = f"the model has a sliding window of {window} tokens, but the longest sample has {longest}"
+        raise InputError(f"{message}; exclude longer samples", field="model")

@@ -130,10 +130,7 @@ def held_out_judgments(examples: Sequence[TrainingExample]) -> list[Mapping[str,
     return [
         {
             "input": {"phrases_A": [entry.phrase for entry in entries], "phrases_B": list(entries[0].reference)},
-            "output": {
-                "phrases_A_evidenced": [worked_response(entry) for entry in entries],
-                "phrases_B_evidenced": [],
-            },
+            "output": {"phrases_A_evidenced": [worked_response(entry) for entry in entries], "phrases_B_evidenced": []},
         }
         for entries in reports.values()
     ]

@@ -34,7 +34,6 @@ class AnomalyDetector:
         self._started = datetime.now(UTC).isoformat(timespec="milliseconds")
 
     def check(self, loss: float, norm: float) -> Kind | None:
-        """Return the kind of anomaly of a step, if any."""
         kind: Kind | None = None
         if not (math.isfinite(loss) and math.isfinite(norm)):
             kind = "not_finite"
@@ -61,7 +60,6 @@ class AnomalyDetector:
         return self._record(step, kind, ends_run, row | {"sample_ids": sample_ids})
 
     def record_skipped(self, step: int, samples: Sequence[SkippedSample], phase: Phase, *, of: int) -> dict[str, Any]:
-        """List unreadable samples in a row."""
         sample_ids, reasons = [sample.sample_id for sample in samples], [sample.reason for sample in samples]
         self.unreadable.update(sample_ids)
         ends_run = len(samples) == of or len(self.unreadable) > self._config.most_unreadable
@@ -77,11 +75,9 @@ class AnomalyDetector:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
         return {"norms": list(self.norms), "skipped": self.skipped, "unreadable": sorted(self.unreadable)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.norms = deque(state["norms"], maxlen=WINDOW)
         self.skipped, self.unreadable = state["skipped"], set(state["unreadable"])
 

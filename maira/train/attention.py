@@ -44,15 +44,19 @@ class PackedRow(NamedTuple):
 
 
 def register_kernels() -> None:
-    """Register the kernels with transformers."""
     for name, kernel in ((VARLEN, _varlen), (SAMPLES, _samples)):
         AttentionInterface.register(name, partial(_attend, kernel))
         AttentionMaskInterface.register(name, _mask)
 
 
 def select_kernel(option: Literal["auto", "varlen", "samples"], device: torch.device, dtype: torch.dtype) -> str:
-    """Return the name of the kernel to use."""
-    missing = _missing_for_varlen(device, dtype)
+    missing = None
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        missing = "a GPU with FlashAttention (Ampere or later)"
+    elif dtype not in (torch.bfloat16, torch.float16):
+        missing = "precision bf16"
+    elif "window_size" not in _VARLEN_OPTIONS:
+        missing = "torch 2.11 or later"
     if option == "varlen" and missing:
         raise InputError(f"varlen needs {missing}; use 'auto'", code=ErrorCode.MISSING_REQUIREMENT, field="attention")
     return SAMPLES if option == "samples" or missing else VARLEN
@@ -65,7 +69,6 @@ def set_kernel(model: MairaForConditionalGeneration, name: str) -> None:
 
 
 def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
-    """Return the keyword arguments of the language model for a packed row."""
     # Numbers come from the batch: reading them from `starts` would synchronize with the device.
     tokens, starts, longest = batch.input_ids.shape[1], batch.starts, batch.longest
     if len(starts) == 1 or (name == VARLEN and batch.used_tokens < tokens):
@@ -82,16 +85,7 @@ def packed_kwargs(name: str, batch: PackedBatch) -> dict[str, PackedRow]:
     return {"row": PackedRow(starts, longest, places, back)}
 
 
-def _missing_for_varlen(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return what is missing for the kernel `varlen`; None if nothing is."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
-        return "a GPU with FlashAttention (Ampere or later)"
-    if dtype not in (torch.bfloat16, torch.float16):
-        return "precision bf16"
-    return None if "window_size" in _VARLEN_OPTIONS else "torch 2.11 or later"
-
-
-def _varlen(query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: float | None, dropout: float) -> Tensor:
+def _varlen(query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scale: float | None, dropout: float) -> Tensor:
     """Compute causal attention in one call of torch's kernel for variable lengths."""
     if dropout:
         raise ValueError("the kernel 'varlen' has no dropout of attention weights; leave attention_dropout at 0")
@@ -104,18 +98,16 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: 
         else:
             k, v = (states.repeat_interleave(groups, dim=1) for states in (k, v))
     lengths = (row.starts, row.starts, row.longest, row.longest)
-    attended: Tensor = varlen_attn(q, k, v, *lengths, scale=scaling, window_size=(-1, 0), **grouped)
+    attended: Tensor = varlen_attn(q, k, v, *lengths, scale=scale, window_size=(-1, 0), **grouped)
     return attended
 
 
-def _samples(
-    query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scaling: float | None, dropout: float
-) -> Tensor:
+def _samples(query: Tensor, key: Tensor, value: Tensor, row: PackedRow, scale: float | None, dropout: float) -> Tensor:
     """Compute causal attention over the samples as a padded batch: what follows a sample is later than its tokens."""
     # (tokens, heads, width) -> (samples, longest, heads, width) -> (samples, heads, longest, width)
     q, k, v = (states[row.places].transpose(1, 2) for states in (query, key, value))
     grouped = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=grouped)
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=scale, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(0, 1)[row.back]
 
 
@@ -137,8 +129,7 @@ def _attend(
         attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return attended
     # (tokens, heads, width)
-    states = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return kernel(*states, row, scaling, dropout)[None], None
+    return kernel(*(tensor[0].transpose(0, 1) for tensor in (query, key, value)), row, scaling, dropout)[None], None
 
 
 def _mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:

@@ -158,8 +158,7 @@ class CheckpointManager:
     @torch.no_grad()
     def load(self, state: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Load tensors and random number generators in place, or raise a RunError; all processes call this."""
-        error: Exception | None = None
-        record = read_record(state)
+        reason, record = "", read_record(state)
         try:
             with ExitStack() as stack:
                 files = [stack.enter_context(safe_open(file, "pt")) for file in sorted(state.glob("rank-*"))]
@@ -177,10 +176,10 @@ class CheckpointManager:
                     torch.set_rng_state(torch.tensor(random["torch"], dtype=torch.uint8))
                     if random["cuda"] is not None and torch.cuda.is_available():
                         torch.cuda.set_rng_state(torch.tensor(random["cuda"], dtype=torch.uint8))
-        except Exception as caught:  # damaged files fail in many ways
-            error = caught
-        if reasons := [reason for reason in self.context.gather(_reason(error)) if reason]:
-            raise RunError(f"{state}: {reasons[0]}")
+        except Exception as error:  # damaged files fail in many ways
+            reason = _reason(error)
+        if failed := next(filter(None, self.context.gather(reason)), None):
+            raise RunError(f"{state}: {failed}")
         self.last = record["step"]
 
     def _parts(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, _Part]]:
@@ -220,7 +219,7 @@ class CheckpointManager:
         """Write the file of this process, and wait until all processes have written theirs."""
         file = folder / f"rank-{self.context.rank:05}.safetensors"
         offsets = json.dumps({name: part.offset for name, part in parts.items()})
-        error: Exception | None = None
+        reason = ""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tensors = {name: part.tensor for name, part in parts.items()}
@@ -228,9 +227,8 @@ class CheckpointManager:
             # Renamed only when it is on the disk: a file cut short by a power failure may have its size and header.
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-        except Exception as caught:  # sent to the other processes, which would wait
-            error = caught
-        reason = _reason(error)
+        except Exception as error:  # sent to the other processes, which would wait
+            reason = _reason(error)
         if reason.endswith(os.strerror(errno.ENOSPC)):
             size, free = sum(part.tensor.nbytes for part in parts.values()), shutil.disk_usage(self.out).free
             reason = f"{self.folder}: {reason} ({size / 1e9:.3g} GB are to be written, {free / 1e9:.3g} GB are free)"

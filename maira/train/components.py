@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,12 @@ from maira.train.config.run_config import BaseTrainConfig, Component, FromScratc
 from maira.train.data.packing import check_lengths
 from radfact.errors import ErrorCode, InputError
 
+ModelAndProcessor = tuple[MairaForConditionalGeneration, MairaProcessor]
 TOKENIZER_STUDIES = 4000
 """Studies whose texts shape the vocabulary of a tokenizer trained from scratch."""
 
 
-def load_model(
-    config: TrainConfig, texts: Iterable[str], *, empty: bool = False
-) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+def load_model(config: TrainConfig, texts: Iterable[str], *, empty: bool = False) -> ModelAndProcessor:
     """Load or build the model and processor of a training configuration, with the weight types of the training."""
     if isinstance(config.model, FromScratch):
         model, processor = build_from_scratch(config.model, texts)
@@ -83,15 +82,12 @@ def _read_model(config: TrainConfig, folder: Path) -> MairaForConditionalGenerat
 
 
 def set_weight_types(model: MairaForConditionalGeneration, config: TrainConfig) -> None:
-    """Convert the weights of each part to the type of the training."""
     for part in MODULES:
         for module in modules_of(model, part):
             module.to(weight_dtype(config, part))
 
 
-def build_from_scratch(
-    parts: FromScratch, texts: Iterable[str]
-) -> tuple[MairaForConditionalGeneration, MairaProcessor]:
+def build_from_scratch(parts: FromScratch, texts: Iterable[str]) -> ModelAndProcessor:
     """Build a model with random weights of PyTorch's global generator, and a processor with a trained tokenizer."""
     if unknown := sorted(set(parts.text_config) - set(LlamaConfig().to_dict())):
         raise InputError("unknown key; correct or remove it", field=f"model.text_config.{unknown[0]}")
@@ -106,7 +102,6 @@ def build_from_scratch(
 
 
 def make_model_config(parts: FromScratch, text_config: dict[str, Any], image_token: int) -> MairaConfig:
-    """Return the configuration of a new model."""
     with _model_config_errors():
         return MairaConfig(
             vision_config=parts.vision_config.model_dump(),
@@ -123,8 +118,8 @@ def _model_config_errors() -> Iterator[None]:
         yield
     except (ValueError, StrictDataclassError) as error:
         # Without the name of the exception.
-        message = str(error).splitlines()[-1].strip()
-        raise InputError(re.sub(r"^[A-Za-z]*Error: ", "", message), field="model") from None
+        message = re.sub(r"^[A-Za-z]*Error: ", "", str(error).splitlines()[-1].strip())
+        raise InputError(message, field="model") from None
 
 
 def check_context(table: npt.NDArray[Any], model_config: PretrainedConfig, sample_id: Callable[[int], str]) -> None:
@@ -167,7 +162,7 @@ def write_checkpoint(
     weights = gather_weights(model, only_trained=not isinstance(config.model, FromScratch))
     if context.is_main:
         dtype: torch.dtype = getattr(torch, config.checkpoint_dtype)
-        plain = _unmerged(weights, config, model.config)
+        plain = _plain(weights, config, model.config)
         if config.lora:
             plain = lora.merged(plain, weights, config.lora, lora.added_rows(config.lora, model.config))
         with torch.device("meta"):
@@ -182,9 +177,7 @@ def write_checkpoint(
     context.wait()
 
 
-def _unmerged(
-    weights: Mapping[str, Tensor], config: TrainConfig, model_config: MairaConfig
-) -> Iterator[tuple[str, Tensor]]:
+def _plain(weights: dict[str, Tensor], config: TrainConfig, model_config: MairaConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights without low-rank adapters, by the names of the model; untrained weights as float32."""
     if isinstance(config.model, FromScratch):
         plain = {lora.plain_name(name): tensor for name, tensor in weights.items()}

@@ -64,7 +64,6 @@ class MetricsFile:
                     self.validated = self.validated if "epoch" in row else row["step"]
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a line."""
         self._pending += dumps(dict(row)) + "\n"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         size = self._path.stat().st_size if self._path.exists() else 0
@@ -91,9 +90,7 @@ def _start_tensorboard(config: BaseTrainConfig, first_step: int) -> Tracker:
 
     make: Any = SummaryWriter
     writer = make(str(config.out / "tensorboard"), purge_step=first_step + 1 if first_step else None)
-    return Tracker(
-        lambda step, metrics: [writer.add_scalar(name, x, step) for name, x in metrics.items()], writer.close
-    )
+    return Tracker(lambda step, metrics: [writer.add_scalar(key, x, step) for key, x in metrics.items()], writer.close)
 
 
 def _start_wandb(config: BaseTrainConfig, first_step: int) -> Tracker:
@@ -175,17 +172,13 @@ class MetricsLogger:
         self._counts = dict.fromkeys(("tokens", "samples", "flops", "waited", "paused"), 0.0)
 
     def log_setup(self, schedule: DataSchedule, model: nn.Module, sharding: str, kernel: str) -> None:
-        """Print what the run does and how."""
         total = sum(map(_numel, model.parameters()))
         trained = sum(_numel(parameter) for parameter in model.parameters() if parameter.requires_grad)
         size, out = f"{self._context.size} processes", self._config.out
         project = os.environ.get("WANDB_PROJECT", WANDB_PROJECT)
-        trackers = {
-            "tensorboard": f"TensorBoard: {out / 'tensorboard'}",
-            "wandb": f"Weights & Biases: project {project}",
-        }
+        places = {"tensorboard": f"TensorBoard: {out / 'tensorboard'}", "wandb": f"Weights & Biases: project {project}"}
         processes = {"none": "1 process", "ddp": f"{size} (DDP)", "fsdp": f"{size} (FSDP2)"}
-        targets = [str(out / "metrics.jsonl"), *(trackers[name] for name in tracker_names(self._config))]
+        targets = [str(out / "metrics.jsonl"), *(places[name] for name in tracker_names(self._config))]
         self.info(
             f"{len(schedule.table):,} samples, {schedule.samples_per_epoch:,} per epoch, {schedule.steps:,} steps of "
             f"{self._config.global_batch}",
@@ -204,11 +197,9 @@ class MetricsLogger:
         return {"losses": dict(self._losses), "count": self._count, "seconds": seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self._losses, self._count, self._seconds = dict(state["losses"]), state["count"], state["seconds"]
 
     def count_row(self, batch: PackedBatch, waited: float) -> None:
-        """Count a packed row of this process."""
         lengths = batch.starts.diff()[: len(batch.sample_ids)].numpy()
         flops = self._costs.of(lengths, batch.pixel_values.shape[0], batch.targets.shape[0]).values()
         counted = {"tokens": int(lengths.sum()), "samples": len(lengths), "flops": sum(flops), "waited": waited}
@@ -237,12 +228,10 @@ class MetricsLogger:
         (first, since), (last_step, now) = self._pace[0], self._pace[-1]
         left = (self._steps - step) * (now - since) / max(1, last_step - first)
         if self._context.is_main:
-            head = {"step": step, "epoch": epoch, "seconds": round(self._seconds, 1)}
-            self._write(head, metrics | rates)
+            self._write({"step": step, "epoch": epoch, "seconds": round(self._seconds, 1)}, metrics | rates)
             self.info(f"step {step}/{self._steps}", *_line(metrics, rates, left))
 
     def log_validation(self, step: int, metrics: MetricValues) -> None:
-        """Log the metrics of a validation after a step."""
         if self._context.is_main:
             self.validated = step
             self._write({"step": step}, metrics)
@@ -254,7 +243,6 @@ class MetricsLogger:
             self._console.print("  ".join(parts), highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Close all trackers."""
         for name in list(self._trackers):
             self._guarded(name, lambda tracker: tracker.close())
         self._trackers = {}

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
 from maira.runtime.processes import DistributedContext, TerminationSignal
-from maira.train import attention
+from maira.train import attention, parallel
 from maira.train.anomalies import AnomalyDetector, Kind, describe_row, stop_error
 from maira.train.checkpointing import CheckpointManager
 from maira.train.config.check import check_packages
@@ -29,15 +29,7 @@ from maira.train.data.packing import PackedBatch, SampleDataset, StepTotals
 from maira.train.data.schedule import DataSchedule, Phase, SkippedSample, StepBatches, iterate_steps
 from maira.train.logging import MetricsLogger
 from maira.train.loss import PackedLossModel
-from maira.train.parallel import (
-    ParallelModel,
-    init_distributed,
-    make_lr_schedule,
-    make_optimizer,
-    parallelize,
-    prepare_blocks,
-    sharding,
-)
+from maira.train.parallel import ParallelModel, parallelize
 from maira.train.post.plot import PLOT_FILE, plot_rewards
 from maira.train.record import RECORD_FILE, make_record
 from maira.train.validation import Validator
@@ -77,7 +69,6 @@ class TrainingSetup:
 
     training: PackedLossModel  # model with loss, on the CPU; `requires_grad` marks what is trained
     dataset: SampleDataset
-    model_config: Any
     write_checkpoint: Callable[[Path], None]  # writes the current model to a folder; all processes call it
     only_trained: bool  # omit weights from training states that are not trained, since a checkpoint has them
     # `model`, a fingerprint of the checkpoint to start from (None: a fresh model), and others; empty in processes other
@@ -104,16 +95,16 @@ class Trainer:
         self._data_fingerprint = hashlib.sha256(setup.dataset.table.tobytes()).hexdigest()[:16]
         self.schedule = DataSchedule(setup.dataset.table, config)
         self.schedule.check(setup.dataset.sample_id, context.size)
-        prepare_blocks(setup.training, config)
+        parallel.prepare_blocks(setup.training, config)
         with context.collective_section():
             self.model = parallelize(setup.training, config, context)
-        self.optimizer = make_optimizer(setup.training, config)
+        self.optimizer = parallel.make_optimizer(setup.training, config)
         # All processes have the same weights, but each its own dropout.
         torch.manual_seed(config.seed + context.rank)
         steps = self.schedule.steps
-        self.lr_factor = make_lr_schedule(config, steps)
-        self.log = MetricsLogger(config, setup.model_config, context, console, steps)
-        self.log.log_setup(self.schedule, setup.training, sharding(config, context), setup.training.kernel)
+        self.lr_factor = parallel.make_lr_schedule(config, steps)
+        self.log = MetricsLogger(config, setup.training.model.config, context, console, steps)
+        self.log.log_setup(self.schedule, setup.training, parallel.sharding(config, context), setup.training.kernel)
         self.checkpoints = CheckpointManager(config.out, config.keep, context, self.log.info, setup.only_trained)
         self._anomaly_file = config.out / "faults.jsonl"
         self.anomalies = AnomalyDetector(config.faults, self._anomaly_file if context.is_main else None)
@@ -122,7 +113,6 @@ class Trainer:
         self.objective = make(self.model, self.schedule, self.log) if make else None
 
     def train(self, termination: TerminationSignal) -> None:
-        """Train from the current step to the last one."""
         config, context = self.config, self.context
         self.has_begun = True
         with closing(self._iterate_steps(termination)) as steps:
@@ -271,7 +261,6 @@ class Trainer:
             raise stop_error(row, self._anomaly_file, self.checkpoints.resume_hint, advice)
 
     def _validate(self) -> None:
-        """Validate if that is due after the current step."""
         if validator := self.validator:
             record_skipped = partial(self._record_skipped, self.step, phase="validation", of=validator.samples)
             validator.after_step(self.step, self.model, self._write_checkpoint, record_skipped)
@@ -284,11 +273,9 @@ class Trainer:
     def _iterate_steps(self, termination: TerminationSignal) -> Generator[StepBatches]:
         if self.objective is not None:
             return self.objective.iterate(self.step, termination)
-        processes = {"rank": self.context.rank, "world_size": self.context.size}
-        return iterate_steps(self.setup.dataset, self.schedule, self.step, **processes, workers=self.config.workers)
+        return iterate_steps(self.setup.dataset, self.schedule, self.step, self.context, self.config.workers)
 
     def _compute_gradient(self, batches: list[PackedBatch], waited: float, metrics: Mapping[str, float]) -> StepResult:
-        """Compute losses and gradient of a step from the rows of all processes."""
         totals, weight = batches[0].totals, self.model.training.patch_weight
         log_probs: list[Tensor] = []
         count = 2 + (len(self.objective.statistics) if self.objective is not None else 0)
@@ -315,7 +302,6 @@ class Trainer:
         return StepResult(losses_by_name, norm, norm_value, sample_ids)
 
     def _update(self, result: StepResult) -> None:
-        """Clip the gradient and take an optimizer step."""
         learning_rate = self.config.learning_rate * self.lr_factor(self.step)
         self.model.clip(result.norm, self.config.clip)
         for group in self.optimizer.param_groups:
@@ -364,7 +350,7 @@ def run_training(
     disable_progress_bar()
     if isinstance(config.model, Path):
         config = config.model_copy(update={"model": resolve_model(config.model, field="model")})
-    context, console = init_distributed(), console or Console()
+    context, console = parallel.init_distributed(), console or Console()
     torch.manual_seed(config.seed)
     with lock_run_folder(config, overwrite=overwrite) if context.is_main else nullcontext() as is_new:
         trainer: Trainer | None = None

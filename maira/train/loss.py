@@ -76,7 +76,6 @@ class MairaLossModel(PackedLossModel):
         attention.set_kernel(model, kernel)
 
     def forward(self, batch: PackedBatch) -> Losses:
-        """Return the losses of a packed row."""
         # All images go through the encoder in one call: under FSDP every process must make the same calls, and rows
         # have different numbers of images.
         # (images, 1, size, size) -> (images, patches, encoder width)

@@ -132,7 +132,6 @@ class ParallelModel:
     keeps_unsharded_gradients: bool = True  # until the last row of a step
 
     def __call__(self, batch: PackedBatch) -> Losses:
-        """Return the losses of a packed row."""
         with torch.autocast(self.context.device.type, torch.bfloat16, enabled=self.autocast):
             losses: Losses = self.wrapped(batch)
         return losses
@@ -156,9 +155,7 @@ class ParallelModel:
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def clip(self, norm: Tensor, limit: float) -> None:
-        """Scale the gradient down to a maximum norm."""
-        trained = [p for p in self.training.parameters() if p.grad is not None]
-        torch.nn.utils.clip_grads_with_norm_(trained, limit, norm)
+        torch.nn.utils.clip_grads_with_norm_([p for p in self.training.parameters() if p.grad is not None], limit, norm)
 
 
 def _shard(model: PackedLossModel, config: BaseTrainConfig, context: DistributedContext) -> None:
@@ -178,8 +175,7 @@ def _shard(model: PackedLossModel, config: BaseTrainConfig, context: Distributed
         fully_shard(group, **options)
     fully_shard(model, **options)
     model.to_empty(device=context.device)
-    everything = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(model, weights, options=everything)
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
     for name, buffer in buffers.items():
         place, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(place), leaf, buffer.to(context.device))
@@ -209,18 +205,9 @@ def _fits_unsharded(model: nn.Module, context: DistributedContext) -> bool:
     return size <= UNSHARDED_GRADIENT_LIMIT * torch.cuda.get_device_properties(context.device).total_memory
 
 
-_KEPT = frozenset(
-    {
-        "aten::mm",
-        "aten::addmm",
-        "aten::bmm",
-        "aten::_scaled_dot_product_flash_attention",
-        "aten::_scaled_dot_product_efficient_attention",
-        "aten::_scaled_dot_product_cudnn_attention",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "torch_attn::_varlen_attn",
-    }
-)
+_SDPA_KERNELS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+_KEPT = {f"aten::_scaled_dot_product_{kernel}" for kernel in _SDPA_KERNELS}
+_KEPT |= {"aten::mm", "aten::addmm", "aten::bmm", "torch_attn::_varlen_attn"}
 """Operations whose outputs "selective" saves, since they are expensive: matrix products and attention."""
 
 
@@ -278,10 +265,8 @@ def make_optimizer(model: nn.Module, config: BaseTrainConfig) -> torch.optim.Opt
 
     # A message for torchao's developers, when the step is compiled.
     warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash_for_caching")
-    stochastic = config.weights == "bfloat16"
-    optimizer: torch.optim.Optimizer = AdamW8bit(
-        groups, lr=config.learning_rate, betas=config.betas, bf16_stochastic_round=stochastic
-    )
+    options: dict[str, Any] = {"lr": config.learning_rate, "betas": config.betas}
+    optimizer: torch.optim.Optimizer = AdamW8bit(groups, **options, bf16_stochastic_round=config.weights == "bfloat16")
     if all(parameter.device.type == "cpu" for parameter in model.parameters()):
         # Compiling it for every shape takes minutes on a CPU.
         optimizer.step = torch.compiler.set_stance("force_eager")(optimizer.step)  # type: ignore[method-assign]

@@ -45,7 +45,6 @@ class TrainingRecord(Record):
 
 
 def make_record(config: BaseTrainConfig, origin: dict[str, Any], rows: npt.NDArray[Any], steps: int) -> TrainingRecord:
-    """Make the record of a run."""
     name, commit = (snapshot_name(config.model) if isinstance(config.model, Path) else None) or (None, None)
     data = []
     for index in range(len(config.train)):

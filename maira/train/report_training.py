@@ -34,7 +34,6 @@ def train(config: TrainConfig, console: Console | None = None, *, overwrite: boo
 
 
 def setup_report_training(config: TrainConfig, context: DistributedContext, console: Console) -> TrainingSetup:
-    """Make model, data and the rest of a MAIRA-2 run."""
     if config.grpo is not None and config.grpo.engine == "vllm":
         from maira.train.post.rollout_engine import check_engine
 
@@ -71,7 +70,6 @@ def setup_report_training(config: TrainConfig, context: DistributedContext, cons
     return TrainingSetup(
         MairaLossModel(model, kinds, config.patch_loss, attention_kernel(config, context), policy),
         dataset,
-        model.config,
         partial(write_checkpoint, model, processor, config, context),
         only_trained=not isinstance(config.model, FromScratch),
         origin=origin,

@@ -43,7 +43,6 @@ def check_run(config: BaseTrainConfig, say: Callable[[str], None], *, overwrite:
 
 
 def check_packages(config: BaseTrainConfig) -> None:
-    """Check that the packages that some settings need are installed."""
     settings = dict(flatten(config.model_dump(exclude_unset=True)))
     for field, value, package, install in read_names("packages"):
         own = settings.get(field)
@@ -55,7 +54,6 @@ def check_packages(config: BaseTrainConfig) -> None:
 def _count_samples(
     config: BaseTrainConfig, source: Source, field: str, say: Callable[[str], None] | None = None
 ) -> Counter[Any]:
-    """Return the samples of a source by task."""
     by_split, shares = source.count_samples(), config.shares(source)
     path = getattr(source, source.path_field) or getattr(source, "shards", None)
     sizes = {split: f"{split} ({sum(counts.values())})" for split, counts in by_split.items() if split is not None}

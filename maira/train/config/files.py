@@ -44,7 +44,6 @@ class ConfigValues:
 
 
 def read_names(part: str) -> Any:
-    """Read a part of `names.yaml`."""
     return parse_yaml((resources.files("maira.train.config") / "names.yaml").read_text(encoding="utf-8"))[part]
 
 

@@ -362,8 +362,7 @@ class BaseTrainConfig(Record):
                     is_path = name == "train" and len(self.train) == 1 and source.model_fields_set == {field}
                     key = name if is_path else f"{name}.{index}.{field}"
                     hint = ", or validation.sources=[] to disable validation" if name != "train" else ""
-                    message = f"no such file; set {key}=FILE{hint}"
-                    raise InputError(message, code=ErrorCode.FILE_NOT_FOUND, file=path)
+                    raise InputError(f"no such file; set {key}=FILE{hint}", code=ErrorCode.FILE_NOT_FOUND, file=path)
 
     def shares(self, source: Any) -> dict[Any, float]:
         """Return how often each sample of a source is seen in an epoch, by task, without tasks that are never seen."""
@@ -414,7 +413,7 @@ class TrainConfig(BaseTrainConfig):
     dpo: DpoConfig | None = None  # train with preference pairs instead of the reports of the data
 
     @model_validator(mode="after")
-    def _check_components(self) -> TrainConfig:
+    def _check_training(self) -> TrainConfig:
         if self.lora is not None and "language_model" not in self.trained:
             raise ValueError("lora: the language model is not trained; add language_model to trained, or remove lora")
         if self.lora is not None and self.lora.quantize and isinstance(self.model, FromScratch):
@@ -428,10 +427,6 @@ class TrainConfig(BaseTrainConfig):
             raise ValueError("dpo: expected options, since a source of `train` has preferences; set dpo={}")
         if self.dpo is not None and not all(has_preferences):
             raise ValueError("train: expected `preferences` in each source, since `dpo` is set")
-        return self
-
-    @model_validator(mode="after")
-    def _check_post_training(self) -> TrainConfig:
         name = "grpo" if self.grpo is not None else "dpo"
         if self.grpo is not None and self.dpo is not None:
             raise ValueError("dpo: expected either grpo or dpo, found both; remove one of them")

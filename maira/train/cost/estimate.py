@@ -250,21 +250,19 @@ def resolve_model_config(config: TrainConfig) -> tuple[MairaConfig, str]:
     return make_model_config(parts, own, image), "a new model, as configured"
 
 
-def _pack_steps(
-    config: TrainConfig, workload: Workload, processes: int
-) -> tuple[float, float, tuple[list[int], int, int]]:
-    """Return rows per process, their filled share, and tokens of the samples, images and answers of the fullest row."""
+def _pack_steps(config: TrainConfig, workload: Workload, gpus: int) -> tuple[float, float, tuple[list[int], int, int]]:
+    """Return rows per GPU, their filled share, and tokens of the samples, images and answers of the fullest row."""
     answers = 1 if config.dpo is None else 2
     limited = workload.answer if config.grpo is None else workload.limit
     lengths, counts, filled, rows = answers * (workload.prompt + limited), [], [], []
     repeats = config.global_batch // config.samples_per_draw
     for drawn in np.repeat(workload.steps(config.samples_per_draw), repeats, axis=1):
         tokens = answers * workload.tokens[drawn]
-        packed = pack(tokens.tolist(), config.token_budget, processes)
-        counts.append(len(packed) / processes)
+        packed = pack(tokens.tolist(), config.token_budget, gpus)
+        counts.append(len(packed) / gpus)
         filled.append(tokens.sum() / (len(packed) * config.token_budget))
         if config.grpo is not None:
-            packed = pack(lengths[drawn].tolist(), config.token_budget, processes)
+            packed = pack(lengths[drawn].tolist(), config.token_budget, gpus)
         rows.append(drawn[packed[0]])  # the fullest
     row = np.repeat(max(rows, key=lambda row: lengths[row].sum()), answers)
     fullest = (lengths[row] // answers).tolist(), int(workload.images[row].sum()), int(limited[row].sum())

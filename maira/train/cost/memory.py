@@ -113,7 +113,6 @@ def estimate_memory(
 
 
 def is_quantized(name: str, parameter: Tensor, config: TrainConfig) -> bool:
-    """Return whether a weight of the model is stored in 4 bits."""
     if config.lora is None or config.lora.quantize is None:
         return False
     return "language_model" in name and ".layers." in name and parameter.ndim == 2 and not parameter.requires_grad

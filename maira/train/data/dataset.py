@@ -88,7 +88,6 @@ class StudyDataset:
         self._starts = np.concatenate(([0], counts.cumsum()))
 
     def sample_id(self, row: int) -> str:
-        """Return the name of the study of a sample."""
         lengths = self.table[row]
         return self.sources[int(lengths["source"])].read(int(lengths["number"])).study.sample_id
 
@@ -214,7 +213,6 @@ def patch_coverage(study: Study, kinds: Sequence[str], grid: int, crop: CropMap)
 
 
 def study_example(study: Study, task: Task, phrase: int, config: TrainConfig, size: tuple[int, int]) -> Example:
-    """Make the sample of a task from a study of a run."""
     text = (study.phrases or [])[phrase] if task == "phrase" else None
     return make_example(study, task, phrase=text, preset=config.preset, frontal_size=size)
 
@@ -222,9 +220,7 @@ def study_example(study: Study, task: Task, phrase: int, config: TrainConfig, si
 def data_fingerprints(config: TrainConfig) -> dict[str, Any]:
     """Return fingerprints of the model to start from and of the content of the sources, as JSON values."""
     model = fingerprint(config.model) if isinstance(config.model, Path) else None
-    train = [
-        open_source(source).key() if source.manifest is None else _sha256(source.manifest) for source in config.train
-    ]
+    train = [_sha256(source.manifest) if source.manifest else open_source(source).key() for source in config.train]
     preferences = [source.preferences and _sha256(source.preferences) for source in config.train]
     return {"model": model, "train": train} | ({"preferences": preferences} if any(preferences) else {})
 
@@ -266,8 +262,7 @@ def _make_part(
             with _locate_errors(studies[index], number):
                 example = study_example(study, task, phrase, config, frontal_size)
                 ids, prompt = encode_example(example, processor)
-            lengths = (len(example.images), prompt, len(ids) - prompt)
-            rows.append((index, number, TASKS.index(task), phrase, *lengths))
+            rows.append((index, number, TASKS.index(task), phrase, len(example.images), prompt, len(ids) - prompt))
             tokens += compact_images(ids, processor)
             notes.update(set(example.notes))
     dtype = np.min_scalar_type(len(processor.tokenizer))
@@ -324,10 +319,9 @@ def _make_table(
 ) -> Table:
     # An ablation may leave a source without any task.
     used = [index for index, source in enumerate(sources) if config.shares(source)]
-    chunks = [
-        (i, begin, min(begin + _CHUNK, studies[i].count)) for i in used for begin in range(0, studies[i].count, _CHUNK)
-    ]
-    make_part, total = partial(_make_part, config, sources, studies, processor), sum(studies[i].count for i in used)
+    counts = {i: studies[i].count for i in used}
+    chunks = [(i, begin, min(begin + _CHUNK, end)) for i, end in counts.items() for begin in range(0, end, _CHUNK)]
+    make_part, total = partial(_make_part, config, sources, studies, processor), sum(counts.values())
     processes = min(usable_cores(), _MAX_PROCESSES) if total > _SINGLE_PROCESS else 0
     parts: list[_TablePart] = []
     numbers: dict[tuple[int, str], int] = {}

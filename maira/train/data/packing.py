@@ -16,17 +16,8 @@ from maira.runtime.processes import copy_to_device
 from maira.train.config.run_config import ALL_TASKS, TASKS, GrpoConfig, JudgeTask
 from radfact.errors import InputError
 
-SAMPLE_LENGTHS = np.dtype(
-    [
-        ("source", "<u2"),
-        ("number", "<u4"),
-        ("task", "u1"),
-        ("phrase", "<u2"),
-        ("images", "u1"),
-        ("prompt", "<u4"),
-        ("answer", "<u4"),
-    ]
-)
+_COLUMNS = ("source", "number", "task", "phrase", "images", "prompt", "answer")
+SAMPLE_LENGTHS = np.dtype([*zip(_COLUMNS, ("<u2", "<u4", "u1", "<u2", "u1", "<u4", "<u4"), strict=True)])
 """One training sample: the index of its source in the configuration, of its study in the source, of its task in
 `ALL_TASKS` and of its phrase in the study (0 for other tasks); its number of images, and the tokens of its prompt
 (image tokens included) and answer."""
@@ -51,14 +42,12 @@ class PolicyTargets:
 
     @classmethod
     def cat(cls, parts: Sequence[PolicyTargets]) -> PolicyTargets:
-        """Concatenate the targets of the samples of a row."""
         counts = np.cumsum([0, *(len(part.choices) for part in parts)])
         offsets = [torch.tensor([int(count), 0]) for count in counts[:-1]]
         shifted = [replace(part, banned=part.banned + offset) for part, offset in zip(parts, offsets, strict=True)]
         return cls(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in shifted), strict=True)))
 
     def to(self, device: torch.device) -> PolicyTargets:
-        """Return the targets on a device."""
         return PolicyTargets(*(copy_to_device(value, device) for value in vars(self).values()))
 
 
@@ -137,7 +126,6 @@ class PackedBatch:
     reference_log_probs: Tensor | None = None
 
     def to(self, device: torch.device) -> PackedBatch:
-        """Return the batch with its tensors on a device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         moved: dict[str, Any] = {name: copy_to_device(value, device) for name, value in tensors.items()}
         return replace(self, **moved, policy=None if self.policy is None else self.policy.to(device))

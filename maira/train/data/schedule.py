@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from maira.data.processes import process_pool
+from maira.runtime.processes import DistributedContext
 from maira.train.config.run_config import ALL_TASKS, AnomalyConfig, BaseTrainConfig
 from maira.train.data.packing import EncodedSample, PackedBatch, SampleDataset, StepTotals, check_lengths, collate, pack
 from maira.train.data.sources import UnreadableSample, skipping_unreadable
@@ -50,14 +51,12 @@ class DataSchedule:
         self.steps_per_epoch, self.steps = config.plan_steps(self.samples_per_epoch)
 
     def order(self, epoch: int) -> Indices:
-        """Return the samples of an epoch in their order."""
         if self._order is None or self._order[0] != epoch:
             rng = np.random.default_rng(np.random.SeedSequence((self.config.seed, epoch)))
             samples = []
             for rows, part in self._groups:
                 repeats = int(part.share)
-                drawn = rng.choice(rows, part.used - repeats * len(rows), replace=False)
-                samples += [*[rows] * repeats, drawn]
+                samples += [*[rows] * repeats, rng.choice(rows, part.used - repeats * len(rows), replace=False)]
             self._order = epoch, rng.permutation(np.concatenate(samples))
         return self._order[1]
 
@@ -69,7 +68,6 @@ class DataSchedule:
         return self.order(epoch)[begin : begin + count]
 
     def totals(self, step: int) -> StepTotals:
-        """Return the divisors of the losses of a step."""
         samples = self.step_samples(step)
         return StepTotals(answer_tokens=int(self.table["answer"][samples].sum()), samples=len(samples))
 
@@ -123,9 +121,7 @@ def iterate_steps(
     dataset: SampleDataset,
     schedule: DataSchedule,
     first_step: int = 0,
-    *,
-    rank: int = 0,
-    world_size: int = 1,
+    context: DistributedContext = DistributedContext(),
     workers: int = 1,
 ) -> Generator[StepBatches]:
     """Yield the steps of a run with the rows of one process; closing the generator ends its worker processes."""
@@ -133,7 +129,7 @@ def iterate_steps(
 
     def rows_ahead() -> Iterator[list[int]]:
         for step in range(first_step, schedule.steps):
-            rows = schedule.rows(step, rank, world_size)
+            rows = schedule.rows(step, context.rank, context.size)
             pending.append((step, len(rows), schedule.totals(step)))
             yield from rows
 
@@ -149,7 +145,6 @@ def iterate_steps(
 
 
 def encode_row(dataset: SampleDataset, config: AnomalyConfig, phase: Phase, row: Sequence[int]) -> EncodedRow:
-    """Encode the samples of a row."""
     encoded = EncodedRow([], [])
     for index in row:
         with skipping_unreadable(config, f"the {phase}") as reasons:

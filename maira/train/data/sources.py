@@ -126,7 +126,6 @@ class ShardSource:
         return [self.location, hashlib.sha256(self.shards.rows.tobytes()).hexdigest()]
 
     def scan(self, begin: int, end: int, split: str | None, errors: list[InputError]) -> Iterator[StudyHeader]:
-        """See `ManifestSource.scan`."""
         splits = self.shards.index.splits
         for number in range(begin, end):
             if split is not None and splits[int(self.shards.rows[number]["split"])] != split:
@@ -138,12 +137,10 @@ class ShardSource:
                 errors.append(error)
 
     def read(self, number: int) -> PackedSample:
-        """See `ManifestSource.read`."""
         with reading_sample():
             return self.shards[number]
 
     def radiograph(self, sample: PackedSample, column: str) -> Gray:
-        """See `ManifestSource.radiograph`."""
         return load_gray(self._name(getattr(sample.study, column)), io.BytesIO(sample.images[column]))
 
     def _frontal_size(self, number: int, study: Study, head: bytes) -> tuple[int, int]:
@@ -151,8 +148,7 @@ class ShardSource:
             return image_size(study.frontal, io.BytesIO(head))
         except InputError:
             # Its header is longer than what was read.
-            content = self.shards[number].images["frontal"]
-            return image_size(self._name(study.frontal), io.BytesIO(content))
+            return image_size(self._name(study.frontal), io.BytesIO(self.shards[number].images["frontal"]))
 
     def _name(self, image: Path) -> Path:
         return Path(self.shards.path_of(image.name))
@@ -162,7 +158,6 @@ StudySource = ManifestSource | ShardSource
 
 
 def open_source(source: DataSource) -> StudySource:
-    """Open a source."""
     return ShardSource(str(source.shards)) if source.manifest is None else ManifestSource(source.manifest)
 
 

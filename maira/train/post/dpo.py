@@ -96,26 +96,21 @@ class DpoObjective:
         self._key, self._file = digest.hexdigest()[:16], self.config.out / REFERENCE_FILE
 
     def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
-        """Yield the steps of a run with the rows of this process. See `maira.train.loop.Objective`."""
         log_probs = self._read(first_step)
         if first_step == 0 and np.isnan(log_probs).any():
             self._compute(log_probs, termination)
         self.dataset.reference_log_probs = log_probs
-        processes = {"rank": self._context.rank, "world_size": self._context.size}
-        iterated = iterate_steps(self.dataset, self.schedule, first_step, **processes, workers=self.config.workers)
+        iterated = iterate_steps(self.dataset, self.schedule, first_step, self._context, self.config.workers)
         with closing(iterated) as steps:
             for step in steps:
                 # The loss is the mean over pairs, not over answer tokens.
                 totals = StepTotals(step.rows[0].totals.samples, step.rows[0].totals.samples)
-                yield step._replace(
-                    rows=[replace(row, totals=totals) for row in step.rows],
-                    skipped=[sample._replace(answer_tokens=1) for sample in step.skipped],
-                )
+                skipped = [sample._replace(answer_tokens=1) for sample in step.skipped]
+                yield step._replace(rows=[replace(row, totals=totals) for row in step.rows], skipped=skipped)
 
     def after_backward(
         self, loss: float, metrics: Mapping[str, float], statistics: Sequence[float], log_probs: Sequence[Tensor]
     ) -> dict[str, float]:
-        """Return the means over the pairs of a step. See `maira.train.loop.Objective`."""
         del metrics, log_probs
         pairs, *sums = statistics
         means = {name: value / max(1.0, pairs) for name, value in zip(_STATISTICS[1:], sums, strict=True)}
@@ -133,8 +128,7 @@ class DpoObjective:
             message += "; restore the file, or set another `out`"
             raise InputError(message, code=ErrorCode.MISMATCH, file=self._file)
         # Earlier starts wrote null for a pair without values.
-        rows = [pair or [None, None] for pair in saved or [None] * len(self.dataset.table)]
-        return np.array(rows, np.float64)
+        return np.array([pair or [None, None] for pair in saved or [None] * len(self.dataset.table)], np.float64)
 
     def _save(self, log_probs: _LogProbs) -> None:
         """Merge the log-probabilities of all processes into those of each, and save them."""
@@ -157,7 +151,7 @@ class DpoObjective:
         own += rows[:1] * (-(-len(rows) // self._context.size) - len(own))
 
         def encode(row: list[int]) -> list[EncodedRow]:
-            """Encode each pair of a row separately, to know which pairs are unreadable."""
+            # Each pair of a row separately, to know which pairs are unreadable.
             return [encode_row(self.dataset, self.config.faults, "training", [index]) for index in row]
 
         with (

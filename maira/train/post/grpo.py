@@ -118,12 +118,8 @@ class SampledResponse(NamedTuple):
 
 
 def policy_loss(config: GrpoConfig, model: Any, processor: MairaProcessor) -> PolicyLoss:
-    """Make the loss of the responses of a MAIRA-2."""
-    return PolicyLoss(_grammar(model, processor), model.config.text_config.vocab_size, processor.image_token_id, config)
-
-
-def _grammar(model: Any, processor: MairaProcessor) -> Grammar:
-    return Grammar(processor.tokenizer, model.generation_config.eos_token_id)
+    grammar = Grammar(processor.tokenizer, model.generation_config.eos_token_id)
+    return PolicyLoss(grammar, model.config.text_config.vocab_size, processor.image_token_id, config)
 
 
 _Request = tuple[SampledResponse, Report, GenerationRequest]
@@ -148,12 +144,11 @@ class RolloutSampler:
     def __post_init__(self) -> None:
         assert self.config.grpo is not None
         self._grpo, self._context, maira = self.config.grpo, self.model.context, self.model.training.model
-        self._grammar = _grammar(maira, self.processor)
+        self._grammar = Grammar(self.processor.tokenizer, maira.generation_config.eos_token_id)
         self._window = context_window(maira.config.text_config)
         self._log_probs: Sequence[Tensor] = ()
 
     def iterate(self, first_step: int, termination: TerminationSignal) -> Generator[StepBatches]:
-        """Yield the steps of a run with the rows of this process. See `maira.train.loop.Objective`."""
         del termination
         with self._engine_context() as open_engine:
             for step in range(first_step, self.schedule.steps, self._grpo.num_iterations):
@@ -212,7 +207,10 @@ class RolloutSampler:
             self.log.info(f"step {step + 1}: {len(failed)} responses failed; the first: {failed[0]}")
         if metrics["unscored"] == 1:
             self.log.info(f"step {step + 1}: none of {len(ordered)} responses has a reward")
-        metrics |= _means(ordered, self.reward.names)
+        rewards = [response.reward for response in ordered if response.reward is not None]
+        metrics |= {f"reward/{name}": _mean(reward.scores[name] for reward in rewards) for name in self.reward.names}
+        metrics["words"] = _mean(reward.words for reward in rewards)
+        metrics["answer_tokens"] = _mean(len(response.ids) for response in ordered if response.ids)
         metrics |= {"generation_seconds": sampled_at - started, "reward_seconds": scored_at - sampled_at}
         tokens = sum(len(response.ids) for response in ordered if not math.isnan(response.total))
         rows = self._pack(ordered, advantages, StepTotals(max(1, tokens), len(prompts)))
@@ -237,7 +235,6 @@ class RolloutSampler:
     def _score(
         self, requests: Sequence[_Request], responses: Sequence[Response | FailedRequest]
     ) -> list[SampledResponse]:
-        """Return the responses of this process with their rewards."""
         scored = []
         answered: list[tuple[dict[str, Any], Report]] = []
         for (sampled, reference, request), response in zip(requests, responses, strict=True):
@@ -340,15 +337,7 @@ def _with_log_probs(batch: PackedBatch, log_probs: Tensor) -> PackedBatch:
     return replace(batch, policy=replace(batch.policy, log_probs=log_probs.cpu()))
 
 
-def _means(responses: Sequence[SampledResponse], names: Sequence[str]) -> dict[str, float]:
-    """Return the mean of each score, and of the lengths in words and tokens; NaN without a value."""
-    rewards = [response.reward for response in responses if response.reward is not None]
-    means = {f"reward/{name}": _mean(reward.scores[name] for reward in rewards) for name in names}
-    means["words"] = _mean(reward.words for reward in rewards)
-    means["answer_tokens"] = _mean(len(response.ids) for response in responses if response.ids)
-    return means
-
-
 def _mean(values: Iterable[float | None]) -> float:
+    """Return the mean of the known values; NaN without any."""
     known = np.array([value for value in values if value is not None], np.float64)
     return float(known.mean()) if len(known) else math.nan

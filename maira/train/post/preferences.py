@@ -57,7 +57,6 @@ class PreferenceDataset(StudyDataset):
     reference_log_probs: npt.NDArray[np.float64] | None = None
 
     def encode(self, row: int) -> EncodedSample:
-        """Return a pair. See `StudyDataset.encode`."""
         task = TASKS[int(self.table[row]["task"])]
         log_probs = None
         if self.reference_log_probs is not None:
@@ -145,8 +144,7 @@ def _encode_pair(
     chosen, rejected = (_encode_report(processor, name, getattr(pair, name), task) for name in ("chosen", "rejected"))
     if chosen == rejected:
         raise InputError("expected a report that differs from the chosen one, found the same", field="rejected")
-    encoded = _Pair(compact_images(prompt, processor), chosen, rejected)
-    return task, len(example.images), len(prompt), encoded
+    return task, len(example.images), len(prompt), _Pair(compact_images(prompt, processor), chosen, rejected)
 
 
 def _encode_report(processor: MairaProcessor, field: str, report: str, task: Task) -> list[int]:

@@ -57,7 +57,6 @@ class RolloutEngine:
         self._engine.sleep()
 
     def close(self) -> None:
-        """Shut down vLLM and remove its folder."""
         self._engine.close()
         self._folder.cleanup()
 
