@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import resources
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -220,10 +221,8 @@ def import_annotations(
     agreement_file = out.with_name(f"{out.stem}.agreement.json")
     if agreements:
         write_json(agreement_file, {"pairs": agreements})
-        lines = [
-            (" and ".join(pair["annotators"]), *(format_cell(pair[name]) for name in _AGREEMENT.values()))
-            for pair in agreements
-        ]
+        fields = itemgetter(*_AGREEMENT.values())
+        lines = [(" and ".join(pair["annotators"]), *map(format_cell, fields(pair))) for pair in agreements]
         show_rows(console, ["annotators", *_AGREEMENT], lines, title="Agreement of annotators")
     else:
         agreement_file.unlink(missing_ok=True)
@@ -238,7 +237,6 @@ def import_annotations(
 
 
 def _categories(name: str) -> Sequence[str]:
-    """Return the categories of an option."""
     from radfact.io.jsonl import read_text
 
     if name == "none":

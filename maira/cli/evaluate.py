@@ -93,11 +93,9 @@ def evaluate_by_inputs(
     failed: list[tuple[str, str]] = []
     for experiment in experiments:
         title, items = f"drafting {experiment.name}", f"studies of {experiment.name}"
-        with generation_progress(title, items, "drafted") as callbacks:
+        with generation_progress(title, items, "drafted") as progress:
             own = generation.model_copy(update={"drop": experiment.dropped})
-            _, failures = generate_drafts(
-                selected, model, experiment.drafts, own, engine, failures=skipped, **callbacks
-            )
+            _, failures = generate_drafts(selected, model, experiment.drafts, own, engine, failures=skipped, **progress)
         failed += [(f"{experiment.name}: {failure.sample_id}", failure.reason) for failure in failures]
     if not is_main():
         return  # all processes draft, one scores

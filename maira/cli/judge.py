@@ -150,10 +150,8 @@ def judge_data(
     is_held = written.samples.get("heldout", 0) > 0
     say(f"{out / 'samples.jsonl'}; held out: {written.held_out if is_held else 'nothing'}")
     if held_out > 0 and not is_held:
-        say(
-            "No examples are held out: too few references were drawn, or all of their queries are in the training set "
-            "too. Increase --held-out, or add reports."
-        )
+        reason = "too few references were drawn, or all of their queries are in the training set too"
+        say(f"No examples are held out: {reason}. Increase --held-out, or add reports.")
     exit_with_failures(Console(), list(written.failures.items()))
 
 

@@ -31,18 +31,13 @@ for _command in (
     *(preferences, assemble, push, judge_data, judge_train, doctor),
 ):
     app.command()(_command)
-for _name, _group in {
-    "prepare": prepare_app,
-    "annotate": annotate,
-    "evaluate": evaluate_app,
-    "review": review_app,
-}.items():
+_groups = {"prepare": prepare_app, "annotate": annotate, "evaluate": evaluate_app, "review": review_app}
+for _name, _group in _groups.items():
     app.add_typer(_group, name=_name)
 add_examples(app, read_examples("maira.cli"))
 
 
 def main() -> None:
-    """Entry point of the command."""
     try:
         run_command(lambda: run_as_group(app), "maira")
     except SystemExit as end:

@@ -76,7 +76,6 @@ def print_box_scores(title: str, summary: str, run: BoxResult) -> None:
 
 
 def print_scores(console: Console, title: str, scores: Mapping[str, Summary]) -> None:
-    """Print a table of scores with their intervals."""
     from radfact.results.display import format_interval, format_number
 
     rows = ([name, format_number(item.point), format_interval(item), str(item.n)] for name, item in scores.items())

@@ -38,7 +38,6 @@ class Config:
 
 
 def read_configs(paths: Sequence[Path], overrides: Sequence[str]) -> list[Config]:
-    """Read the training configurations of an ablation."""
     if not paths:
         raise InputError("expected at least one configuration", code=ErrorCode.MISSING_OPTION)
     configs: list[Config] = []
@@ -106,8 +105,7 @@ def is_trained(config: TrainConfig, say: Callable[[str], None]) -> bool:
     try:
         last = read_record(states[-1].parent)
         is_over = last["step"] == last["steps"] and last["length"] == [config.epochs, config.passes]
-        is_same = last["recipe"] == resume_fields(config)
-        return is_over and is_same and bool(last["origin"] == data_fingerprints(config))
+        return is_over and last["recipe"] == resume_fields(config) and bool(last["origin"] == data_fingerprints(config))
     except (InputError, RunError) as error:
         say(f"{config.out / 'checkpoint'} is used as it is; its origin cannot be checked: {error}")
         return True

@@ -74,13 +74,10 @@ def write_comparison(
     comparison: Comparison, experiments: Sequence[Experiment], file: Path, title: str, settings: Mapping[str, Any]
 ) -> None:
     """Write FILE.json, with the settings, FILE.csv (one row per score and experiment), FILE.md and the plot."""
-    by_name = {
-        experiment.name: {
-            **experiment.record(),
-            "scores": {name: asdict(contrasts[index]) for name, contrasts in comparison.scores.items()},
-        }
-        for index, experiment in enumerate(experiments)
-    }
+    by_name = {}
+    for index, experiment in enumerate(experiments):
+        scores = {name: asdict(contrasts[index]) for name, contrasts in comparison.scores.items()}
+        by_name[experiment.name] = experiment.record() | {"scores": scores}
     references, notes = reference_scores(experiments[0]), [*comparison.notes]
     chart = ["## Values with 95% intervals", f"![One row per score]({file.name}.png)"]
     try:
@@ -113,12 +110,8 @@ def _draw(comparison: Comparison, references: Mapping[str, float | None], file: 
 
 def reference_scores(experiment: Experiment) -> dict[str, float | None]:
     """Return the scores of the reference reports themselves; None for those without a value."""
-    scores = read_scores(experiment.results).scores
-    return {
-        name.removesuffix(REFERENCE_SUFFIX): record.point
-        for name, record in scores.items()
-        if name.endswith(REFERENCE_SUFFIX)
-    }
+    scores, suffix = read_scores(experiment.results).scores, REFERENCE_SUFFIX
+    return {name.removesuffix(suffix): record.point for name, record in scores.items() if name.endswith(suffix)}
 
 
 def _has_differences(comparison: Comparison) -> bool:
@@ -148,10 +141,8 @@ def _notes(experiments: Sequence[Experiment], systems: Sequence[System], compari
     replicates, rounds = comparison.options["replicates"], comparison.options["rounds"]
     if _has_differences(comparison):
         interval = f"a 95% interval from {replicates} paired bootstrap replicates" if replicates else "no interval"
-        yield (
-            f"A difference has {interval} and p of approximate randomization with {rounds} rounds, over the n samples "
-            "that both experiments have scored."
-        )
+        statistics = f"{interval} and p of approximate randomization with {rounds} rounds"
+        yield f"A difference has {statistics}, over the n samples that both experiments have scored."
     reference = reference_scores(experiments[0])
     if any(name.startswith(COMPLETION) for name in comparison.scores):
         yield f"{COMPLETION}*: over sentences with completed boxes, which are resampled one by one."

@@ -69,7 +69,6 @@ class Experiment:
 
 
 def without_inputs(out: Path, drops: Sequence[str]) -> list[Experiment]:
-    """Return the experiment with all inputs, and one for each of `drops`."""
     dropped = dict.fromkeys(map(parse_inputs, drops))
     if not dropped:
         message = f"expected inputs to drop: some of {', '.join(INPUTS)}, joined by +"
@@ -99,10 +98,8 @@ def select_studies(
     if not selected:
         message = f"expected studies with {', '.join([*required, reference])}, found none among {len(studies)}"
         raise InputError(message, code=ErrorCode.EMPTY_INPUT)
-    reasons = {
-        "an input of the subset": len(studies) - len(complete),
-        "a reference report": len(complete) - len(selected),
-    }
+    n_complete = len(complete)
+    reasons = {"an input of the subset": len(studies) - n_complete, "a reference report": n_complete - len(selected)}
     skipped = ", ".join(f"{count} without {reason}" for reason, count in reasons.items() if count)
     return selected, f"{len(selected)} studies" + (f"; skipped: {skipped}." if skipped else ".")
 

@@ -50,12 +50,10 @@ class CheckpointFacts:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def types(self) -> str:
-        """Types of the weights."""
         return ", ".join(sorted({tensor.dtype for tensor in self.tensors}))
 
     @property
@@ -65,7 +63,6 @@ class CheckpointFacts:
 
 
 def read_checkpoint(folder: Path) -> CheckpointFacts:
-    """Read what the files of a checkpoint say."""
     if not (folder / "config.json").is_file():
         inner = folder / "checkpoint"
         hint = f"; did you mean {inner}?" if (inner / "config.json").is_file() else ""
@@ -195,10 +192,8 @@ def make_card(
         model = training.config.get("model")  # the architecture of random weights, or else a path
         own = {key: item for key, item in training.config.items() if key != "model"}
         settings = _published({"model": model, **own} if isinstance(model, dict) else own)
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    template = environment.from_string((resources.files("maira.publish") / "card.md.jinja").read_text("utf-8"))
+    jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    template = jinja.from_string((resources.files("maira.publish") / "card.md.jinja").read_text("utf-8"))
     text = template.render(
         metadata=metadata.to_yaml(),
         name=name,
