@@ -10,6 +10,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def without_time(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of drafts without their times, which differ between runs."""
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in read_rows(path)]
+def without_time(path: Path, *others: str) -> list[dict[str, Any]]:
+    """Return the rows of a file of drafts without their times, which differ between runs, and without other columns."""
+    return [{key: row[key] for key in row if key not in ("seconds", *others)} for row in read_rows(path)]

@@ -65,12 +65,8 @@ def gradients(module: torch.nn.Module) -> dict[str, Tensor]:
 def trainable(config: MairaConfig, frozen: bool = False, **text: Any) -> MairaForConditionalGeneration:
     """A model with random weights, large enough that every attended token affects the result."""
     vision = config.vision_config.to_dict() | {"frozen": frozen}
-    made = MairaConfig(
-        vision_config=vision,
-        text_config=config.text_config.to_dict() | text,
-        image_token_index=config.image_token_index,
-        projector_n_layers=2,
-    )
+    own = {"image_token_index": config.image_token_index, "projector_n_layers": 2}
+    made = MairaConfig(vision_config=vision, text_config=config.text_config.to_dict() | text, **own)
     torch.manual_seed(0)
     model = MairaForConditionalGeneration(made)
     with torch.no_grad():

@@ -65,9 +65,8 @@ class Assembly(nn.Module):
             self.vision_tower.save_pretrained(folder)
             encoder = {name: tensor.clone() for name, tensor in load_file(Path(folder) / "model.safetensors").items()}
         state = {f"vision_tower.{name}": tensor for name, tensor in encoder.items()}
-        state |= {
-            f"multi_modal_projector.layers.{name}": tensor for name, tensor in self.projector.state_dict().items()
-        }
+        projector = self.projector.state_dict()
+        state |= {f"multi_modal_projector.layers.{name}": tensor for name, tensor in projector.items()}
         return state | {f"language_model.{name}": tensor for name, tensor in self.language_model.state_dict().items()}
 
 

@@ -43,9 +43,8 @@ def test_shipped_configs_have_unique_folders_and_the_prompts_of_the_paper() -> N
     configs = {path: read_train_config(path) for path in paths}
     assert len({config.out for config in configs.values()}) == len(configs) == 10 + 2 * len(ROWS)
     phantom = {path for path in paths if path.stem.startswith("phantom") or path.parent.name == "phantom"}
-    assert {path: config.preset for path, config in configs.items()} == {
-        path: "release" if path in phantom else "paper" for path in paths
-    }
+    presets = {path: "release" if path in phantom else "paper" for path in paths}
+    assert {path: config.preset for path, config in configs.items()} == presets
 
 
 def write_config(folder: Path, name: str, **values: object) -> Path:
@@ -123,9 +122,7 @@ def test_a_config_is_trained_once_its_run_is_complete(configs: list[Path]) -> No
 
 
 @pytest.mark.parametrize("fault", ["start/config.json", "manifest.jsonl", '{"format": 99, "version": "9.0"}'])
-def test_a_config_stays_trained_if_its_origin_cannot_be_checked(
-    fault: str, configs: list[Path], tmp_path: Path
-) -> None:
+def test_a_config_stays_trained_if_its_origin_is_unknown(fault: str, configs: list[Path], tmp_path: Path) -> None:
     config, messages = read_train_config(configs[0]), list[str]()
     finished(config)
     if fault.startswith("{"):

@@ -90,9 +90,7 @@ def test_non_finite_weights_are_named(folder: Path, use: Callable[[Path], object
 
 
 @pytest.mark.parametrize("use", [_transformers, _vllm_parts])
-def test_without_generation_settings_the_tokenizer_defines_the_end_token(
-    folder: Path, use: Callable[[Path], object]
-) -> None:
+def test_without_generation_settings_the_tokenizer_defines_the_end(folder: Path, use: Callable[[Path], object]) -> None:
     (folder / "generation_config.json").unlink()
     use(folder)
     assert TransformersEngine(folder, EngineOptions(device="cpu")).grammar.ends == frozenset({2})

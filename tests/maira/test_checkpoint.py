@@ -114,7 +114,7 @@ def test_every_dtype_is_read_unchanged_or_converted_on_request(
     assert {parameter.dtype for parameter in load(folder, dtype=torch.float32).parameters()} == {torch.float32}
 
 
-def test_an_offloaded_model_is_run_and_saved(
+def test_offloaded_models_run_and_are_saved(
     folders: Folders, assembly: Assembly, pixels: Images, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"device_map": "auto", "max_memory": {"cpu": 200_000}, "offload_folder": tmp_path / "off"}

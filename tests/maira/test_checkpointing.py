@@ -82,9 +82,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         assert torch.equal(theirs.model.state_dict()[name], weight)
 
 
-def test_a_state_waits_once_for_the_gpu_and_reuses_pinned_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_waits_once_for_a_gpu_and_reuses_pinned_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With tensors of the CPU in place of those of a GPU."""
     calls, is_released = Counter[str](), threading.Event()
     empty, copy = torch.empty, torch.Tensor.copy_
@@ -185,9 +183,7 @@ def test_a_state_of_another_version_is_not_reported_as_damaged(tmp_path: Path) -
     assert messages == []
 
 
-def test_a_failed_save_is_reported_and_keeps_the_previous_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_is_reported_and_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_tensors: object, file: Path, **_: object) -> None:
         file.write_bytes(b"half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")

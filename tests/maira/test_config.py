@@ -70,9 +70,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def test_only_image_tokens_are_special(tokenizer: PreTrainedTokenizerFast) -> None:
-    special = set(tokenizer.all_special_tokens) | {
-        token.content for token in tokenizer.added_tokens_decoder.values() if token.special
-    }
+    added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    special = set(tokenizer.all_special_tokens) | added
     assert special == {"<unk>", "<s>", "</s>", IMAGE, *SPARE_IMAGE_TOKENS}
 
 

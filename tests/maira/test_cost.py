@@ -86,9 +86,7 @@ PARTS = {"full": FULL, "with encoder": {"trained": ALL}, "adapter": {"trained": 
 )
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.slow
-def test_estimated_peak_is_within_10_percent_of_the_tracker(
-    part: str, checkpointing: str, precision: str, rows: int
-) -> None:
+def test_the_estimated_peak_is_within_10_percent(part: str, checkpointing: str, precision: str, rows: int) -> None:
     train_config = minimal_config(**PARTS[part], activation_checkpointing=checkpointing, precision=precision)
     model = build_shapes(make_config(), train_config)
     parts = estimate_memory(model, train_config, SAMPLES, IMAGES, ANSWERS, accumulates=rows > 1)

@@ -45,9 +45,7 @@ def changed(manifest: Path, where: Path, **values: Any) -> Path:
     return path
 
 
-def test_a_sample_holds_prompt_answer_images_and_coverage(
-    opened: Opener, phantoms: Path, processor: MairaProcessor
-) -> None:
+def test_a_sample_has_prompt_answer_images_coverage(opened: Opener, phantoms: Path, processor: MairaProcessor) -> None:
     dataset = opened(phantoms, patch_grid=4)
     studies = read_manifest(phantoms)
     assert dataset.kinds == sorted({label.kind for study in studies for label in study.labels or ()})
@@ -168,9 +166,7 @@ def test_a_manifest_may_have_blank_lines_a_byte_order_mark_and_no_final_newline(
 
 
 @pytest.mark.parametrize("chunk", [module._CHUNK, 5])
-def test_duplicate_sample_ids_are_refused(
-    opened: Opener, phantoms: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplicate_ids_are_refused(opened: Opener, phantoms: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", chunk)
     lines = phantoms.read_text(encoding="utf-8").splitlines()
     (phantoms.parent / "twice.jsonl").write_text("\n".join([*lines[:8], lines[1]]), encoding="utf-8")
@@ -237,9 +233,7 @@ def test_steps_are_streamed_in_order_from_any_start(opened: Opener, phantoms: Pa
 
 
 @pytest.mark.parametrize("is_black", [False, True])
-def test_unreadable_samples_are_skipped_if_configured(
-    opened: Opener, phantoms: Path, tmp_path: Path, is_black: bool
-) -> None:
+def test_unreadable_samples_can_be_skipped(opened: Opener, phantoms: Path, tmp_path: Path, is_black: bool) -> None:
     radiograph, manifest = tmp_path / "radiograph.png", tmp_path / "manifest.jsonl"
     bad, *others = read_manifest(phantoms)
     radiograph.write_bytes(bad.frontal.read_bytes())

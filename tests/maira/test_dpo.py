@@ -98,9 +98,7 @@ def log_prob(model: MairaForConditionalGeneration, ids: list[int], prompt: int, 
     return scores.log_softmax(-1).gather(1, torch.tensor(ids[prompt:])[:, None]).sum()
 
 
-def test_loss_and_gradient_are_those_of_the_formula(
-    model: MairaForConditionalGeneration, pairs: list[EncodedSample]
-) -> None:
+def test_loss_and_gradient_follow_the_formula(model: MairaForConditionalGeneration, pairs: list[EncodedSample]) -> None:
     training = MairaLossModel(model, 0, 0.0, policy=DpoLoss(DpoConfig(beta=BETA, nll_weight=NLL_WEIGHT)))
     losses: Losses = training(collate(pairs, StepTotals(1, 1), 0, 64))
     losses.answer.backward()
@@ -327,9 +325,8 @@ def test_the_best_and_the_worst_draft_are_paired(run_values: Values, phantoms: P
     files, out = write_drafts(phantoms, tmp_path, [1, 3, 2, 2], [2, 1, 2], [3, 2, 2]), tmp_path / "pairs.jsonl"
     result = run_preferences(files, phantoms, out)
     rows = read_rows(out)
-    assert [(row["sample_id"], row["task"], row["chosen"], row["rejected"]) for row in rows] == [
-        (study.sample_id, "grounded", texts(study, 1), texts(study, 3)) for study in read_manifest(phantoms)[:2]
-    ]
+    paired = [(s.sample_id, "grounded", texts(s, 1), texts(s, 3)) for s in read_manifest(phantoms)[:2]]
+    assert [(row["sample_id"], row["task"], row["chosen"], row["rejected"]) for row in rows] == paired
     assert all(row["chosen_reward"] > row["rejected_reward"] for row in rows)
     for expected in ("2 pairs from 14 studies", "1 (identical reports)", "11 (fewer than two drafts)"):
         assert expected in result.output.replace("\n", "")

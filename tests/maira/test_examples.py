@@ -6,16 +6,10 @@ from hypothesis import strategies as st
 from tiny_runs import CASES
 
 from maira.data.images import CropMap
+from maira.model import task_examples
 from maira.model.parser import parse_report, render_report
 from maira.model.prompts import Task
-from maira.model.task_examples import (
-    BOX_CLIPPED,
-    BOX_OUTSIDE,
-    MASK_UNUSED,
-    PRIOR_REPORT_UNUSED,
-    make_example,
-    to_crop_coordinates,
-)
+from maira.model.task_examples import BOX_CLIPPED, BOX_OUTSIDE, MASK_UNUSED, PRIOR_REPORT_UNUSED, make_example
 from radfact.errors import InputError
 from radfact.records import Box, Mask, Sentence
 
@@ -89,7 +83,7 @@ def test_box_round_trip_error_is_within_half_a_bin(
 ) -> None:
     crop = CropMap(width, height)
     region = box(min(x, other_x), min(y, other_y), max(x, other_x), max(y, other_y))
-    sentences, lost = to_crop_coordinates([Sentence(text="Nodule.", boxes=(region,))], crop)
+    sentences, lost = task_examples.to_crop_coordinates([Sentence(text="Nodule.", boxes=(region,))], crop)
     visible = sentences[0].boxes
     assume(visible is not None)
     assert visible is not None
@@ -111,7 +105,7 @@ def test_all_sentences_remain_and_box_changes_are_marked(
     crop = CropMap(width, height)
     regions = [box(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
     sentences = [Sentence(text=f"Finding {i}.", boxes=(region,)) for i, region in enumerate(regions)]
-    inside, lost = to_crop_coordinates(sentences, crop)
+    inside, lost = task_examples.to_crop_coordinates(sentences, crop)
     assert [sentence.text for sentence in inside] == [sentence.text for sentence in sentences]
     marks = dict(lost)
     for i, (sentence, region) in enumerate(zip(inside, regions, strict=True)):

@@ -257,9 +257,7 @@ def test_a_black_image_is_a_failure_unless_the_check_is_off(
     assert all("black.png: expected a chest radiograph" in failure.reason for failure in failures)
 
 
-def test_failures_of_unrequested_studies_remain(
-    command: Command, mixed: Path, studies: list[Study], tmp_path: Path
-) -> None:
+def test_failures_of_other_studies_remain(command: Command, mixed: Path, studies: list[Study], tmp_path: Path) -> None:
     others = [
         Failure(source="1.dcm", stage="dicom", reason="has no pixels"),
         Failure(sample_id="bad0", source="other.jsonl", stage="generate", reason="no such file"),
@@ -277,9 +275,7 @@ def test_failures_of_unrequested_studies_remain(
 
 
 @pytest.mark.parametrize("drops", [("prior", "lateral"), ("lateral+prior",)])
-def test_dropped_inputs_are_joined_or_repeated(
-    drops: tuple[str, ...], command: Command, phantoms: Path, tmp_path: Path
-) -> None:
+def test_drops_are_joined_or_repeated(drops: tuple[str, ...], command: Command, phantoms: Path, tmp_path: Path) -> None:
     command(phantoms, *(word for drop in drops for word in ("--drop", drop)), code=None)
     assert json.loads((tmp_path / "drafts.run.json").read_text())["drop"] == ["lateral", "prior"]
 

@@ -37,9 +37,7 @@ def test_a_case_that_the_deadline_or_another_device_ends_is_left(tmp_path: Path)
         assert results.outcome(("train", name)) is None
 
 
-def test_a_crash_a_time_limit_or_a_missing_package_ends_its_case_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_timeout_or_missing_package_ends_its_case_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gpu.CASE_NEEDS, "method=rare", "no_such_module")
     cases = [*_cases("first", "crash"), *_cases("hang", limit=0.5), *_cases("method=rare", "last")]
     left, results = _run(tmp_path, cases)

@@ -220,9 +220,7 @@ def test_a_third_repetition_ends_the_report() -> None:
 
 
 @given(tokenizers, reports, st.integers(0, 60))
-def test_everything_is_closed_at_the_token_limit(
-    built: tuple[Any, Grammar], report: list[Sentence], limit: int
-) -> None:
+def test_all_is_closed_at_the_token_limit(built: tuple[Any, Grammar], report: list[Sentence], limit: int) -> None:
     """A model that would write this report is stopped at any place of it."""
     tokenizer, grammar = built
     target = [*_ids(tokenizer, render_report(report)), tokenizer.eos_token_id]

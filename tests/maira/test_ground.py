@@ -124,12 +124,9 @@ def test_a_row_has_its_boxes_on_the_original_image(study: Study, folder: Path, e
     assert (scripted.asked[0].form, scripted.asked[0].max_new_tokens) == ("report", 150)
 
 
-bins = st.tuples(*[st.integers(0, 99)] * 4).map(
-    lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]), max(c[1], c[3]))
-)
-shares = st.floats(0, 1)
-regions = st.tuples(shares, shares, shares, shares).map(
-    lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]), max(c[1], c[3]))
+bins, regions = (
+    st.tuples(*[numbers] * 4).map(lambda c: (min(c[0], c[2]), min(c[1], c[3]), max(c[0], c[2]), max(c[1], c[3])))
+    for numbers in (st.integers(0, 99), st.floats(0, 1))
 )
 
 
@@ -146,12 +143,7 @@ def _drawn(corners: Sequence[Sequence[float]], x: NDArray[Any], y: NDArray[Any])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(bins, max_size=3), st.lists(regions, min_size=1, max_size=3), st.integers(20, 90), st.integers(20, 90))
 def test_scores_use_crop_pixels_mapped_to_the_original(
-    folder: Path,
-    engine: Install,
-    answered: list[tuple[int, ...]],
-    reference: list[tuple[float, ...]],
-    width: int,
-    height: int,
+    folder: Path, engine: Install, answered: list[Any], reference: list[Any], width: int, height: int
 ) -> None:
     middles = (np.arange(518) + 0.5) / 518
     shorter = min(width, height)
@@ -180,9 +172,7 @@ def test_scores_use_crop_pixels_mapped_to_the_original(
     assert run.scores["mean_iou"].point == pytest.approx(expected["iou"], abs=1e-12)
 
 
-def test_references_outside_the_crop_are_not_scored_and_masks_are_counted(
-    study: Study, folder: Path, engine: Install
-) -> None:
+def test_outside_references_are_not_scored_and_masks_are_counted(study: Study, folder: Path, engine: Install) -> None:
     engine(lambda _: WHOLE)
     masked = LEFT.model_copy(update={"masks": (Mask(size=(1, 1), counts=[0, 1]),)})
     run = _ground(study, _phrases(LEFT, CUT, HIDDEN, UNKNOWN, masked), folder / "out.jsonl")

@@ -16,15 +16,9 @@ from maira_command import maira
 
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.study import Study
+from maira.evaluate import experiments as module
 from maira.evaluate.comparison import COMPLETION, compare, reference_scores, tables_of, write_comparison
-from maira.evaluate.experiments import (
-    COMPARISON_MENTIONS,
-    LATERAL_MENTIONS,
-    Experiment,
-    read_scoring,
-    select_studies,
-    without_inputs,
-)
+from maira.evaluate.experiments import COMPARISON_MENTIONS, LATERAL_MENTIONS, Experiment, select_studies, without_inputs
 from maira.model.prompts import render
 from maira.model.task_examples import INPUTS, Input, drop_inputs, has_inputs, make_example, parse_inputs
 from radfact.api import evaluate
@@ -94,9 +88,8 @@ def test_the_reference_is_that_of_the_task(tmp_path: Path) -> None:
     runs = without_inputs(tmp_path, ["prior"])
     for task, reference in (("findings", "Clear."), ("grounded", [Sentence(text="Clear.")])):
         ((study,), _) = select_studies([FULL], task, "all", runs)  # type: ignore[arg-type]
-        assert [candidate for candidate in (study.findings, study.grounded_findings) if candidate is not None] == [
-            reference
-        ]
+        references = (study.findings, study.grounded_findings)
+        assert [candidate for candidate in references if candidate is not None] == [reference]
 
 
 def _scored(folder: Path, model: ChatClient | None = None) -> Experiment:
@@ -138,13 +131,8 @@ def test_the_base_is_first_and_without_it_there_are_no_differences(experiments: 
 
 def test_box_completions_are_compared_by_sentence(experiments: list[Experiment]) -> None:
     for experiment, overlaps in zip(experiments, ((0.5, 0.7, None), (0.5, 0.5, 0.9)), strict=True):
-        write_jsonl(
-            experiment.boxes,
-            [
-                {"sample_id": "s0", "index": index, "precision": iou, "recall": iou, "iou": iou}
-                for index, iou in enumerate(overlaps)
-            ],
-        )
+        scores = [dict.fromkeys(("precision", "recall", "iou"), iou) for iou in overlaps]
+        write_jsonl(experiment.boxes, [{"sample_id": "s0", "index": n, **own} for n, own in enumerate(scores)])
     contrast = compare(experiments, experiments[0]).scores[f"{COMPLETION}iou"][1]
     assert (contrast.difference.point, contrast.difference.n) == (pytest.approx(-0.1), 2)
     assert contrast.p is not None
@@ -222,10 +210,10 @@ def test_the_table_is_written_in_three_forms(experiments: list[Experiment], tmp_
 def test_presets_and_variants_of_a_configuration_apply_to_metrics(tmp_path: Path) -> None:
     config = tmp_path / "judge.yaml"
     config.write_text("judge: offline\nmetrics: bleu\ncompat: [coco, exact]\ngrounded: true\nrepeat: 2\nprice: 1,2\n")
-    scoring = read_scoring(tmp_path / "manifest.jsonl", config)
+    scoring = module.read_scoring(tmp_path / "manifest.jsonl", config)
     assert (scoring.inputs.narrative, scoring.metrics["repeat"]) == (False, 2)
     assert (scoring.metrics["compat"], scoring.metrics["radfact"]["compat"]) == (("coco", "exact"), "paper")
-    scoring = read_scoring(tmp_path / "manifest.jsonl", judge="offline", metrics="rexrank")
+    scoring = module.read_scoring(tmp_path / "manifest.jsonl", judge="offline", metrics="rexrank")
     assert {"bleu_2", "radcliq_v1"} <= set(scoring.metrics["metrics"])
     assert scoring.metrics["compat"] == ("rexrank", "inverse")
 

@@ -88,9 +88,8 @@ def test_entailment_prompts_equal_those_of_the_judge(shots: Path | None) -> None
 
 
 def test_held_out_data_are_readable_by_judge_check(tmp_path: Path) -> None:
-    written = make_judge_data(
-        REPORTS, "entailment", [JudgeOptions(judge="offline")], tmp_path, few_shots=Path("none"), held_out=0.3, count=15
-    )
+    teachers, options = [JudgeOptions(judge="offline")], {"held_out": 0.3, "count": 15}
+    written = make_judge_data(REPORTS, "entailment", teachers, tmp_path, few_shots=Path("none"), **options)
     result = check_judge(OfflineJudge(), load_labeled_queries(written.held_out))
     assert result.n == written.samples["heldout"]
     assert result.accuracy == 1
@@ -210,9 +209,7 @@ def test_injected_errors_give_green_responses() -> None:
 
 
 @pytest.mark.parametrize(("letter", "original", "modified", "explanation"), CASES["explanations"])
-def test_explanations_name_what_is_wrong_or_missing(
-    letter: Any, original: str, modified: str | None, explanation: str
-) -> None:
+def test_explanations_name_what_is_wrong(letter: Any, original: str, modified: str | None, explanation: str) -> None:
     change = InjectedError(category=letter, operation="any", original=original, modified=modified)
     reports = {"reference": f"{original}. Clear lungs.", "candidate": f"{modified or ''} Clear lungs."}
     assessed = assess_errors(InjectedReport(sample_id="a", source_id="a", changes=(change,), **reports))

@@ -138,9 +138,7 @@ def test_the_loss_covers_the_answer_and_its_end_token_only(model: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "wrong"), DATA["misaligned templates"])
-def test_a_misaligned_chat_template_is_an_error_that_names_the_sample(
-    old: str, new: str, wrong: str, model: Path
-) -> None:
+def test_a_misaligned_chat_template_is_an_error_naming_the_sample(old: str, new: str, wrong: str, model: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = TEMPLATE.replace(old, new)
     with pytest.raises(InputError, match=f"sample 'one': .*{wrong}"):

@@ -200,9 +200,7 @@ def test_unwritten_lines_are_retried(start_log: StartLog, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("field", "changes"), CASES["missing packages"])
-def test_a_missing_package_is_an_error_at_the_start(
-    field: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_are_an_error(field: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maira.train.config.check.find_spec", lambda _: None)
     with raises(f"{field}: missing-requirement"):
         check_packages(minimal_config(**changes))

@@ -64,9 +64,7 @@ def test_a_folder_that_cannot_be_used_is_reported(files: dict[str, str | None], 
 
 
 @pytest.mark.parametrize(("model_type", "files", "is_loaded"), CASES["weights"])
-def test_each_kind_has_its_own_weights(
-    model_type: str, files: dict[str, str | None], is_loaded: bool, tmp_path: Path
-) -> None:
+def test_kinds_have_own_weights(model_type: str, files: dict[str, str | None], is_loaded: bool, tmp_path: Path) -> None:
     folder = _model(tmp_path / "model", model_type, {"tokenizer.json": "{}"} | files)
     assert (check_folder(folder)[1].status == "ok") is is_loaded
     assert _states(folders=[folder])["maira generate"].status == "missing"

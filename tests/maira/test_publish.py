@@ -18,7 +18,7 @@ import torch
 import yaml
 from chat_server import LocalServer, QuietHandler
 from error_checks import raises, raises_code
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, constants
+from huggingface_hub import CommitOperationDelete, ModelCard, constants
 from long_values import DATA
 from maira_command import maira
 from tiny_runs import quiet, train_config
@@ -56,14 +56,7 @@ class LocalHub:
         siblings = [SimpleNamespace(rfilename=name) for name in self.files or ()]
         return SimpleNamespace(private=self.is_private, siblings=siblings, sha=COMMIT)
 
-    def create_commit(
-        self,
-        repository: str,
-        operations: list[CommitOperationAdd | CommitOperationDelete],
-        *,
-        commit_message: str,
-        parent_commit: str,
-    ) -> SimpleNamespace:
+    def create_commit(self, name: str, operations: Any, *, commit_message: str, parent_commit: str) -> SimpleNamespace:
         assert (bool(commit_message), parent_commit, self.files is None) == (True, COMMIT, False)
         for operation in operations:
             if isinstance(operation, CommitOperationDelete):
@@ -72,7 +65,7 @@ class LocalHub:
                 with operation.as_file() as file:
                     self.files[operation.path_in_repo] = file.read()
         self.commits += 1
-        return SimpleNamespace(commit_url=f"hub:{repository}")
+        return SimpleNamespace(commit_url=f"hub:{name}")
 
 
 @pytest.fixture
@@ -147,9 +140,7 @@ def test_the_command_pushes_model_processor_and_card(hub: LocalHub, checkpoint: 
     assert (card.data.license, card.data.library_name) == ("mit", "maira-radfact")
 
 
-def test_a_dry_run_contacts_nobody_and_an_edited_card_is_pushed(
-    hub: LocalHub, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_dry_runs_contact_nobody_and_an_edited_card_is_pushed(hub: LocalHub, checkpoint: Path, tmp_path: Path) -> None:
     assert ModelCard(maira("push", checkpoint, REPOSITORY, "--dry-run").stdout).data.license == "unknown"
     assert hub.files is None
     (tmp_path / "card.md").write_text("---\nlicense: mit\n---\n\n# Mine\n")
@@ -300,9 +291,7 @@ def test_the_card_of_a_judge_has_its_check(facts: CheckpointFacts, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_fresh_process_loads_by_name_and_the_trainer_of_transformers_trains_and_saves(
-    cached: Path, tmp_path: Path
-) -> None:
+def test_a_fresh_process_loads_by_name_and_transformers_trains_and_saves(cached: Path, tmp_path: Path) -> None:
     """The repository has code, as the released model has; it is not run, without a question or an option."""
     config = read_json(cached / "config.json")
     config["auto_map"] = {"AutoConfig": "code.Config", "AutoModelForImageTextToText": "code.Model"}

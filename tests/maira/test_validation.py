@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import tiny_runs
 import torch
+from draft_files import read_rows, without_time
 from error_checks import raises
 from rich.console import Console
 from test_train import is_same, weights
 from tiny_runs import CASES, write_damaged
 
+import maira.train.validation as module
 from maira.data.manifest import read_manifest, write_manifest
 from maira.data.phantoms import write_phantoms
 from maira.generate.drafts import generate_drafts
@@ -24,14 +26,7 @@ from maira.train.logging import MetricsLogger
 from maira.train.loss import MairaLossModel
 from maira.train.parallel import ParallelModel
 from maira.train.report_training import train
-from maira.train.validation import (
-    BestCheckpoint,
-    Validator,
-    _shard_rows,
-    evaluation_mode,
-    make_report_validator,
-    sample_answers,
-)
+from maira.train.validation import BestCheckpoint, Validator, evaluation_mode, make_report_validator, sample_answers
 from radfact.api import RadFact
 from radfact.errors import InputError
 from radfact.io.pairs import read_candidates_and_references
@@ -84,11 +79,6 @@ def dataset(radiographs: Path, shipped: Shipped, tmp_path_factory: pytest.TempPa
     return open_dataset(train_config, train_config.train, shipped[1], tmp_path_factory.mktemp("tables"))
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in row.items() if key not in ("model", "seconds")} for row in rows]
-
-
 @pytest.mark.slow
 def test_losses_equal_those_of_single_samples(
     radiographs: Path, shipped: Shipped, dataset: StudyDataset, tmp_path: Path
@@ -117,11 +107,11 @@ def test_drafts_and_scores_equal_those_of_the_commands(radiographs: Path, shippe
     train_config = make_config(radiographs, tmp_path, {"drafts_every": 1, "drafts": 3})
     figures = make_validator(train_config, shipped).drafts(in_training(shipped[0]), 7)
     file = tmp_path / "drafts" / "step-000007.jsonl"
-    rows = read_rows(file)
+    rows = without_time(file, "model")
     chosen = [study for study in read_manifest(radiographs) if study.sample_id in {row["sample_id"] for row in rows}]
     generate_drafts(chosen, CHECKPOINT, tmp_path / "drafts.jsonl")
     assert len(rows) == 3
-    assert rows == read_rows(tmp_path / "drafts.jsonl")
+    assert rows == without_time(tmp_path / "drafts.jsonl", "model")
     pairs = read_candidates_and_references(file, radiographs, missing="skip")
     expected = RadFact(OfflineJudge(), bootstrap=0).score(pairs.pairs).scores
     assert expected["logical_f1"]
@@ -136,10 +126,8 @@ def test_drafts_and_scores_equal_those_of_the_commands(radiographs: Path, shippe
 def test_processes_share_rows_equally(world_size: int, dataset: StudyDataset, radiographs: Path) -> None:
     train_config = make_config(radiographs, Path("out"), {"samples": 9})
     drawn = sample_answers(dataset, train_config)
-    dealt = [
-        _shard_rows(dataset, drawn, train_config, DistributedContext(rank, world_size, torch.device("cpu")))
-        for rank in range(world_size)
-    ]
+    contexts = [DistributedContext(rank, world_size, torch.device("cpu")) for rank in range(world_size)]
+    dealt = [module._shard_rows(dataset, drawn, train_config, context) for context in contexts]
     assert len({len(rows) for rows, _ in dealt}) == 1
     counted = [place for rows, own in dealt for row in rows[:own] for place in row]
     assert sorted(counted) == drawn.tolist()
@@ -264,9 +252,8 @@ def test_a_failed_validation_is_repeated_on_resume(phantoms: Path, tmp_path: Pat
         train(make_config(manifest, out, validation, **options), console)
     assert [row["step"] for row in tiny_runs.metrics(out) if "loss/all" in row] == [2, 4]
     faults = read_rows(out / "faults.jsonl")
-    assert [(fault["step"], fault["part"], fault["action"]) for fault in faults] == [
-        (step, "validation", "skip") for step in (2, 4)
-    ]
+    actions = [(fault["step"], fault["part"], fault["action"]) for fault in faults]
+    assert actions == [(step, "validation", "skip") for step in (2, 4)]
     assert {name for fault in faults for name in fault["sample_ids"]} == {read_manifest(manifest)[0].sample_id}
     assert tiny_runs.said(console).count("samples of the validation after step 2 cannot be read") == 1
     assert "the validation after step 4" not in tiny_runs.said(console)

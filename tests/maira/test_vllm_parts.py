@@ -95,9 +95,7 @@ def test_the_folder_is_cached_for_the_user(checkpoint: Path, tmp_path: Path, mon
     assert export_plain_llama(checkpoint, torch.bfloat16) != folder
 
 
-def test_a_partially_written_folder_is_never_used(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_half_written_folder_is_never_used(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "llama"
     with monkeypatch.context() as patched:
         patched.setattr(module, "write_json", MagicMock(side_effect=KeyboardInterrupt))
@@ -120,9 +118,7 @@ def test_the_folder_of_another_checkpoint_is_refused(checkpoint: Path, tmp_path:
     assert _contents(folder) == before
 
 
-def test_concurrent_processes_write_the_folder_once(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_write_the_folder_once(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export = MagicMock(wraps=module._export)
     monkeypatch.setattr(module, "_export", export)
     with ThreadPoolExecutor(3) as pool:

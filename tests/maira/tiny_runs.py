@@ -51,17 +51,15 @@ def minimal_config(**changes: Any) -> TrainConfig:
     return TrainConfig.model_validate(values | changes)
 
 
-def write_damaged(
-    manifest: Path, folder: Path, *numbers: int, size: int | None = 1000, count: int | None = None
-) -> Path:
+def write_damaged(manifest: Path, out: Path, *numbers: int, size: int | None = 1000, count: int | None = None) -> Path:
     """Write a manifest of the first `count` studies; the frontals of those with a number are N.png, cut to a size."""
     studies = read_manifest(manifest)[:count]
     for number in numbers:
-        frontal = folder / f"{number}.png"
+        frontal = out / f"{number}.png"
         frontal.write_bytes(studies[number].frontal.read_bytes()[:size])
         studies[number] = studies[number].model_copy(update={"frontal": frontal})
-    write_manifest(folder / "manifest.jsonl", studies)
-    return folder / "manifest.jsonl"
+    write_manifest(out / "manifest.jsonl", studies)
+    return out / "manifest.jsonl"
 
 
 def quiet() -> Console:
