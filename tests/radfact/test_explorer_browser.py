@@ -127,7 +127,7 @@ def test_narratives_and_empty_drafts_are_shown_as_text(page: Page, served: str) 
     page.goto(f"{served}/run/runs/narratives")
     card(page, "clear").wait_for()
     assert HOSTILE in card(page, "clear").inner_text()
-    assert card(page, "empty").get_by_text("The candidate report has no sentences.").is_visible()
+    assert card(page, "empty").get_by_text("No candidate sentences.").is_visible()
     assert page.locator("article .picture").count() == 0
     page.goto(f"{served}/compare?baseline=runs/narratives&system=runs/second")
     page.get_by_text("2 studies are in both runs; 1 is only in runs/second.").wait_for()

@@ -274,7 +274,7 @@ const Study = (() => {
     const body = study[side].length
       ? element("ol", {}, ...study[side].map((sentence, index) =>
         sentenceItem(study, sentence, side, index, tints.get(`${side}-${index}`), judged)))
-      : element("p", { class: "empty", text: `The ${side === "reference" ? side : "candidate"} report has no sentences.` });
+      : element("p", { class: "empty", text: `No ${side === "reference" ? side : "candidate"} sentences.` });
     return element("div", { class: `report ${side}` }, element("h4", { text: sideName(side, study) }), body,
       ...(study.removed?.[side] ? removedParts(study.removed[side], side) : []));
   }
