@@ -21,7 +21,7 @@ await (async () => {
   const { studies } = await readData();
   const regions = (sentence) => [...(sentence.boxes ?? []), ...(sentence.masks ?? []), ...(sentence.prior_boxes ?? [])];
   const located = Object.keys(GROUPS).filter((group) => studies.some((study) => study[group].some((s) => regions(s).length)));
-  const shownGroups = new Set();
+  const isShown = (group) => document.querySelector(`input[data-group="${group}"]`).checked;
 
   /** Regions on the frontal or the prior frontal image. */
   function boxesOf(study, kind) {
@@ -41,40 +41,35 @@ await (async () => {
     const root = element("div");
     const viewer = new BoxViewer(root, image);
     const boxes = boxesOf(study, kind);
-    const switchedOn = () => boxes.filter(({ group }) => shownGroups.has(group));
+    const switchedOn = () => boxes.filter(({ group }) => isShown(group));
     const focus = (ids, strong) => viewer.focus(ids ?? switchedOn().map(({ id }) => id), strong);
     viewer.setBoxes(boxes);
     focus(null);
     const enlarge = element("button", { type: "button", class: "enlarge", text: "Enlarge",
-      "aria-label": `${IMAGES[kind]} of ${study.sample_id}: enlarge` });
-    enlarge.hidden = !image.src;
-    enlarge.addEventListener("click", () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn(), SIDES));
+      "aria-label": `${IMAGES[kind]} of ${study.sample_id}: enlarge`, hidden: image.src ? null : "",
+      on: { click: () => openLarge(`${study.sample_id} · ${IMAGES[kind]}`, image, switchedOn(), SIDES) } });
     const caption = element("figcaption", {}, element("span", { text: IMAGES[kind] }), enlarge);
     return { figure: element("figure", { class: "picture", "data-kind": kind }, caption, root), focus };
   }
 
   function sentenceItem(group, sentence, index) {
-    const button = element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
-      element("span", { class: `number ${group}`, text: GROUPS[group].letter + (index + 1) }),
-      element("span", { text: sentence.text }),
-      regions(sentence).length ? null : element("span", { class: "nowhere", text: "no boxes" }));
-    return element("li", { class: "sentence", "data-id": `${group}-${index}` }, button);
+    return element("li", { class: "sentence", "data-id": `${group}-${index}` },
+      element("button", { type: "button", class: "sentence-text", "aria-pressed": "false" },
+        element("span", { class: `number ${group}`, text: GROUPS[group].letter + (index + 1) }),
+        element("span", { text: sentence.text }),
+        regions(sentence).length ? null : element("span", { class: "nowhere", text: "no boxes" })));
   }
 
   function texts(study) {
-    const column = element("div", { class: "texts" });
-    for (const [group, { name }] of Object.entries(GROUPS)) {
-      if (!study[group].length) continue;
-      column.append(element("div", { class: "report" }, element("h4", { text: name }),
-        element("ol", {}, ...study[group].map((sentence, index) => sentenceItem(group, sentence, index)))));
-    }
-    for (const section of SECTIONS) {
-      if (!study[section]) continue;
-      column.append(element("h4", { text: titleCase(section.replace("_text", "")) }),
-        element("p", { class: "prose", text: study[section] }));
-    }
-    if (!column.childElementCount) column.append(element("p", { class: "empty", text: "This sample has only images." }));
-    return column;
+    const groups = Object.entries(GROUPS).filter(([group]) => study[group].length).map(([group, { name }]) => (
+      element("div", { class: "report" }, element("h4", { text: name }),
+        element("ol", {}, ...study[group].map((sentence, index) => sentenceItem(group, sentence, index))))));
+    const sections = SECTIONS.filter((section) => study[section]).flatMap((section) => [
+      element("h4", { text: titleCase(section.replace("_text", "")) }),
+      element("p", { class: "prose", text: study[section] })]);
+    const isEmpty = !groups.length && !sections.length;
+    return element("div", { class: "texts" }, ...groups, ...sections,
+      isEmpty ? element("p", { class: "empty", text: "This sample has only images." }) : null);
   }
 
   const radiographsOf = new WeakMap();
@@ -84,10 +79,8 @@ await (async () => {
     const [frontal, ...others] = radiographs.map(({ figure }) => figure);
     const pictures = element("div", { class: others.length ? "radiographs" : "radiographs alone" }, frontal,
       others.length ? element("div", { class: "others" }, ...others) : null);
-    const facts = element("dl", { class: "scores" });
-    for (const [name, value] of Object.entries(study.facts)) {
-      facts.append(element("div", {}, element("dt", { text: titleCase(name) }), element("dd", { text: value })));
-    }
+    const facts = element("dl", { class: "scores" }, ...Object.entries(study.facts).map(([name, value]) => (
+      element("div", {}, element("dt", { text: titleCase(name) }), element("dd", { text: value })))));
     const card = element("article", { class: "card sample", "data-sample": study.sample_id, "aria-label": `Sample ${study.sample_id}` },
       element("div", { class: "card-head" }, element("h3", { text: study.sample_id }), facts),
       element("div", { class: "card-body" }, pictures, texts(study)));
@@ -113,10 +106,7 @@ await (async () => {
     box.closest("label").hidden = !located.includes(group);
     // Labels repeat the boxes of findings, so they are shown initially only if there are no others.
     box.checked = group !== "labels" || located.length === 1;
-    if (box.checked) shownGroups.add(group);
     box.addEventListener("change", () => {
-      if (box.checked) shownGroups.add(group);
-      else shownGroups.delete(group);
       for (const card of list.querySelectorAll("article")) for (const { focus } of radiographsOf.get(card)) focus(null);
     });
   }
