@@ -139,15 +139,15 @@ def test_a_zoomed_image_is_loaded_in_full_resolution(page: Page) -> None:
 def test_images_side_by_side_have_a_linked_zoom_and_own_windows(page: Page) -> None:
     press(page, "s")
     panes = page.locator(".radiograph:visible")
-    assert panes.evaluate_all("all => all.map((pane) => pane.dataset.kind)") == ["Frontal", "Lateral", "Prior frontal"]
+    # The pixels begin where the boxes do.
+    shown = panes.evaluate_all("all => all.map(({ dataset, firstChild }) => [dataset.kind, firstChild.offsetLeft])")
+    assert shown == [["Frontal", 0], ["Lateral", 0], ["Prior frontal", 0]]
     assert page.locator(".thumb").count() == 0
     page.locator(".radiograph[aria-busy=true]").first.wait_for(state="detached")
     page.mouse.move(*on_radiograph(page, 0.5, 0.5))
     page.mouse.wheel(0, -400)
-    widths = page.locator(".radiograph:visible .box-viewer-frame").evaluate_all(
-        "all => all.map((frame) => frame.offsetWidth / frame.parentElement.parentElement.clientWidth)"
-    )
-    assert min(widths) > 1
+    zoom = "all => all.map((pane) => pane.querySelector('.box-viewer-frame').offsetWidth / pane.clientWidth)"
+    assert min(panes.evaluate_all(zoom)) > 1
     panes.nth(1).focus()
     press(page, "i")
     assert page.locator("#invert").get_attribute("aria-pressed") == "true"

@@ -121,8 +121,8 @@ export class BoxEditor {
 
   #box(box, at) {
     // The button to remove it is next to the box, where the image continues.
-    const classes = ["edit-box", this.locked && "locked", box[0] + box[2] > 1 && "at-right"].filter(Boolean);
-    return element("div", { class: classes.join(" "), tabindex: "0", role: "button", "aria-roledescription": "box",
+    const classes = ["edit-box box-viewer-box strong", this.locked && "locked", box[0] + box[2] > 1 && "at-right"];
+    return element("div", { class: classes, tabindex: "0", role: "button", "aria-roledescription": "box",
       "aria-keyshortcuts": "ArrowLeft ArrowRight ArrowUp ArrowDown Delete",
       "aria-label": `Box ${at + 1} of ${this.#boxes.length} of sentence ${this.number}: ${where(box)}` },
     element("span", { class: "box-viewer-label", text: this.number }),
@@ -149,8 +149,7 @@ export class BoxEditor {
     this.#follow(event, (now) => {
       isDragged ||= Math.hypot(now.clientX - event.clientX, now.clientY - event.clientY) > CLICK_SLACK;
       if (!isDragged) return;
-      const place = this.radiograph.shareAt(now);
-      const [x, y] = [place[0] - start[0], place[1] - start[1]];
+      const [x, y] = this.radiograph.shareAt(now).map((share, axis) => share - start[axis]);
       this.#show(this.#boxes.with(at, handle ? resized(before, handle, x, y) : moved(before, x, y)));
     }, () => this.commit());
   }
@@ -200,7 +199,6 @@ export class BoxEditor {
     this.#added();
   }
 
-  /** The last box was added. */
   #added() {
     this.stopDrawing();
     this.commit();

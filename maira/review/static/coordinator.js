@@ -28,9 +28,7 @@ class CampaignPage {
       pause: () => this.#act({ kind: this.#campaign.paused ? "resume" : "pause", reader: null }),
       "add-studies": () => this.#post("/api/campaign/studies", {}, "The files were read again."),
       "action-cancel": () => byId("action-dialog").close(),
-      back: () => {
-        location.hash = "";
-      },
+      back: () => location.assign("#"),
     });
     byId("study-kind").replaceChildren(...Object.keys(KINDS).map((text) => element("option", { text })));
     byId("study-kind").addEventListener("change", () => this.#showStudies());
@@ -39,10 +37,7 @@ class CampaignPage {
       const name = byId("new-reader-name").value;
       if (await this.#post("/api/campaign/readers", { name }, `${name} was added.`)) byId("new-reader-name").value = "";
     });
-    byId("decision").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#decide();
-    });
+    byId("decision").addEventListener("submit", (event) => this.#decide(event));
     window.addEventListener("hashchange", () => this.#open());
     await this.#refresh();
     await this.#open();
@@ -67,7 +62,7 @@ class CampaignPage {
       fail(asSentence(error.message));
       return false;
     }
-    byId("alert").hidden = true;
+    byId("alert").replaceChildren();
     notify(message);
     return true;
   }
@@ -163,24 +158,18 @@ class CampaignPage {
   /** Open the study in the address, or the campaign. */
   async #open() {
     const number = Number(location.hash.slice(1));
-    if (!number) {
-      const before = this.#study?.number;
-      this.#study = null;
-      byId("study").hidden = true;
-      byId("campaign").hidden = false;
-      if (before) byId("studies").querySelector(`[href="#${before}"]`)?.focus();
-      return;
-    }
+    const before = this.#study?.number;
     try {
-      this.#study = await get(`/api/campaign/studies/${number}`);
+      this.#study = number ? await get(`/api/campaign/studies/${number}`) : null;
     } catch (error) {
       alertBar(asSentence(error.message));
       return;
     }
-    byId("campaign").hidden = true;
-    byId("study").hidden = false;
-    this.#showStudy();
-    byId("report").focus();
+    byId("campaign").hidden = number > 0;
+    byId("study").hidden = !number;
+    if (number) this.#showStudy();
+    const target = number ? byId("report") : byId("studies").querySelector(`[href="#${before}"]`);
+    target?.focus();
   }
 
   #showStudy() {
@@ -221,7 +210,8 @@ class CampaignPage {
     return element("li", {}, element("p", { text: `${at + 1}. ${drafted ?? `Added: ${readings[0].text}`}` }), readers, differs ? choice : null);
   }
 
-  async #decide() {
+  async #decide(event) {
+    event.preventDefault();
     const { number, items } = this.#study;
     const values = new FormData(byId("decision"));
     const disputed = items.filter(({ is_disagreement: differs }) => differs);

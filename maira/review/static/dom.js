@@ -2,23 +2,17 @@
 
 import { setSetting, setting } from "./storage.js";
 
-/** A new element with listeners (`on`) and properties (`props`). */
-export function element(tag, { text, on = {}, props = {}, ...attributes } = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === false) continue;
-    const written = value === true ? "" : String(value);
-    node.setAttribute(name, TEXT_ATTRIBUTES.includes(name) ? visibleText(written) : written);
-  }
-  if (text !== undefined) node.textContent = visibleText(String(text));
-  node.append(...children.filter((child) => child !== null));
+/** A new element, as of viewer.js, with listeners (`on`) that `fill` can replace, and properties (`props`). */
+export function element(tag, { on = {}, props = {}, ...attributes } = {}, ...children) {
+  const written = Object.entries(attributes).filter(([, value]) => value !== false)
+    .map(([name, value]) => [name, value === true ? "" : value]);
+  const node = window.element(tag, Object.fromEntries(written), ...children);
+  if (Array.isArray(attributes.class)) node.className = attributes.class.filter(Boolean).join(" ");
   Object.assign(node, props, { props, listeners: on });
-  // Through the element, so that `fill` can replace them.
   for (const name of Object.keys(on)) node.addEventListener(name, (event) => node.listeners[name](event));
   return node;
 }
 
-/** A button with a listener for clicks. */
 export function button(text, click, attributes = {}) {
   return element("button", { type: "button", text, ...attributes, on: { click } });
 }
@@ -56,7 +50,6 @@ function become(node, wanted) {
   for (const [name, value] of Object.entries(wanted.props)) if (node[name] !== value) node[name] = value;
 }
 
-/** The element with this id. */
 export function byId(id) {
   return document.getElementById(id);
 }
@@ -74,15 +67,14 @@ export function consume(event) {
 
 /** Use the stored theme, and switch it by its button. */
 export function bindTheme() {
+  const { dataset } = document.documentElement;
   const use = (theme) => {
-    document.documentElement.dataset.theme = theme;
+    setSetting("theme", theme);
+    dataset.theme = theme;
     byId("theme").setAttribute("aria-pressed", String(theme === "light"));
   };
   use(setting("theme") ?? "dark");
-  byId("theme").addEventListener("click", () => {
-    setSetting("theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    use(setting("theme"));
-  });
+  byId("theme").addEventListener("click", () => use(dataset.theme === "dark" ? "light" : "dark"));
 }
 
 /** "1 study", "2 studies". */
@@ -104,23 +96,16 @@ export function announce(words) {
 /** Show a message until the next key or click, and announce it. */
 export function notify(words) {
   byId("message").textContent = words;
-  byId("message").hidden = false;
   announce(words);
 }
 
 for (const name of ["keydown", "pointerdown"]) {
-  document.addEventListener(name, () => {
-    byId("message").hidden = true;
-  }, { capture: true });
+  document.addEventListener(name, () => byId("message").replaceChildren(), { capture: true });
 }
 
-/** Show an alert until it is dismissed or replaced; returns a function that removes it. */
-export function alertBar(words) {
-  const text = element("span", { text: words });
-  const hide = () => {
-    if (text.isConnected) byId("alert").hidden = true;
-  };
-  byId("alert").replaceChildren(text, button("Dismiss", hide));
-  byId("alert").hidden = false;
-  return hide;
+/** Show an alert until it is dismissed or replaced; returns its element. */
+export function alertBar(text) {
+  const bar = element("div", { class: "alert" }, element("span", { text }), button("Dismiss", () => bar.remove()));
+  byId("alert").replaceChildren(bar);
+  return bar;
 }

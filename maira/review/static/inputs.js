@@ -34,11 +34,9 @@ export class Inputs {
     const shown = [...texts, ["Prior report", prior]].filter(([, text]) => text);
     byId("context").replaceChildren(...shown.map(([label, text]) => (
       element("div", {}, element("dt", { text: label }), element("dd", {}, text instanceof Element ? text : visibleText(text))))));
-    byId("context").hidden = !shown.length;
     this.enlarge("frontal");
   }
 
-  /** Enlarge another image of the study. */
   enlarge(kind) {
     this.kind = kind;
     const others = Object.keys(IMAGES).filter((other) => other !== kind && this.study.images[other]);
@@ -121,10 +119,9 @@ export class Inputs {
   }
 
   #note() {
-    const note = byId("radiograph-note");
-    note.textContent = this.editor.drawing ? "Drag to draw a box · Enter adds one in the center · Esc cancels"
+    byId("radiograph-note").textContent = this.editor.drawing
+      ? "Drag to draw a box · Enter adds one in the center · Esc cancels"
       : this.kind === "frontal" ? "" : `${IMAGES[this.kind]} image: boxes are on the frontal one`;
-    note.hidden = !note.textContent;
   }
 
   #bindTools() {

@@ -12,7 +12,7 @@ const TEXT_FIELDS = "textarea, select, input:not([type=checkbox], [type=radio]),
 // A key within this time after one that opened no field belongs to the same text.
 const PAUSE_MS = 1000;
 
-/** Bind keys. A binding `opens` a text field, or `repeats` while its key is held. */
+/** Bind keys, and the buttons that name them. A binding `opens` a text field, or `repeats` while its key is held. */
 export function bindKeys(bindings, isOpen) {
   const single = byId("single-keys");
   single.checked = setting("single-keys") ?? true;
@@ -20,6 +20,10 @@ export function bindKeys(bindings, isOpen) {
   byId("help-keys").replaceChildren(...bindings.map(({ keys, help }) => element("div", {},
     element("dt", {}, ...keys.flatMap((key, at) => [at ? " " : "", element("kbd", { text: written(key) })])),
     element("dd", { text: help }))));
+  for (const { keys: [key], run } of bindings) {
+    const shortcut = key.replace("Ctrl", "Control");
+    document.querySelector(`button[aria-keyshortcuts="${shortcut}" i]`)?.addEventListener("click", run);
+  }
   const bound = new Map(bindings.filter(({ run }) => run).flatMap((binding) => binding.keys.map((key) => [key, binding])));
   // Until when keys are text: in a text field until the reader leaves it, also after it was removed under the cursor.
   let textUntil = 0;

@@ -8,44 +8,36 @@ const WAITS_MS = [500, 1000, 2000, 4000];
 export class ChangeQueue {
   /** Why no change is sent: `{isSignedOut, message}`, or null if the last request was answered. */
   trouble = null;
-  #waiting;
   #sending = false;
   #failures = 0;
   #timer = null;
 
   /** The page has `render()`, `answered(change, state)` and `refused(change, lost, error)`. */
   constructor(reader, storage, leftover, page) {
-    Object.assign(this, { reader, storage, page });
-    this.#waiting = leftover;
+    // Unanswered changes.
+    Object.assign(this, { reader, storage, page, waiting: leftover });
     window.addEventListener("online", () => this.flush());
-  }
-
-  /** Number of unanswered changes. */
-  get waiting() {
-    return this.#waiting.length;
   }
 
   /** Unanswered changes of one study, in order. */
   of(number) {
-    return this.#waiting.filter((change) => change.number === number);
+    return this.waiting.filter((change) => change.number === number);
   }
 
-  /** Queue a change. */
   push(number, study, version, kind, fields) {
-    const last = this.#waiting.at(-1)?.order ?? 0;
+    const last = this.waiting.at(-1)?.order ?? 0;
     const change = { id: newId(), order: Math.max(Date.now(), last + 1), number, study, version, kind, fields };
-    this.#waiting.push(change);
+    this.waiting.push(change);
     this.storage.keep("change", change.id, change);
     this.flush();
   }
 
-  /** Send the queued changes now. */
   async flush() {
     clearTimeout(this.#timer);
     this.page.render();
     if (this.#sending) return;
     this.#sending = true;
-    while (this.#waiting.length && await this.#send(this.#waiting[0]));
+    while (this.waiting.length && await this.#send(this.waiting[0]));
     this.#sending = false;
     this.page.render();
   }
@@ -75,7 +67,7 @@ export class ChangeQueue {
   }
 
   #remove(changes) {
-    this.#waiting = this.#waiting.filter((change) => !changes.includes(change));
+    this.waiting = this.waiting.filter((change) => !changes.includes(change));
     for (const { id } of changes) this.storage.keep("change", id, null);
     this.#failures = 0;
     this.trouble = null;

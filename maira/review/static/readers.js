@@ -16,31 +16,28 @@ export function askReader(names, present) {
   const dialog = byId("reader-dialog");
   const [form, input, problem, known] = ["reader-form", "reader-name", "reader-error", "known-readers"].map(byId);
   return new Promise((resolve) => {
-    let chosen = null;
-    const choose = (name) => {
-      // Closed before the server responded.
-      if (!dialog.open) return;
-      chosen = name;
-      sessionStorage.setItem(TAB_READER, JSON.stringify(name));
-      setSetting("reader", name);
-      dialog.close();
-    };
     form.onsubmit = async (event) => {
       event.preventDefault();
       problem.textContent = "";
       const name = input.value.trim().split(/\s+/).join(" ");
       try {
-        if (name) choose((await post("/api/readers", { name })).name);
+        if (name) dialog.close((await post("/api/readers", { name })).name);
       } catch (error) {
         problem.textContent = asSentence(error.message);
       }
     };
     dialog.onclose = () => {
-      if (chosen === null && present === null) dialog.showModal();
-      else resolve(chosen);
+      const name = dialog.returnValue;
+      if (name) {
+        sessionStorage.setItem(TAB_READER, JSON.stringify(name));
+        setSetting("reader", name);
+      }
+      if (name || present !== null) resolve(name);
+      else dialog.showModal();
     };
+    dialog.returnValue = "";
     known.replaceChildren(...names.map((name) => (
-      button(name, () => choose(name), { class: name === setting("reader") ? "primary" : "" }))));
+      button(name, () => dialog.close(name), { class: name === setting("reader") ? "primary" : "" }))));
     byId("reader-label").textContent = names.length ? "Another name" : "Your name";
     input.value = "";
     dialog.showModal();

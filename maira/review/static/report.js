@@ -14,31 +14,33 @@ const VERDICTS = {
 };
 const PIECES = { kept: "span", added: "ins", removed: "del" };
 
-/** Draw the report of a view of a study. */
 export function drawReport(view) {
-  const { shown: state } = view;
-  const { reference } = view.study;
+  const { shown: state, waiting } = view;
+  const { reference, candidates } = view.study;
   const hasReference = reference !== null && showsReference(state) && (form.reference_step !== null || reference.length > 0);
   drawSteps(view, state, reference);
-  fill(byId("sentences"), ...state.sentences.map((sentence, at) => row(view, sentence, at)));
-  fill(byId("candidates"), ...view.study.candidates.map((sentences, at) => element("section", {},
-    element("h3", { text: `Report ${"AB"[at]}` }), ...sentences.map((text) => element("p", { text })))));
-  fill(byId("answers"), form.isWhole ? answersOf(view, { id: "", answers: state.answers }, true) : null);
-  byId("empty-draft").hidden = state.sentences.length > 0 || view.study.candidates.length > 0;
+  const isEmpty = !state.sentences.length && !candidates.length;
   const isAdding = view.editing !== null && isFinding(view.editing);
-  byId("adder").hidden = !form.edits;
-  fill(byId("adder"), isAdding ? textForm(view, view.editing, "Text of the missing finding", "") : null,
-    button("+ Add a finding", () => view.startAdd(), {
-      class: "add", title: "Add a finding (A)", "aria-keyshortcuts": "A", disabled: state.done, hidden: isAdding,
-    }));
+  fill(byId("report-body"),
+    element("ol", { id: "sentences" }, ...state.sentences.map((sentence, at) => row(view, sentence, at))),
+    element("p", { class: "hint", hidden: !isEmpty, text: "The draft has no sentence." }),
+    element("div", { class: "candidates" }, ...candidates.map((sentences, at) => element("section", {},
+      element("h3", { text: `Report ${"AB"[at]}` }), ...sentences.map((text) => element("p", { text }))))),
+    element("div", { hidden: !form.edits },
+      isAdding ? textForm(view, view.editing, "Text of the missing finding", "") : null,
+      button("+ Add a finding", () => view.startAdd(), {
+        class: "add", title: "Add a finding (A)", "aria-keyshortcuts": "A", disabled: state.done, hidden: isAdding,
+      })),
+    element("div", { id: "answers" }, form.isWhole ? answersOf(view, { id: "", answers: state.answers }, true) : null),
+    element("section", { id: "unsaved", class: "unsaved", "aria-labelledby": "unsaved-title", hidden: !waiting.length },
+      element("h3", { id: "unsaved-title", text: "Not saved" }),
+      element("ul", {}, ...waiting.map(([place, text]) => unsaved(view, place, text)))));
   byId("reference").hidden = !hasReference;
   fill(byId("reference-sentences"), ...(reference ?? []).map((sentence, at) => referenceRow(view, sentence, at)),
     reference?.length ? null : element("li", { class: "hint", text: "No reference report is shown." }));
-  const comment = typing(view, "comment", state.comment, (text) => view.saveComment(text), () => byId("report-body").focus());
+  const comment = typing(view, "comment", state.comment, () => byId("report-body").focus());
   fill(byId("comment-field"), "Comment on the study ",
     element("textarea", { id: "comment", rows: "1", "aria-keyshortcuts": "C", disabled: state.done, ...comment }));
-  byId("unsaved").hidden = !view.waiting.length;
-  fill(byId("unsaved-items"), ...view.waiting.map(([place, text]) => unsaved(view, place, text)));
   // The option may have been chosen by a key.
   const radio = document.activeElement;
   if (radio.matches(".option input:not(:checked)")) radio.closest("fieldset").querySelector(":checked")?.focus();
@@ -72,7 +74,6 @@ function drawSteps(view, { step, done, visited, ...state }, reference) {
   byId("advance").title = words.startsWith("Next:") ? "Next step (])" : `${words} (${key})`;
 }
 
-/** Description of the changes of a sentence. */
 function stateOf(sentence) {
   return [
     sentence.deleted && "deleted", sentence.edited && "edited", sentence.origin === "added" && "added",
@@ -96,10 +97,9 @@ function row(view, sentence, at) {
   const tool = (name, label, keys, disabled, run) => button(name, run,
     { title: `${label} (${keys})`, "aria-label": label, "aria-keyshortcuts": keys, disabled });
   const pieces = edited && !deleted ? diffWords(sentence.draft_text, text) : [{ kind: deleted ? "removed" : "kept", text }];
-  const marked = view.counterparts.includes(id) && "counterpart";
-  const classes = ["sentence", selected && "selected", marked, deleted && "deleted", edited && "edited",
-    sentence.origin === "added" && "added"];
-  return element("li", { class: classes.filter(Boolean).join(" "), "data-key": id },
+  const classes = ["sentence", selected && "selected", view.counterparts.includes(id) && "counterpart",
+    deleted && "deleted", edited && "edited", sentence.origin === "added" && "added"];
+  return element("li", { class: classes, "data-key": id },
     isEdited ? textForm(view, id, `Text of sentence ${at + 1}`, text) : null,
     element("div", { class: "sentence-line", hidden: isEdited },
       element("button", { type: "button", class: "sentence-text", "aria-current": selected && "true",
@@ -131,7 +131,6 @@ function verdictOf(view, { origin, edited }, at) {
 /** A form that replaces a sentence while it is edited. Enter or leaving it saves text that is not empty, Escape does not. */
 function textForm(view, place, label, saved) {
   const save = () => view.endForm(place, true);
-  const cancel = () => view.endForm(place, false);
   return element("form", { class: "sentence-form", "data-key": `form ${place}`, on: {
     submit: (event) => {
       event.preventDefault();
@@ -155,21 +154,17 @@ function textForm(view, place, label, saved) {
   element("div", { class: "form-end" }, element("span", { class: "hint", text: "Enter saves, Escape does not" }),
     // Pressing Cancel would first move the focus, which saves.
     element("button", { type: "button", text: "Cancel",
-      on: { click: cancel, pointerdown: (event) => event.preventDefault() } }),
+      on: { click: () => view.endForm(place, false), pointerdown: (event) => event.preventDefault() } }),
     element("button", { type: "submit", class: "primary", text: "Save" })));
 }
 
 /** A field with unsaved text, or else the saved one; leaving it or Ctrl+Enter (Enter in a single line) saves it. */
-function typing(view, place, saved, save, escape, left = () => {}) {
-  const finish = () => {
-    const text = view.typed(place);
-    if (text !== null) save(typable(text).trim());
-  };
+function typing(view, place, saved, escape, left = () => {}) {
   return { props: { value: view.typed(place) ?? saved }, on: {
     input: ({ target }) => view.keep(place, target.value),
     // For the browser, text that was typed and removed again is no change.
     blur: () => {
-      if (document.hasFocus()) finish();
+      if (document.hasFocus()) view.saveText(place);
       left();
     },
     keydown: (event) => {
@@ -177,7 +172,7 @@ function typing(view, place, saved, save, escape, left = () => {}) {
       const isEnd = event.key === "Enter" && (event.ctrlKey || event.metaKey || isLine);
       if (event.key !== "Escape" && !isEnd) return;
       consume(event);
-      if (isEnd) finish();
+      if (isEnd) view.saveText(place);
       else escape();
     },
   } };
@@ -238,12 +233,12 @@ function list(view, id, { name, label, options, allows_others: isOpen }, given) 
   const place = `@${name}:${id}`;
   const isOwn = isOpen && (view.naming === place || Boolean(view.typed(place)));
   const names = Object.fromEntries(options.map((option) => [option.value, option.name]));
-  const others = isOpen ? view.errorTypes.filter((type) => !(type in names)) : [];
+  const others = isOpen ? [...view.errorTypes].filter((type) => !(type in names)) : [];
   const values = [...options.map(({ value }) => value), ...others];
   const shown = [["", `${label} …`], ...values.map((value) => [value, names[value] ?? value]),
     isOpen ? [OWN, `Another ${label.toLowerCase().split(" ").at(-1)} …`] : null];
   const choose = (at) => view.answer(id, { [name]: at < 1 ? null : values[at - 1] });
-  const own = typing(view, place, "", (text) => view.saveOwn(place, text), () => view.saveOwn(place, ""), () => view.leaveOwn(place));
+  const own = typing(view, place, "", () => view.saveOwn(place, ""), () => view.leaveOwn(place));
   return [element("select", { class: "type", "data-field": name, "aria-label": label, title: names[given] ?? given ?? "",
     disabled: view.shown.done, props: { value: isOwn ? OWN : String(given ?? "") },
     on: { change: ({ target }) => (target.value === OWN ? view.nameOwn(place) : choose(target.selectedIndex)) } },
@@ -253,9 +248,8 @@ function list(view, id, { name, label, options, allows_others: isOpen }, given) 
 }
 
 function line(view, id, { name, label }, given) {
-  const save = (text) => view.answer(id, { [name]: text || null });
   return element("input", { type: "text", class: "why", "data-field": name, "aria-label": label, placeholder: label,
-    disabled: view.shown.done, ...typing(view, `@${name}:${id}`, given ?? "", save, () => view.focus(id)) });
+    disabled: view.shown.done, ...typing(view, `@${name}:${id}`, given ?? "", () => view.focus(id)) });
 }
 
 /** One sentence of the reference report; choosing it shows its boxes. */
@@ -263,7 +257,7 @@ function referenceRow(view, { text, boxes }, at) {
   const id = `reference-${at}`;
   const selected = view.selected === id;
   const classes = ["sentence reference", selected && "selected", view.counterparts.includes(id) && "counterpart"];
-  return element("li", { class: classes.filter(Boolean).join(" "), "data-key": id },
+  return element("li", { class: classes, "data-key": id },
     element("button", { type: "button", class: "sentence-text", "aria-current": selected && "true",
       on: { click: () => view.select(id) } },
     element("span", { class: "number", text: `R${at + 1}` }), element("span", { class: "words", text })),

@@ -11,7 +11,7 @@ import { drawReport } from "./report.js";
 import { after, difference, form, isCorrection, setForm, showsReference, unanswered, units } from "./state.js";
 import { BrowserStorage, keyOf, setSetting, setting } from "./storage.js";
 import { StudyList } from "./studies.js";
-import { hasField, isFinding, isOpen, refusedFindings, refusedTexts, textFields, typable } from "./text.js";
+import { hasField, isFinding, isOpen, partsOf, refusedFindings, refusedTexts, textFields, typable } from "./text.js";
 import { Times } from "./times.js";
 
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
@@ -20,11 +20,6 @@ const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sente
 
 // Time between attempts to open a study.
 const RETRY_MS = 2000;
-
-/** Describe a change in words. */
-function describeChange({ kind, fields }) {
-  return kind === "answer" ? Object.keys(fields.values).map((name) => fieldOf(name).label.toLowerCase()) : [WHAT[kind] ?? "an answer"];
-}
 
 function fieldOf(name) {
   return form.fields.find((field) => field.name === name);
@@ -63,20 +58,15 @@ class Review {
   #saidSaved = false;
   // Whether another window has changed the study while something is typed here.
   #isBehind = false;
-  #hideOpenError = () => {};
+  #openError = null;
   // Number of requests for a study, to ignore responses to earlier requests.
   #openings = 0;
   // Windows of one browser notify each other of applied changes.
   #windows = new BroadcastChannel("maira-review");
 
   constructor(set, reader, storage, leftover) {
-    Object.assign(this, { set, reader, storage, errorTypes: set.error_types });
+    Object.assign(this, { set, reader, storage, errorTypes: new Set(set.error_types) });
     this.queue = new ChangeQueue(reader, storage, leftover, this);
-    this.list = new StudyList((number) => {
-      this.visit(number);
-      // In a narrow window, the list covers the study.
-      if (getComputedStyle(byId("studies")).position === "absolute") this.showList(false);
-    });
     this.times = new Times(reader, set.drafts, storage);
     this.inputs = new Inputs({
       // The boxes are in view: one of them was clicked.
@@ -92,15 +82,19 @@ class Review {
     byId("reader").textContent = visibleText(this.reader);
     byId("reader").disabled = this.set.reader !== null;
     byId("reader").title = this.set.reader === null ? "Change the reader" : "Your link is for this name";
-    for (const link of document.querySelectorAll("#exports a")) link.search = new URLSearchParams({ reader: this.reader });
     for (const link of document.querySelectorAll("#exports a")) {
+      link.search = new URLSearchParams({ reader: this.reader });
       if (!this.set.exports.includes(link.pathname.split("/").at(-1))) link.remove();
     }
     byId("export").hidden = !this.set.exports.length;
     byId("report-title").textContent = visibleText(form.title);
     byId("verdict-toggle").hidden = !this.set.verdicts;
     this.#showInstructions();
-    this.list.setStudies(await get(`/api/studies?reader=${encodeURIComponent(this.reader)}`));
+    this.list = new StudyList(await get(`/api/studies?reader=${encodeURIComponent(this.reader)}`), (number) => {
+      this.visit(number);
+      // In a narrow window, the list covers the study.
+      if (getComputedStyle(byId("studies")).position === "absolute") this.showList(false);
+    });
     this.#listen();
     this.#bind();
     this.queue.flush();
@@ -114,7 +108,6 @@ class Review {
     const { instructions } = this.set;
     byId("instructions").hidden = !instructions;
     byId("instructions-text").textContent = visibleText(instructions);
-    byId("instructions").addEventListener("click", () => byId("instructions-dialog").showModal());
     if (!instructions || setting("instructions") === instructions) return;
     byId("instructions-dialog").showModal();
     setSetting("instructions", instructions);
@@ -139,19 +132,15 @@ class Review {
     const number = this.#asked();
     if (number === null) return;
     this.#openings += 1;
-    this.#hideOpenError();
+    this.#openError?.remove();
+    byId("loading").textContent = number === this.number ? "" : `Loading study ${number} …`;
     if (number === this.number) return;
     const opening = this.#openings;
-    const loading = byId("loading");
-    loading.textContent = `Loading study ${number} …`;
-    loading.hidden = false;
-    try {
-      const study = await this.fetch(number);
-      if (opening === this.#openings) this.#show(study);
-    } catch (error) {
-      if (opening === this.#openings) this.#showOpenError(number, error);
-    }
-    if (opening === this.#openings) loading.hidden = true;
+    const study = await this.fetch(number).catch((error) => error);
+    if (opening !== this.#openings) return;
+    byId("loading").textContent = "";
+    if (study instanceof Error) this.#showOpenError(number, study);
+    else this.#show(study);
   }
 
   /** Fetch the images of the studies that probably follow, one after the other. */
@@ -163,8 +152,7 @@ class Review {
     for (const next of following) {
       if (opening !== this.#openings) return;
       const study = await this.fetch(next).catch(() => null);
-      if (opening !== this.#openings) return;
-      if (study) await this.inputs.prefetch(study);
+      if (study && opening === this.#openings) await this.inputs.prefetch(study);
     }
   }
 
@@ -172,14 +160,14 @@ class Review {
   async #showOpenError(number, error) {
     const opening = this.#openings;
     byId("blank-text").textContent = "No study is open.";
-    this.#hideOpenError = alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`));
+    this.#openError = alertBar(asSentence(`Study ${number} cannot be opened: ${error.message}`));
     let study = null;
     while (!study && opening === this.#openings) {
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
       study = await this.fetch(number).catch(() => null);
     }
     if (opening !== this.#openings) return;
-    if (this.study) this.#hideOpenError();
+    if (this.study) this.#openError.remove();
     else this.open();
   }
 
@@ -203,7 +191,7 @@ class Review {
     byId("previous-study").disabled = number === 1;
     byId("following-study").disabled = number === this.set.studies;
     this.inputs.open(study);
-    const hasInputs = Object.values(study.images).some(Boolean) || !byId("context").hidden;
+    const hasInputs = Object.values(study.images).some(Boolean) || byId("context").hasChildNodes();
     byId("study").classList.toggle("without-inputs", !hasInputs);
     byId("reference").open = state.step === (form.reference_step ?? 1);
     byId("report-body").scrollTop = 0;
@@ -277,10 +265,8 @@ class Review {
   /** Record the latest known state of a study, from this or another window. */
   #note(number, state) {
     this.#versions.set(number, Math.max(state.version, this.#versions.get(number) ?? 0));
-    const status = state.version > 0 ? "started" : "open";
-    this.list.note(number, {
-      status: state.done ? "done" : status, step: state.step, corrections: state.sentences.filter(isCorrection).length,
-    });
+    const status = state.done ? "done" : state.version > 0 ? "started" : "open";
+    this.list.note(number, { status, step: state.step, corrections: state.sentences.filter(isCorrection).length });
     this.#showProgress();
   }
 
@@ -293,13 +279,12 @@ class Review {
 
   #showSaveState() {
     const { waiting, trouble } = this.queue;
-    const changes = counted(waiting, "change");
-    byId("trouble").hidden = !trouble;
-    fill(byId("trouble"), !trouble ? "" : trouble.isSignedOut
+    const changes = counted(waiting.length, "change");
+    fill(byId("trouble"), !trouble ? null : trouble.isSignedOut
       ? `Signed out: ${changes} stored in this browser. Open your link to the review again.`
       : `${asSentence(trouble.message)} ${changes} not saved; stored in this browser and sent again.`);
     const [kind, words] = trouble ? ["lost", "Not saved"]
-      : waiting ? ["saving", "Saving …"]
+      : waiting.length ? ["saving", "Saving …"]
         : this.study && (this.isChanging || this.waiting.length) ? ["saving", "Not saved yet"]
           : this.#saidSaved ? ["saved", "✓ Saved"] : ["", ""];
     byId("saved").className = `state ${kind}`;
@@ -308,21 +293,12 @@ class Review {
 
   #bind() {
     this.#showProgress();
-    const help = () => byId("help-dialog").showModal();
     const { inputs } = this;
     onClicks({
-      help,
-      "toggle-studies": () => this.toggleList(),
-      "previous-study": () => this.visit(this.number - 1),
-      "following-study": () => this.visit(this.number + 1),
-      "next-study": () => this.goUnfinished(),
-      undo: () => this.turn(1),
-      redo: () => this.turn(-1),
+      instructions: () => byId("instructions-dialog").showModal(),
       advance: () => this.advance(),
       reopen: () => this.reopen(),
-      reader: async () => {
-        if (await askReader(this.set.readers, this.reader)) location.reload();
-      },
+      reader: () => askReader(this.set.readers, this.reader).then((name) => name && location.reload()),
     });
     bindKeys([
       { keys: ["ArrowUp", "ArrowDown"], help: "previous, next sentence, on a sentence" },
@@ -340,8 +316,8 @@ class Review {
       { keys: ["c"], opens: true, help: "comment on the study", run: () => byId("comment").focus() },
       { keys: ["Ctrl+z"], repeats: true, help: "undo", run: () => this.turn(1) },
       { keys: ["Ctrl+Shift+z", "Ctrl+y"], repeats: true, help: "redo", run: () => this.turn(-1) },
-      { keys: ["]"], help: "next step", run: () => this.stepBy(1) },
-      { keys: ["["], help: "previous step", run: () => this.stepBy(-1) },
+      { keys: ["]"], help: "next step", run: () => this.go(this.shown.step + 1) },
+      { keys: ["["], help: "previous step", run: () => this.go(this.shown.step - 1) },
       { keys: ["f"], help: "finish the study (in the last step)", run: () => this.finish() },
       { keys: ["n"], repeats: true, help: "next study", always: true, run: () => this.visit((this.number ?? 0) + 1) },
       { keys: ["p"], repeats: true, help: "previous study", run: () => this.visit(this.number - 1) },
@@ -364,7 +340,7 @@ class Review {
       { keys: ["s"], help: "all images side by side, with linked zoom", run: () => byId("side-by-side").click() },
       { keys: ["r"], help: "reset the image", run: () => inputs.active.reset() },
       { keys: ["Escape"], help: "deselect the sentence, as a click next to it; on a box: back to the sentence", run: () => this.deselect() },
-      { keys: ["?"], help: "this help", always: true, run: help },
+      { keys: ["?"], help: "this help", always: true, run: () => byId("help-dialog").showModal() },
     ], () => this.number !== null);
   }
 
@@ -393,7 +369,6 @@ class Review {
     return [...this.#texts].filter(([place, text]) => text.trim() && !shown.includes(place)).sort();
   }
 
-  /** Key of the study together with its draft. */
   get key() {
     return keyOf(this.study);
   }
@@ -413,11 +388,9 @@ class Review {
     this.inputs.editor.commit();
     this.inputs.editor.stopDrawing();
     this.editing = null;
-    const comment = this.typed("comment");
-    if (comment !== null) this.saveComment(typable(comment).trim());
+    this.saveText("comment");
   }
 
-  /** Request a study from the server. */
   async fetch(number) {
     const path = `/api/studies/${number}?reader=${encodeURIComponent(this.reader)}`;
     const study = await get(path);
@@ -453,17 +426,18 @@ class Review {
     if (kind === "redo") notify(`Redone: ${difference(before, state)}`);
     // A restored sentence may have unsaved text.
     if (kind === "undo" || kind === "redo") this.#restoreUnsaved();
-    this.#turn();
+    this.turn();
     if (showsReference(state) && this.study.reference === null && form.reference_step) this.refresh();
   }
 
   /** Say what the server refused, and return its text. */
   refused({ number }, lost, error) {
     const words = error.status === 409 ? "The study was changed in another window." : asSentence(error.message);
-    const what = [...new Set(lost.flatMap(describeChange))].join(", ");
+    const what = lost.flatMap(({ kind, fields: { values } }) => (
+      values ? Object.keys(values).map((name) => fieldOf(name).label.toLowerCase()) : WHAT[kind] ?? "an answer"));
     const state = error.body?.state ?? null;
     this.#returnTexts(number, state, lost);
-    alertBar(`${words} Not saved (study ${number}): ${what}.`);
+    alertBar(`${words} Not saved (study ${number}): ${[...new Set(what)].join(", ")}.`);
   }
 
   /** Show the server's state and the text of refused changes; text typed since has priority. */
@@ -535,9 +509,7 @@ class Review {
     if (this.editing !== null && !isOpen(state, this.editing)) this.editing = null;
     // An option that a reader added is offered everywhere.
     for (const { name } of form.fields.filter(({ allows_others: isOpen }) => isOpen)) {
-      for (const { answers: { [name]: value } } of units(this.study.state)) {
-        if (value && !this.errorTypes.includes(value)) this.errorTypes.push(value);
-      }
+      for (const { answers } of units(this.study.state)) if (answers[name]) this.errorTypes.add(answers[name]);
     }
     byId("verdicts").disabled = !showsReference(state);
     byId("links").disabled = !this.#canLink;
@@ -587,7 +559,9 @@ class Review {
     this.render();
     const [first] = this.counterparts;
     if (first) this.#reveal(first);
-    else if (checked && this.selected && byId("message").hidden) notify("No sentence on the same subject in the other report");
+    else if (checked && this.selected && byId("message").matches(":empty")) {
+      notify("No sentence on the same subject in the other report");
+    }
   }
 
   #rowOf(id) {
@@ -683,7 +657,7 @@ class Review {
     // Removing a form with the focus would save it.
     this.editing = null;
     this.render();
-    if (hadFocus && isFinding(place)) byId("adder").querySelector(".add").focus();
+    if (hadFocus && isFinding(place)) byId("report-body").querySelector(".add").focus();
     else if (hadFocus) this.focus(place);
     if (isSaved && text) (isFinding(place) ? this.#add : this.#edit).call(this, place, text);
     else if (isFinding(place)) for (const field of textFields()) this.keep(field + place, null);
@@ -709,9 +683,17 @@ class Review {
     announce(`Sentence ${this.shown.sentences.length} added`);
   }
 
-  saveComment(text) {
-    if (text !== this.shown.comment) this.change("comment", { text });
-    this.discard("comment");
+  /** Save the unsaved text of a field, if there is any. */
+  saveText(place) {
+    if (this.typed(place) === null) return;
+    const text = typable(this.typed(place)).trim();
+    const { field, id } = partsOf(place);
+    if (field && fieldOf(field).type === "choice") this.saveOwn(place, text);
+    else if (field) this.answer(id, { [field]: text || null });
+    else {
+      if (text !== this.shown.comment) this.change("comment", { text });
+      this.discard("comment");
+    }
   }
 
   /** Continue typing after a reload or a refused change. */
@@ -768,9 +750,7 @@ class Review {
   /** Take a typed number, or say which ones are possible. */
   enterNumber(id, name, input) {
     const { label, min, max } = fieldOf(name);
-    const value = input.value === "" && !input.validity.badInput ? null : input.valueAsNumber;
-    const isValid = value === null || (Number.isInteger(value) && value >= min && value <= max);
-    if (isValid) this.answer(id, { [name]: value });
+    if (input.validity.valid) this.answer(id, { [name]: input.value === "" ? null : input.valueAsNumber });
     else notify(`${label}: expected a whole number from ${min} to ${max}.`);
     this.render();
   }
@@ -787,37 +767,33 @@ class Review {
     const { fields } = form;
     const bindings = fields.flatMap(({ name, label, type, key, options }) => {
       const chosen = options.filter((option) => option.key);
-      const run = ({ key: pressed }) => (
-        this.answer(undefined, { [name]: chosen.find((option) => option.key === pressed.toLowerCase()).value }));
       const texts = chosen.map((option) => option.name.toLowerCase().replace(/ implications$/, "")).join(", ");
+      const focus = (unit) => unit && this.focus(unit.id, `[data-field="${name}"]`);
+      const choose = ({ value }) => this.answer(undefined, { [name]: value });
       return [
-        chosen.length ? { keys: chosen.map((option) => option.key), help: `${label.toLowerCase()}: ${texts}`, run } : null,
-        key && type === "number" ? { keys: [key], help: `one more: ${label}`, run: () => this.countBy(undefined, name, 1) } : null,
-        key && type !== "number" ? { keys: [key], help: label.toLowerCase(), run: () => this.#focusField(name) } : null,
-      ].filter(Boolean);
-    });
+        { keys: chosen.map((option) => option.key), help: `${label.toLowerCase()}: ${texts}`,
+          run: ({ key: pressed }) => choose(chosen.find((option) => option.key === pressed.toLowerCase())) },
+        type === "number" ? { keys: [key], help: `one more: ${label}`, run: () => this.countBy(undefined, name, 1) }
+          : { keys: [key], help: label.toLowerCase(), run: () => focus(this.#answerable()) },
+      ];
+    }).filter(({ keys: [first] }) => first);
     const hasZero = fields.some(({ type }) => type === "number") && !bindings.some(({ keys }) => keys.includes("0"));
     return hasZero ? [...bindings, { keys: ["0"], help: "set empty numbers to 0", run: () => this.setZeros() }] : bindings;
-  }
-
-  #focusField(name) {
-    const unit = this.#answerable();
-    if (unit) this.focus(unit.id, `[data-field="${name}"]`);
   }
 
   /** Open the field of a custom option, whose place is "@FIELD:ID". */
   nameOwn(place) {
     this.naming = place;
     this.render();
-    this.focus(place.slice(place.indexOf(":") + 1), ".own-type");
+    this.focus(partsOf(place).id, ".own-type");
   }
 
   /** Use a custom option and close its field; no name discards what was typed. */
   saveOwn(place, text) {
-    const [name, id] = [place.slice(1, place.indexOf(":")), place.slice(place.indexOf(":") + 1)];
+    const { field, id } = partsOf(place);
     const hadFocus = document.activeElement.matches(".own-type");
     this.naming = null;
-    if (text) this.answer(id, { [name]: text.split(/\s+/).join(" ") });
+    if (text) this.answer(id, { [field]: text.split(/\s+/).join(" ") });
     else this.discard(place);
     if (hadFocus) this.focus(id, ".type");
   }
@@ -830,14 +806,9 @@ class Review {
     queueMicrotask(() => this.render());
   }
 
-  /** Undo (1) or redo (-1) once more. */
-  turn(by) {
+  /** Undo (1) or redo (-1) once more; each waits for the response to the previous one. */
+  turn(by = 0) {
     this.#turns += by;
-    this.#turn();
-  }
-
-  /** Undo or redo the requested number of times; each waits for the response to the previous one. */
-  #turn() {
     if (!this.#turns || this.queue.of(this.number).length) return;
     const kind = this.#turns > 0 ? "undo" : "redo";
     if (!this.shown[`can_${kind}`]) {
@@ -857,27 +828,17 @@ class Review {
     announce(`Step ${step}, ${steps[step - 1].name}: ${steps[step - 1].instruction}`);
   }
 
-  stepBy(by) {
-    this.go(this.shown.step + by);
-  }
-
   /** The button below the report: next step, finish, or next study. */
   advance() {
     if (this.shown.done) this.goUnfinished();
-    else if (this.shown.step < form.steps.length) this.stepBy(1);
+    else if (this.shown.step < form.steps.length) this.go(this.shown.step + 1);
     else this.finish();
   }
 
   finish() {
     if (this.shown.done) return;
     // A field with unsaved text of an earlier page never lost the focus, so it was not saved.
-    for (const place of this.#fieldTexts) {
-      const text = typable(this.#texts.get(place)).trim();
-      const [name, id] = [place.slice(1, place.indexOf(":")), place.slice(place.indexOf(":") + 1)];
-      if (place === "comment") this.saveComment(text);
-      else if (fieldOf(name).type === "choice") this.saveOwn(place, text);
-      else this.answer(id, { [name]: text || null });
-    }
+    for (const place of this.#fieldTexts) this.saveText(place);
     const state = this.shown;
     const missed = [2, form.reference_step].find((step) => step > 1 && step <= form.reference_step && !state.visited.includes(step));
     const [open] = unanswered(state);
@@ -888,7 +849,8 @@ class Review {
       this.go(missed);
       notify(`Step ${missed} comes before finishing.`);
     } else if (open) {
-      this.#showOpen(open);
+      if (open.id !== "") this.select(open.id, { focus: true });
+      this.focus(open.id, `:is([data-field="${open.field.name}"], [name="${open.field.name}-${open.id}"])`);
       const keys = open.field.options.map(({ key }) => key).filter(Boolean);
       notify(`Not answered yet: ${open.field.label}${keys.length ? ` (${keys.join(", ").toUpperCase()})` : ""}.`);
     } else if (optional.length && !this.#askedOptional) {
@@ -906,18 +868,11 @@ class Review {
     }
   }
 
-  /** Select what a missing answer is about, and focus its field. */
-  #showOpen({ id, field: { name } }) {
-    if (id !== "") this.select(id, { focus: true });
-    this.focus(id, `:is([data-field="${name}"], [name="${name}-${id}"])`);
-  }
-
   reopen() {
     this.change("reopen", {});
     this.#restoreUnsaved();
   }
 
-  /** Clear the selection. */
   deselect() {
     this.inputs.editor.stopDrawing();
     this.select(null);

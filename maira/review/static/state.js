@@ -51,8 +51,7 @@ export function difference(before, now) {
   const answered = changedAnswer(before.answers, now.answers);
   if (answered) return answered;
   if (before.sentences.length !== now.sentences.length) return `addition of sentence ${now.sentences.length}`;
-  const written = before.sentences.map((sentence) => JSON.stringify(sentence));
-  const at = now.sentences.findIndex((sentence, place) => JSON.stringify(sentence) !== written[place]);
+  const at = now.sentences.findIndex((sentence, place) => correction(before.sentences[place], sentence));
   return at < 0 ? "a change" : `${correction(before.sentences[at], now.sentences[at])} of sentence ${at + 1}`;
 }
 

@@ -15,16 +15,14 @@ const SIGNS = { open: ["○", "not started"], started: ["◐", "started"], done:
 
 export class StudyList {
   current = null;
-  studies = [];
   // Number of the study that Enter opens.
   #active = 1;
   // The studies that the filter shows.
   #shown = [];
 
-  constructor(open) {
+  constructor(studies, open) {
     byId("study-kind").replaceChildren(...Object.keys(KINDS).map((text) => element("option", { text })));
-    this.open = open;
-    this.root = byId("study-list");
+    Object.assign(this, { studies, open, root: byId("study-list") });
     this.root.addEventListener("keydown", (event) => this.#key(event));
     this.root.addEventListener("click", (event) => {
       const row = event.target.closest("[data-key]");
@@ -39,10 +37,6 @@ export class StudyList {
         this.root.focus();
       });
     }
-  }
-
-  setStudies(studies) {
-    this.studies = studies;
     this.#filter();
   }
 

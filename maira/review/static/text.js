@@ -31,27 +31,27 @@ export function hasField(place) {
   return place === "comment" || place.startsWith("@");
 }
 
-/** Sentence (or undefined), its number from 1, its id and the field of a place (undefined for the text). */
-function sentenceAt(state, place) {
-  const [, field, id] = /^(?:@(\w+):)?(.*)$/.exec(place);
-  const at = state.sentences.findIndex((sentence) => sentence.id === id);
-  return { field, id, sentence: state.sentences[at], number: at + 1 };
+/** The field of a place (undefined for a text without one) and the id of what it is about. */
+export function partsOf(place) {
+  return /^(?:@(?<field>\w+):)?(?<id>.*)$/.exec(place).groups;
 }
 
 /** Whether text can be typed in a place. */
 export function isOpen(state, place) {
   if (state.done) return false;
   if (place === "comment" || isFinding(place)) return true;
-  const { field, id, sentence } = sentenceAt(state, place);
+  const { field, id } = partsOf(place);
+  const sentence = state.sentences.find((each) => each.id === id);
   return field ? units(state).some((unit) => unit.id === id) : Boolean(sentence && !sentence.deleted);
 }
 
 /** What a place is, and what has to be done before its text can be continued. */
 export function describePlace(state, place) {
-  const { field, sentence, number } = sentenceAt(state, place);
+  const { field, id } = partsOf(place);
+  const at = state.sentences.findIndex((sentence) => sentence.id === id);
   const what = place === "comment" ? "Study, comment" : isFinding(place) ? "Missing finding"
-    : `${sentence ? `Sentence ${number}` : "A removed sentence"}, ${form.fields.find(({ name }) => name === field)?.label.toLowerCase() ?? "text"}`;
-  const isWaiting = !isOpen(state, place) && (state.done || sentence);
+    : `${at < 0 ? "A removed sentence" : `Sentence ${at + 1}`}, ${form.fields.find(({ name }) => name === field)?.label.toLowerCase() ?? "text"}`;
+  const isWaiting = !isOpen(state, place) && (state.done || at >= 0);
   const needed = state.done ? "reopen the study" : field ? "correct the sentence" : "restore the sentence";
   return { what, words: isWaiting ? `${what} (${needed} to continue): ` : `${what}: ` };
 }
@@ -69,7 +69,7 @@ export function refusedTexts(changes, errorTypes, state) {
     const isThere = state === null || sentence === "" || state.sentences.some((each) => each.id === sentence);
     const place = findings.get(sentence) ?? (isThere ? sentence : `new:${id}`);
     const typed = Object.entries(fields.values ?? {})
-      .filter(([name, value]) => textFields().includes(`@${name}:`) && !errorTypes.includes(value))
+      .filter(([name, value]) => textFields().includes(`@${name}:`) && !errorTypes.has(value))
       .map(([name, value]) => [`@${name}:${place}`, value]);
     return [[kind === "comment" ? "comment" : place, fields.text], ...typed].filter(([, text]) => text);
   });

@@ -46,7 +46,6 @@ export class Times {
     this.#send();
   }
 
-  /** The reader finishes the study. */
   finish() {
     this.#record("finish");
     this.#send();
