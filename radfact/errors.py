@@ -75,10 +75,7 @@ def brief(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """Return a value of an input file for an error: numbers as they are, the kind of everything else.
-
-    Texts of input files are patient data, which no error quotes.
-    """
+    """Return a value of an input file for an error: a number, or the kind of all else, since texts are patient data."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float) and len(text := str(value)) <= _SHORT:

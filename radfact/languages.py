@@ -14,10 +14,7 @@ _UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "
 
 
 class Language(StrEnum):
-    """Language of the reports that a metric supports.
-
-    Only the script is checked: Spanish text matches English.
-    """
+    """Language of the reports that a metric supports; only the script is checked, so that Spanish matches English."""
 
     ANY = "any"
     SPACED = "any with spaces between words"

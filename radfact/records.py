@@ -92,19 +92,41 @@ Report = list[Sentence] | str
 """A list of sentences, or one narrative string that is still to be split."""
 
 
+CHEST_XRAY = "chest X-ray"
+_EXAMINATION_TERMS = {
+    **dict.fromkeys(("cr", "dx", "dr", "rg", "xr", "xray", "x ray", "x-ray", "radiograph", "radiography"), "X-ray"),
+    **dict.fromkeys(("cxr", "chest xray", "chest x ray", "chest x-ray", "chest radiograph"), CHEST_XRAY),
+    **{"mr": "MRI", "us": "ultrasound", "mg": "mammography", "chest": "chest", "thorax": "chest"},
+    **dict.fromkeys(("unknown", "other", "ot"), ""),
+}
+"""Modalities (also of DICOM) and regions as prompts name them, by name in lower case; others are named as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class PatientContext:
-    """What is known of a patient apart from the reports; metrics that use it say so.
+    """What is known of a patient and of the examination apart from the reports; metrics that use it say so.
 
     Attributes:
         age: in years; None = unknown.
         indication: reason for the examination.
         comparison: earlier examinations that the image was compared with.
+        modality: of the examination, such as CT.
+        anatomy: region of the body, such as abdomen.
     """
 
     age: float | None = None
     indication: str | None = None
     comparison: str | None = None
+    modality: str | None = None
+    anatomy: str | None = None
+
+    @property
+    def examination(self) -> str:
+        """The kind of examination in our own prompts; "chest X-ray", as without this property, if it is unknown."""
+        parts = (" ".join((part or "").split()) for part in (self.anatomy, self.modality))
+        words = " ".join(_EXAMINATION_TERMS.get(part.lower(), part) for part in parts).split()
+        name = " ".join(dict.fromkeys(words))  # "chest" may be in both
+        return CHEST_XRAY if name in ("", CHEST_XRAY) else f"{name} examination"
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> PatientContext:
@@ -112,11 +134,12 @@ class PatientContext:
 
         An age is a number of years or a text such as "67", "067Y" (DICOM) or "6 months"; what is neither is unknown.
         """
-        values = (row.get(name) for name in ("indication", "comparison"))
-        indication, comparison = ((isinstance(value, str) and value.strip()) or None for value in values)
+        names = ("indication", "comparison", "modality", "anatomy")
+        texts = {name: (isinstance(row.get(name), str) and row[name].strip()) or None for name in names}
         # "None" as a comparison tells that there is no earlier examination.
-        comparison = None if is_missing(comparison) and str(comparison).lower() != "none" else comparison
-        return cls(_years(row.get("age")), None if is_missing(indication) else indication, comparison)
+        is_none = {"comparison": str(texts["comparison"]).lower() == "none"}
+        known = {name: text for name, text in texts.items() if is_none.get(name) or not is_missing(text)}
+        return cls(_years(row.get("age")), **known)
 
 
 _MISSING = re.compile(

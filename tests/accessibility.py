@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 def serious_violations(
     page: Page, *, rules: list[str] | None = None, skipped: tuple[str, ...] = ()
 ) -> list[tuple[str, str, str]]:
-    """Return (rule, element, what to fix) of each serious or critical violation that axe finds on a page.
-
-    Where axe is not installed, the test is skipped.
-
-    Args:
-        page: the page, in the state to check.
-        rules: names of the rules to check; all rules by default.
-        skipped: names of rules that are not checked.
-    """
+    """Return (rule, element, what to fix) of each serious violation that axe finds; skip the test without axe."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     # Other results would cost more time than the violations.
     options: dict[str, object] = {

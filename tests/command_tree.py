@@ -27,10 +27,7 @@ COMMANDS: dict[str, Any] = {" ".join(path): command for name in ROOTS for path, 
 
 
 def command_lines(text: str) -> list[str]:
-    """Return the lines of a text that run radfact or maira, with continued lines joined.
-
-    Comments, environment variables and a launcher before the command are removed.
-    """
+    """Return the lines of a text that run radfact or maira, joined, without comments, variables and launchers."""
     joined = re.sub(r"\\\n\s*", "", text)
     matches = (_COMMAND.match(line) for line in joined.splitlines())
     return [re.split(r"\s+#", match[1])[0].strip() for match in matches if match]
@@ -43,12 +40,7 @@ def examples(command: Any) -> list[str]:
 
 
 def read(line: str) -> str:
-    """Parse a command line without running it, and return the words of its command.
-
-    Raises:
-        UsageError: an unknown option or command, or an invalid value.
-        AssertionError: a missing or superfluous argument.
-    """
+    """Parse a command line without running it, and return the words of its command; an error if it is wrong."""
     name, *arguments = shlex.split(line)
     command, words, parent = ROOTS[name], [name], None
     while hasattr(command, "commands"):

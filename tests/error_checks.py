@@ -15,13 +15,7 @@ from radfact.records import Sentence
 
 @contextmanager
 def raises_code(code: ErrorCode, match: str | None = None, **fields: Any) -> Iterator[None]:
-    """Expect an InputError or a RunError with a code and fields.
-
-    Args:
-        code: code of the error.
-        match: pattern that its text contains, for names and numbers.
-        fields: expected `file`, `line` and `field`, as far as they matter.
-    """
+    """Expect an error with a code and the fields `file`, `line` and `field`; `match` is for names and numbers."""
     with pytest.raises((InputError, RunError), match=match) as caught:
         yield
     assert caught.value.code is code
@@ -30,11 +24,7 @@ def raises_code(code: ErrorCode, match: str | None = None, **fields: Any) -> Ite
 
 @contextmanager
 def raises(expected: str) -> Iterator[pytest.ExceptionInfo[InputError | RunError]]:
-    """Expect an error on one line, given as `FILE:LINE: FIELD: code` without the parts that it does not have.
-
-    Args:
-        expected: such as "pairs.json:3: boxes: invalid-value"; the file without its folder.
-    """
+    """Expect an error on one line, such as "pairs.json:3: boxes: invalid-value", without the parts that it lacks."""
     with pytest.raises((InputError, RunError)) as caught:
         yield caught
     assert summary(caught.value) == expected, str(caught.value)

@@ -10,14 +10,7 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 def slurm_environment(folder: Path, tasks: int, *, nodes: int = 1, **variables: str) -> dict[str, str]:
-    """Return the environment of a batch script; a requeued job's id is written to `folder`/requeued.
-
-    Args:
-        folder: receives the commands `srun` and `scontrol`.
-        tasks: number of tasks of the job, over all nodes.
-        nodes: number of nodes, all of which are this machine.
-        **variables: further environment variables.
-    """
+    """Return the environment of a batch script; a requeued job's id is written to `folder`/requeued."""
     commands = folder / "bin"
     commands.mkdir(parents=True)
     for name, script in {"srun": DATA["srun"].format(python=sys.executable), "scontrol": DATA["scontrol"]}.items():

@@ -9,12 +9,7 @@ PATIENCE = 240.0
 
 
 def wait_until(condition: Callable[[], Any], details: Callable[[], str] = str) -> None:
-    """Wait until a condition holds.
-
-    Args:
-        condition: is called again and again; an assertion in it ends the wait at once, such as one that a process runs.
-        details: makes the message of the failure, such as the output of a process.
-    """
+    """Wait until a condition holds, which may fail by an assertion; `details` are for the message of the failure."""
     until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until, details()

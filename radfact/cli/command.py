@@ -26,13 +26,10 @@ T = TypeVar("T")
 def with_options(command: Callable[..., None], **subsets: Subset) -> Callable[..., None]:
     """Turn every parameter that is an option model into one flag per field, and add `--config`.
 
-    The command receives checked instances of the models. A parameter annotated with
-    `Annotated[Model, only("field", other=1)]` takes only some fields, or other defaults. An `InputError` that
-    names an option of the command by its Python name is raised again under the name of its flag.
-
-    A parameter annotated with an `Output` is locked while the command runs; all other paths are inputs. Unless the
-    command resumes its output, `--overwrite` is added. Of the processes of a launcher, only rank 0 locks the output.
-    `subsets` replace those of the annotations.
+    `Annotated[Model, only("field", other=1)]` takes some fields, or other defaults; `subsets` replace those of the
+    annotations. An `InputError` about an option is raised again under the name of its flag. A parameter annotated with
+    an `Output` is locked while the command runs, by rank 0 of a launcher; all other paths are inputs. Unless the
+    command resumes its output, `--overwrite` is added.
     """
     own = list(signature(command, eval_str=True).parameters.values())
     parameters: list[Parameter] = []
@@ -179,12 +176,7 @@ def _value(model: type[Options], name: str, value: Any) -> Any:
 
 
 def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the values of a file as defaults of the command's options, so that flags take precedence.
-
-    Names are those of the flags or of the keyword arguments in Python, with dashes or underscores. A switch is true or
-    false, a repeatable option a list, and one of KEY=VALUE a mapping. Options of other commands of the program are
-    ignored, so that one file can serve several commands.
-    """
+    """Take the values of a file, by names of flags or arguments, as defaults; options of other commands are ignored."""
     if path is None or context.resilient_parsing:
         return path
     from radfact.io.yaml_files import read_yaml

@@ -49,11 +49,7 @@ def read_reports(
 
 
 def fill_page_options(options: PageOptions, pairs: Pairs) -> PageOptions:
-    """Return the options of the page of a run.
-
-    Images come from the references if these are a manifest. Candidates without a reference are shown apart unless
-    another file of drafts is named.
-    """
+    """Return the options of a page, with images from a manifest of references and with candidates without one."""
     candidates, references = (path if _is_manifest(path, pairs) else None for path in (pairs.files[0], pairs.files[-1]))
     update: dict[str, Any] = {"manifest": options.manifest or references}
     if options.unscored is None and pairs.without_reference:

@@ -55,7 +55,8 @@ def _show(console: Console, entry: MetricEntry) -> None:
     if metric.measures:
         say(console, f"  measures {metric.measures}")
     say(console, f"  scores {shown}{more}")
-    say(console, f"  source {entry.source}; cost per report: {metric.cost}; language: {describe_language(metric)}")
+    limits = f"{describe_language(metric)}{'; made for chest X-rays' if metric.for_chest_xrays else ''}"
+    say(console, f"  source {entry.source}; cost per report: {metric.cost}; language: {limits}")
     if arguments := entry.arguments:
         named = ", ".join(f"{entry.name}.{name} ({default})" for name, default in arguments.items())
         say(console, f"  arguments --metric-arg {named}")

@@ -55,10 +55,7 @@ def _break_at_spaces(line: str, width: int, indent: int = 0) -> str:
 def show_rows(
     console: Console, headings: Sequence[str], rows: Iterable[Iterable[str]], *, keys: int = 1, title: str | None = None
 ) -> None:
-    """Print a table of texts in which no name or number is broken.
-
-    A table that is wider than the console becomes several, each with the first `keys` columns, which name the rows.
-    """
+    """Print a table of texts in parts as wide as the console, each with the first `keys` columns; no name is broken."""
     cells = [list(row) for row in rows]
     columns = [[row[index] for row in cells] for index in range(len(headings))]
     # Texts are broken at spaces.
@@ -123,6 +120,8 @@ def show_results(console: Console, result: EvaluationResult, price: Price | None
             say(console, f"{role}: {_calls(usage, price)}")
     if "radfact" in result.runs:
         _show_radfact(console, result, verbose)
+    for note in result.examination_notes:
+        say(console, note, style="yellow")
     skip_reasons = list(dict.fromkeys(language.skip_reason for language in Language))
     for name, run in result.runs.items():
         failures = [(result.pairs[index].sample_id, reason) for index, reason in run.result.failures.items()]

@@ -84,11 +84,7 @@ def read_details(
 
 @dataclass(slots=True)
 class FindingOutcome:
-    """What a candidate makes of one kind of finding. Where a report states it twice, the worse verdict counts.
-
-    `reference` is the verdict on the finding in the reference, `candidate` that on findings of the candidate that match
-    nothing; None if the report does not state it.
-    """
+    """What a candidate makes of a kind of finding: the worst verdicts in both reports, None where it is not stated."""
 
     name: str
     reference: Verdict | None = None

@@ -13,12 +13,11 @@ from radfact.findings.records import Extraction, Finding, Status, Tier, report_s
 from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import parse_json
+from radfact.metrics.llm.llm_metric import own_prompt
 from radfact.reader.facts import Place, parse_sentence
 from radfact.reader.ontology import Ontology, phrase_lemmas
 from radfact.reader.ontology_file import default_ontology, load_ontology
-from radfact.records import PatientContext, Report, Sentence, Text
-
-PROMPT = Path(__file__).with_name("prompt.txt")
+from radfact.records import NO_CONTEXT, PatientContext, Report, Sentence, Text
 
 _SIDES = {"left": ("left",), "right": ("right",), "both": ("left", "right"), None: (None,)}
 
@@ -68,8 +67,7 @@ class LLMFindingExtractor:
         """
         self.client = client
         self.ontology: Ontology = default_ontology() if ontology is None else load_ontology(ontology)
-        names = ", ".join(self.ontology.terms[concept] for concept in self.ontology.findings)
-        self._prefix = PromptPrefix([("system", f"{PROMPT.read_text(encoding='utf-8').strip()} {names}.")])
+        self._names = ", ".join(self.ontology.terms[concept] for concept in self.ontology.findings)
 
     def extract(self, reports: Sequence[Report], contexts: Sequence[PatientContext]) -> list[Extraction]:
         """Return the findings of each report, in order. See `FindingExtractor`.
@@ -97,7 +95,7 @@ class LLMFindingExtractor:
         return {
             "name": self.name,
             "model": self.client.identity,
-            "prompt_sha256": self._prefix.sha256,
+            "prompt_sha256": self._prompt(NO_CONTEXT).sha256,
             "ontology_version": self.ontology.version,
             "ontology_sha256": self.ontology.sha256,
         }
@@ -113,7 +111,10 @@ class LLMFindingExtractor:
         numbered = [f"{index}: {sentence.text}" for index, sentence in enumerate(sentences)]
         text = "\n".join([f"Patient: {patient or 'unknown'}", "Report:", *numbered])
         parse, schema = partial(self._parse, sentences), _Response.model_json_schema()
-        return ChatRequest((("user", text),), parse, self._prefix, schema, schema_required=False)
+        return ChatRequest((("user", text),), parse, self._prompt(context), schema, schema_required=False)
+
+    def _prompt(self, context: PatientContext) -> PromptPrefix:
+        return own_prompt("findings_llm", examination=context.examination, names=self._names)
 
     def _parse(self, sentences: Sequence[Sentence], text: str) -> tuple[Finding, ...]:
         claims = parse_json(text, _Response).findings

@@ -132,6 +132,7 @@ class Findings(FindingsBase):
     """Findings by the offline reader, without a model. See `FindingsBase`."""
 
     cost = "none"
+    for_chest_xrays = True
     language = Language.ENGLISH
 
     def __init__(self, *, ontology: Path | str | None = None, significance: Path | str | None = None) -> None:
@@ -139,11 +140,7 @@ class Findings(FindingsBase):
 
 
 class FindingsLLM(FindingsBase):
-    """Findings by a language model, which also assigns the tiers. See `FindingsBase` and `LLMFindingExtractor`.
-
-    Each distinct report of a patient is one request with our own prompt and a JSON schema. A report without a valid
-    response leaves its pairs without a value.
-    """
+    """Findings by a language model, which also assigns the tiers; each report of a patient is one request."""
 
     name = "findings_llm"
     measures = "as findings, read by a language model"

@@ -141,11 +141,7 @@ def describe_finding(finding: Finding, ontology: Ontology) -> str:
 
 
 class JudgedFinding(Finding):
-    """A finding with its verdict, as the details of a sample in a results folder have it.
-
-    The verdict of an absent finding that the other report neither denies nor states is None. `weight` is that of an
-    error about the finding, `attributes` are those that differ, and scored is a positive one that states no normality.
-    """
+    """A finding with its verdict, the weight of an error about it and the attributes that differ, as in results."""
 
     status: Status
     tier: Tier
@@ -170,11 +166,7 @@ class AttributeDifference:
 
 @dataclass(frozen=True, slots=True)
 class FindingMatch:
-    """Findings of both reports, by their indices, that describe the same thing.
-
-    `relation` is what the finding of the candidate is to that of the reference. Tier and weight are the larger ones of
-    both; `cost` is the part of the weight that the differences cost, and may exceed 1.
-    """
+    """Findings of both reports, by their indices, that describe the same thing, and the cost of their differences."""
 
     candidate: tuple[int, ...]
     reference: tuple[int, ...]

@@ -68,10 +68,7 @@ class _Dataset(Row):
 
 @dataclass(frozen=True)
 class Coco:
-    """Reports, images and faults by the `sample_id` of the image, or else its `id`.
-
-    An image with a fault has no report. The fault of an annotation of no known image is by its place in the file.
-    """
+    """Reports, images and faults by the `sample_id` of an image, or else its `id`; one with a fault has no report."""
 
     reports: dict[str, list[Sentence]]
     images: dict[str, CocoImage]

@@ -23,7 +23,12 @@ NAMES: Layout = {
     "candidate": ("candidate", "prediction"),
     "reference": ("reference", "target"),
 }
-PATIENT = ("patient_id", "study_id", "age", "indication", "comparison")
+EXAMINATION: Layout = {
+    "modality": ("modality", "imaging_modality"),
+    "anatomy": ("anatomy", "region", "body_region", "body_part", "bodypart", "body_part_examined", "bodypartexamined"),
+}
+"""Accepted names of the fields of the examination, in any case."""
+PATIENT = ("patient_id", "study_id", "age", "indication", "comparison", *EXAMINATION)
 FIELDS = (*NAMES, "candidate_1", "candidate_2", "site", *PATIENT)
 """Fields to which a user can give an own name."""
 
@@ -45,10 +50,7 @@ def check_columns(columns: Columns, fields: Collection[str] = FIELDS, names: Lay
 
 
 def find_columns(names: Collection[str], layout: Layout, columns: Columns, place: Place) -> dict[str, str]:
-    """Return what a table or an object calls each field of a layout.
-
-    A name that the user gave to one field is not taken for another.
-    """
+    """Return what a table calls each field of a layout; a name that the user gave to one is not taken for another."""
     found: dict[str, str] = {}
     for wanted, accepted in layout.items():
         known = [columns[wanted]] if wanted in columns else [name for name in accepted if name not in columns.values()]
@@ -71,6 +73,9 @@ def inside(place: Place, name: str) -> Place:
 
 
 def with_own_names(row: Mapping[str, Any], columns: Columns) -> Mapping[str, Any]:
-    """Return a row whose fields of the patient have our names."""
-    own = {field: row[name] for field, name in columns.items() if field in PATIENT and name in row}
+    """Return a row whose fields of the patient and the examination have our names."""
+    present = {str(name).strip().lower().replace(" ", "_"): name for name in row if name not in columns.values()}
+    names = {field: present[name] for field in EXAMINATION for name in EXAMINATION[field][::-1] if name in present}
+    names |= {field: name for field, name in columns.items() if field in PATIENT}
+    own = {field: row[name] for field, name in names.items() if name in row}
     return {**row, **own} if own else row

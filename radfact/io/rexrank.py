@@ -47,10 +47,7 @@ def read_rexrank(path: Path, columns: Columns) -> dict[str, Any] | None:
 def read_study(
     key: str, fields: Mapping[str, Any], section: Section | None, columns: Columns, file: Path, lines: KeyLines
 ) -> tuple[str | None, str | None, Mapping[str, Any], dict[str, Any], list[str]]:
-    """Return prediction, reference, fields and place of a study, and the names of the reports that it lacks.
-
-    The reports are only the selected section. `subject_id` is the patient, and the context is in fields of its own.
-    """
+    """Return prediction, reference, fields and place of a study, and the names of the reports that it lacks."""
     place: dict[str, Any] = {"file": file, "line": lines[(key,)]}
     if not key.strip():
         raise InputError("expected the id of a study, found an empty key", **place)

@@ -71,10 +71,7 @@ class JudgeCheck:
 
 
 def load_labeled_queries(path: Path | str | None = None) -> list[Example]:
-    """Read labeled judgments in the published few-shot layout; by default those of this package.
-
-    In addition, a phrase may have a `topic`, an example may have `development`, and an entailment may have no evidence.
-    """
+    """Read labeled judgments in the few-shot layout, which may have a `topic`; by default those of this package."""
     path = DEFAULT_LABELED if path is None else path
     labeled = load_few_shots(path, needs_evidence=False)
     for number, example in enumerate(labeled, start=1):

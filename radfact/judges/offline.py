@@ -176,9 +176,6 @@ def _compare_words(hypothesis: ParsedSentence, premises: Sequence[ParsedSentence
 
 
 def _attributes_agree(hypothesis: ParsedSentence, premise: ParsedSentence) -> bool:
-    """Return whether a premise has the same negation and all sides, zones, degrees, changes, details and numbers.
-
-    A denial must be at least as broad: "no rod" entails "no left rod".
-    """
+    """Return whether a premise has all attributes; a denial must be as broad: "no rod" entails "no left rod"."""
     strict, loose = (premise, hypothesis) if hypothesis.is_negated else (hypothesis, premise)
     return strict.is_negated == loose.is_negated and strict.attributes <= loose.attributes

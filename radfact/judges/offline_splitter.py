@@ -60,12 +60,7 @@ def split_narrative(text: str, ontology: Ontology | None = None) -> list[str]:
 def explain_split(
     text: str, ontology: Ontology | None = None, *, keep_interpretations: bool = False
 ) -> list[SplitSentence]:
-    """Split a narrative and return the result for each of its sentences (MAIRA-2, listings 1 and 2).
-
-    Sentences with several findings are split. Technique, recommendations, comparisons without a finding, and
-    interpretations of a finding are removed; changes over time are kept. A sentence that depends on the previous one
-    ("This has increased.") stays with it. A sentence of more than `MAX_CHARACTERS` is not split.
-    """
+    """Split a narrative, with the result for each sentence (MAIRA-2, listings 1 and 2); long ones stay whole."""
     reader = FactReader(ontology or default_ontology())
     split: list[SplitSentence] = []
     last: int | None = None  # index of the last sentence that was not removed

@@ -82,10 +82,7 @@ class Splitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemovedText:
-    """A part of a narrative that the splitter removed, as it quotes it, with its reason if it gives one.
-
-    `start` and `end` are the positions of the first character and after the last; None if the part was not located.
-    """
+    """A part of a narrative that the splitter removed, with its reason and position; None if it gives or has none."""
 
     text: str
     reason: str | None = None
@@ -174,10 +171,7 @@ _Span = tuple[int, int]
 
 
 def locate_removed(narrative: str, split: Sequence[SplitSentence]) -> list[RemovedText]:
-    """Return the removed parts of a narrative in the order of the sentences, with their positions if found.
-
-    A part is searched for, by its words, in its sentence; without the sentence, it must occur exactly once.
-    """
+    """Return the removed parts of a narrative in order, with their positions where their sentences are found."""
     if not any(sentence.all_removed for sentence in split):
         return []
     matches = list(_WORD.finditer(narrative))

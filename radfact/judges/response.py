@@ -40,12 +40,7 @@ def parse_response(text: str, premises: Sequence[str]) -> tuple[Verdict, int]:
 def parse_report_response(
     text: str, premises: Sequence[str], hypotheses: Sequence[str]
 ) -> tuple[dict[int, tuple[Verdict, int]], list[str]]:
-    """Return valid verdicts with their numbers of dropped quotations, by hypothesis, and problems of the rest.
-
-    The response is a list of `number`, `phrase`, `evidence` and `status` in YAML or JSON, fenced or not. An item
-    belongs to the hypothesis with its number or, without a valid number, to the hypothesis that it quotes. An item with
-    the number of one hypothesis that quotes another belongs to none, and neither do two items that disagree.
-    """
+    """Return valid verdicts with their numbers of dropped quotations, by hypothesis, and problems of the rest."""
     verdicts: dict[int, tuple[Verdict, int]] = {}
     problems: list[str] = []
     invalid: set[int] = set()

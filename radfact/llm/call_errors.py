@@ -133,11 +133,7 @@ def check_withheld(finish_reasons: Iterable[object], refusal: object) -> None:
 
 
 def option_without_parameter(server_message: str, parameters: Mapping[str, Any]) -> str:
-    """Return the option that omits a parameter which the server refuses in every request; empty if there is none.
-
-    The refusal has the name of the parameter in quotes. A limit of tokens may be too high for one request only, so the
-    message must call it unsupported.
-    """
+    """Return the option that omits a parameter, in quotes, that the server refuses in every request; else empty."""
     quoted = {match["name"] for match in _QUOTED.finditer(server_message)}
     unsupported = any(word in server_message for word in _UNSUPPORTED)
     options = {

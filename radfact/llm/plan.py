@@ -21,11 +21,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """Requests of one role of a model: `queries` to send and their estimated tokens, and those with a cached response.
-
-    `tokens_out` are the lowest and highest estimate; None is unknown. The number of queries is not exact if it is that
-    of sentences as the offline rules split them.
-    """
+    """Requests of one role of a model to send, their lowest and highest estimate of tokens, and those in the cache."""
 
     model: str
     queries: int = 0

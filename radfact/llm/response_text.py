@@ -48,10 +48,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def strip_reasoning(text: str) -> str:
-    """Return the response after the reasoning text of a model, without tags; empty if the reasoning did not end.
-
-    The last end mark counts: an unreadable response is better than a verdict from the reasoning.
-    """
+    """Return the response after the last end of reasoning text, without tags; empty if the reasoning did not end."""
     ends = [match.end() for match in _END_OF_REASONING.finditer(text)]
     if not ends and _REASONING.match(text):
         return ""
@@ -79,10 +76,7 @@ def bodies(text: str) -> Iterator[str]:
 
 
 def read_data(body: str) -> Any:
-    """Parse JSON or YAML into mappings, lists and texts; None if it is neither.
-
-    Scalars of YAML stay texts, so that No and True stay words.
-    """
+    """Parse JSON or YAML, whose scalars stay texts ("No"), into mappings, lists and texts; None if it is neither."""
     import yaml
 
     try:
@@ -104,10 +98,7 @@ def read_data(body: str) -> Any:
 
 
 def parse_json(text: str, model: type[ModelT]) -> ModelT:
-    """Parse the JSON object of a response, which may have reasoning, a fence or other text around it.
-
-    ValueError: no JSON, a key twice, or the field that does not fit the model, and why.
-    """
+    """Parse the JSON object of a response; ValueError without one, for a key twice or a field that does not fit."""
     *fenced, body = bodies(text)
     # The text around the only fenced object may have braces, too.
     if len(objects := [part for part in fenced if part.startswith("{")]) == 1:

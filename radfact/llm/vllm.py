@@ -52,10 +52,7 @@ class _Shared:
 
 
 class VLLMBackend:
-    """A backend with vLLM's asynchronous engine, which starts with the first call: a cached run loads no model.
-
-    Backends of the same model and engine arguments share an engine: judge and splitter do not load the weights twice.
-    """
+    """A backend with vLLM's engine, which starts with the first call; those with the same arguments share it."""
 
     def __init__(self, model: str, parameters: Mapping[str, Any]) -> None:
         """Sort the parameters: fields of SamplingParams, engine arguments and `chat_template_kwargs`."""

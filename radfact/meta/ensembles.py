@@ -161,10 +161,7 @@ def fit_on_ratings(
     seed: int,
     replicates: int,
 ) -> tuple[Ensemble, Table, Clusters]:
-    """Fit an ensemble on the rated samples that judges have scored; the mean of the raters is the expert score.
-
-    The table has correlations with the experts, of the cross-validated ensemble and of each feature.
-    """
+    """Fit an ensemble on the mean ratings of scored samples; the table correlates it, cross-validated, and features."""
     places = {key: place for place, key in enumerate(sample_ids)}
     scored = replace(ratings, samples=[row for row in ratings.samples if row.pair.sample_id in places])
     if not scored.samples:

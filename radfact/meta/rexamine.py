@@ -7,7 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -29,7 +29,7 @@ from radfact.meta.scores import ScoreColumns, ScoreFunction
 from radfact.optional import load_module
 from radfact.pages import plots
 from radfact.pages.meta_page import Table
-from radfact.records import Pair
+from radfact.records import PatientContext
 from radfact.statistics.clusters import id_order
 from radfact.statistics.correlation import correlate
 
@@ -51,10 +51,7 @@ class Editor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StyleTest:
-    """Paired t-test of one score at one site: standardized minus original, oriented so that higher is worse.
-
-    `t` and `p` are None if fewer than two reports have both scores, or if all differences are the same.
-    """
+    """Paired t-test of a score at a site, standardized minus original; None if all differences are the same."""
 
     score: str
     site: str
@@ -110,11 +107,7 @@ def rexamine(
     seed: int = 42,
     notes: Sequence[str] = (),
 ) -> RexamineResult:
-    """Run the seven steps; each step is stored in the folder and reused for the same input, styler and injector.
-
-    The numbers of errors (step 5) are `counts` of experts, or the labels of an injector that has them. A step with
-    failed reports runs again, with cached responses of the model for the other reports.
-    """
+    """Run the seven steps, each stored in the folder and reused; without `counts` of experts, labels replace them."""
     drawn = _draw(reports, per_site, seed)
     standardized, excluded = _standardize(drawn, styler, folder)
     candidates, failed = _inject(standardized, injector, seed, folder)
@@ -133,8 +126,11 @@ def rexamine(
             raise InputError(message, code=ErrorCode.MISMATCH, field="counts")
     source = "experts" if counts is not None else "labels" if any(experts) else None
     sites = [str(candidate.site) for candidate in candidates]
-    original = score([Pair(c.sample_id, c.candidate, originals[c.sample_id]) for c in candidates], folder / "original")
-    standard = score([candidate.pair for candidate in candidates], folder / "standardized")
+    contexts = {row.sample_id: PatientContext(modality=row.modality, anatomy=row.anatomy) for row in drawn}
+    standard_pairs = [replace(candidate.pair, context=contexts[candidate.sample_id]) for candidate in candidates]
+    original_pairs = [replace(pair, reference=originals[pair.sample_id]) for pair in standard_pairs]
+    original = score(original_pairs, folder / "original")
+    standard = score(standard_pairs, folder / "standardized")
     tests = style_tests(original, standard, sites)
     ranked = rankings({"Original": original, "Standardized": standard}, experts, sites) if source else []
     ids = [candidate.sample_id for candidate in candidates]

@@ -43,7 +43,7 @@ class ScoreColumns:
     Neutral scores are not compared with experts. `unavailable` has the reason for each metric without a result, and
     `matches` the comparison with each results folder that was read. `models` are the judges and language models by
     metric, or by FOLDER/METRIC where folders differ; `rule_based` are the metrics that read reports with the ontology
-    of this project; `units` are those of the scores that are not from 0 to 1.
+    of this project; `units` are those of the scores that are not from 0 to 1. `notes` are of the evaluation.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -53,11 +53,12 @@ class ScoreColumns:
     models: Mapping[str, str] = field(default_factory=dict)
     rule_based: Sequence[str] = ()
     units: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     def model_notes(self) -> list[str]:
-        """Return a sentence with the judge or model of each metric that has one."""
+        """Return a sentence with the judge or model of each metric that has one, and the notes of the evaluation."""
         models = "; ".join(f"{name}: {model}" for name, model in self.models.items())
-        return [f"Judges and models: {models}."] if models else []
+        return [*([f"Judges and models: {models}."] if models else []), *self.notes]
 
     def circular_notes(self, *, by_rules: bool) -> list[str]:
         """Return a warning if reports that rules have changed are judged by the same ontology."""
@@ -148,4 +149,5 @@ def compute_scores(pairs: Sequence[Pair], metrics: MetricSet, folder: Path, *, m
     columns = _load_folder(folder, [pair.sample_id for pair in pairs])
     main = {name for run in evaluation.runs.values() for name in run.selection.main_scores(run.metric)}
     values = {name: evaluation.values[name] for name in columns.values if not main_only or name in main}
-    return replace(columns, values=values, unavailable=dict(evaluation.unavailable))
+    notes = evaluation.examination_notes
+    return replace(columns, values=values, unavailable=dict(evaluation.unavailable), notes=notes)

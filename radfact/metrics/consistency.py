@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from pydantic import PositiveInt
 
 from radfact.languages import Language
-from radfact.llm import ChatRequest, PromptPrefix
+from radfact.llm import ChatRequest
 from radfact.llm.response_text import parse_json
-from radfact.metrics.llm.llm_metric import LLMMetric, ResponsePart, load_prompt
+from radfact.metrics.llm.llm_metric import LLMMetric, ResponsePart, own_prompt
 from radfact.metrics.protocol import Metric, MetricResult, Score
 from radfact.reader.contradictions import Contradiction, ContradictionReader
 from radfact.reader.segmentation import segment_sentences
@@ -59,6 +59,7 @@ class Consistency(Metric):
     main_scores = ("consistency",)
     needs_reference = False
     cost = "nothing"
+    for_chest_xrays = True
     language = Language.ENGLISH
     source = "MAIRA-2, appendix F.2; our rules"
     is_variant = True
@@ -106,7 +107,7 @@ class ConsistencyLLM(LLMMetric[Reading]):
     def request(self, pair: TextPair) -> ChatRequest[Reading]:
         sentences = list(segment_sentences(pair.candidate))
         numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(sentences, start=1))
-        prefix, schema = PromptPrefix([("system", load_prompt(self.name))]), _Response.model_json_schema()
+        prefix, schema = own_prompt(self.name, examination=pair.context.examination), _Response.model_json_schema()
         return ChatRequest((("user", numbered),), partial(_parse, sentences), prefix, schema, schema_required=False)
 
     def compute_scores(self, response: Reading) -> Mapping[str, float]:

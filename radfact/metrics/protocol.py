@@ -168,6 +168,8 @@ class Metric(ABC):
             "" for a text without a word.
         scores_empty: whether a metric that reads texts of a language scores two texts without a word.
         needs_reference: whether it reads the reference; one that does not is computed for candidates without any.
+        for_chest_xrays: whether its published prompt, its rules or its model are made for chest X-rays; a run warns if
+            pairs declare another examination.
         source: where the metric is defined.
         is_variant: whether "all" does not select it: a variant of another built-in metric, or one without references.
         variant: name of the published variant that a subclass computes; its scores end in `.NAME`, so that they are
@@ -190,6 +192,7 @@ class Metric(ABC):
     language: Language = Language.ANY
     scores_empty: bool = False
     needs_reference: bool = True
+    for_chest_xrays: bool = False
     source: str = "custom metric"
     is_variant: bool = False
     variant: str = ""

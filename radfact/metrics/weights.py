@@ -12,10 +12,7 @@ CATALOG = Path(__file__).with_name("weights.yaml")
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """A file to download to a path in the folder of the weights; size and checksum are as published, None if unknown.
-
-    Of an archive, `unpack` is the folder inside it whose content is kept, and "." all of it.
-    """
+    """A file to download, with its published size and checksum, or an archive, of which the folder `unpack` is kept."""
 
     path: str
     url: str

@@ -156,10 +156,7 @@ def _is_wrapped(lines: list[str]) -> bool:
 
 
 def segment_sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a report section as written, without headings, list marks and final punctuation.
-
-    A section without findings ("INDICATION: ...") is one sentence with its heading.
-    """
+    """Yield the sentences of a report section as written, without headings, list marks and final punctuation."""
     blocks = lay_out(text)
     for index, block in enumerate(blocks):
         is_remark = REMARK_HEADING.match(block.text) is not None

@@ -130,10 +130,7 @@ class Comparison:
 def compare(
     folders: Sequence[Path], *, metrics: Sequence[str] = (), names: Sequence[str] = (), **options: Any
 ) -> Comparison:
-    """Compare the first of some results folders with the others; the options are those of `compare_systems`.
-
-    The names of the systems are by default those of the folders.
-    """
+    """Compare the first of some results folders, named by default as they are, with the others as `compare_systems`."""
     if len(folders) < 2:
         raise InputError("expected two or more results folders to compare", code=ErrorCode.MISSING_OPTION)
     names = names or [Path(folder).resolve().name for folder in folders]

@@ -28,10 +28,7 @@ _WITH_BOXES = ("grounding_f1", "spatial_f1")
 
 
 def main_scores(scores: ScoresFile) -> dict[str, list[str]]:
-    """Return the main scores that have a value by metric, RadFact's first.
-
-    They are those that the metric declares, or the first selected one if none of them was computed.
-    """
+    """Return the declared main scores that have a value by metric, or else the first selected one; RadFact's first."""
     known = entries()
     main: dict[str, list[str]] = {}
     for metric, record in sorted(scores.metrics.items(), key=lambda item: item[0] != RADFACT):
@@ -116,10 +113,7 @@ _KNOWN = re.compile(rf"\b({'|'.join(sorted(_BY_WORDS, key=len, reverse=True))})\
 
 
 def words(name: str) -> str:
-    """Return the name of a score for a person, with metrics as their papers write them.
-
-    The folder of `FOLDER/SCORE` and anything that is not the name of a score, such as a model, stay as they are.
-    """
+    """Return the name of a score for a person, with metrics as their papers write them; others stay as they are."""
     folder, slash, score = name.rpartition("/")
     if slash or not re.fullmatch(r"\w+", name):
         return f"{folder}/{words(score)}" if slash and re.fullmatch(r"\w+", score) else name

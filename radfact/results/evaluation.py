@@ -10,11 +10,12 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
+from radfact.errors import list_some
 from radfact.machine import PROJECT
 from radfact.metrics.protocol import Metric, MetricResult, units_of
 from radfact.metrics.radfact.scores import PARTS, Side
 from radfact.metrics.registry import MetricSelection
-from radfact.records import Pairs, Report, Sentence, digest, narratives
+from radfact.records import CHEST_XRAY, Pairs, Report, Sentence, digest, narratives
 from radfact.results.schema import RADFACT, RemovedRow, SentenceRow, compares_findings
 from radfact.statistics.bootstrap import Direction, Summary
 from radfact.statistics.clusters import Clusters, Resampling, clusters_of
@@ -39,10 +40,7 @@ class MetricRun:
 
 @dataclass(frozen=True, slots=True)
 class SampleScore:
-    """The scores of one sample by name, numbers of sentences, and why it is excluded: at all, and by metric.
-
-    `reports` is the digest of both reports; None if there is no candidate.
-    """
+    """The scores of one sample, numbers of sentences, why it is excluded, and the digest of both reports."""
 
     sample_id: str
     scores: Mapping[str, float]
@@ -165,6 +163,19 @@ class EvaluationResult:
                 note += f"; {repeats.partly_failed} samples have fewer, because queries failed"
             notes.append(f"{note}.")
         return notes
+
+    @property
+    def examination_notes(self) -> list[str]:
+        """A warning if pairs declare another examination than metrics are made for; else empty."""
+        examinations = [pair.context.examination for pair in self.pairs]
+        # An "X-ray examination" may be one of the chest.
+        kinds = [kind for kind in examinations if kind.removesuffix(" examination") not in CHEST_XRAY]
+        names = [name for name, run in self.runs.items() if run.metric.for_chest_xrays]
+        if not (kinds and names):
+            return []
+        listed = list_some([*dict.fromkeys(kinds)])
+        made = f"the prompts, rules or models of {', '.join(names)} are made for chest X-rays, and are used as they are"
+        return [f"{len(kinds)} of {len(self.pairs)} pairs declare another examination ({listed}): {made}."]
 
     @property
     def values(self) -> dict[str, Sequence[float]]:

@@ -67,10 +67,7 @@ def export(folder: Path | str, path: Path | str | None = None) -> Path:
 
 
 def export_rexrank(folder: Path | str, path: Path | str | None = None) -> Path:
-    """Write the scored reports of a results folder as a ReXrank file with predictions.
-
-    The reports are read again from the input files of the run. Studies of a ReXrank file keep all their fields.
-    """
+    """Write the scored reports, read again from the input files, as a ReXrank file with predictions."""
     folder = Path(folder)
     run = read_run(folder)
     digests = {key: reports for key, reports in read_digests(folder).items() if reports is not None}

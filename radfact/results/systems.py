@@ -93,10 +93,7 @@ def pooled_functions(metrics: Sequence[str] = ()) -> dict[str, Mapping[str, Coun
 
 
 def read_system(folder: Path, name: str, functions: Mapping[str, Mapping[str, CountsFunction]]) -> System:
-    """Read the scores of a results folder, ready to be resampled.
-
-    Scores of the references alone, such as `lateral_mentions_reference`, are equal in all systems and are excluded.
-    """
+    """Read the scores of a results folder, ready to be resampled, without those of the references alone."""
     scores, samples = read_scores(folder), read_sample_scores(folder)
     rows = samples.rows
     directions = {

@@ -110,10 +110,7 @@ def summarize_counts(
     seed: int = 42,
     clusters: Clusters | None = None,
 ) -> dict[str, Summary]:
-    """Summarize scores that are functions of counts summed over samples, such as corpus BLEU or a macro F1.
-
-    Samples are resampled as in `summarize`; each score is recomputed from the sums of every replicate.
-    """
+    """Summarize scores that are functions of counts summed over samples, resampled as in `summarize`."""
     known = scored_rows(counts)
     if not known.any():
         return {name: Summary(None) for name in functions}
@@ -211,10 +208,7 @@ def _divide(sums: NDArray[np.float64], counts: NDArray[np.int_]) -> NDArray[np.f
 
 
 def wilson_interval(part: int, whole: int) -> tuple[float, float] | None:
-    """Return the 95% interval of a proportion by Wilson's score method; None without a case.
-
-    It is not empty where no or every case is in the part.
-    """
+    """Return the 95% interval of a proportion by Wilson's score method, also of 0 and 1; None without a case."""
     if not whole:
         return None
     share, z2 = part / whole, _Z**2

@@ -41,11 +41,7 @@ def id_order(sample_id: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Clusters:
-    """The clusters of samples, by what they share, such as `patient_id`; None if each sample is its own cluster.
-
-    A sample with the label None is its own cluster. The order of the `ids` of the samples, or without ids that of the
-    samples, is the order of the draws.
-    """
+    """The clusters of samples, drawn in the order of `ids`; each sample without a label is its own cluster."""
 
     by: str | None
     labels: Sequence[str | None]

@@ -81,10 +81,7 @@ def _known_samples(columns: Sequence[Sequence[float]], clusters: Clusters | None
 
 @dataclass(frozen=True, slots=True)
 class KendallDifference:
-    """Kendall's tau-b of two scores with the same experts over the same samples, and `second` minus `first`.
-
-    p is that of the two-sided permutation test; None without a value, or with a single cluster.
-    """
+    """Kendall's tau-b of two scores with experts, `second` minus `first`, and p of the two-sided permutation test."""
 
     first: float | None
     second: float | None
@@ -137,10 +134,7 @@ def _estimate(point: float, samples: _Values, n: int) -> Estimate:
 
 
 def _kendall(expert: _Values, *parts: tuple[_Values, _Weights]) -> _Values:
-    """Return tau-b of every replicate, to which each part adds its values by their weights.
-
-    A sample that is drawn twice is tied with itself.
-    """
+    """Return tau-b of every replicate from parts by their weights; a sample that is drawn twice is tied with itself."""
     totals = np.zeros((3, len(parts[0][1])))  # concordant minus discordant pairs, and those that each side does not tie
     for start in range(0, len(expert), _BLOCK):
         block = slice(start, start + _BLOCK)

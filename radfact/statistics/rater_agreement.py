@@ -40,10 +40,7 @@ def round_half_up(value: float) -> float:
 
 
 def error_type_f1(expert: Sequence[float], predicted: Sequence[float]) -> float | None:
-    """Return F1 of the errors of one category, summed over reports; None without both counts (VERT, appendix C).
-
-    Of h errors of the expert and g predicted ones, min(h, g) are true positives. A score whose denominator is 0 is 0.
-    """
+    """Return F1 of one category from counts of two raters (VERT, appendix C); None without both, 0 without any."""
     counts = np.array([expert, predicted], dtype=np.float64)
     counts = np.trunc(counts[:, ~np.isnan(counts).any(axis=0)])
     if not counts.size:
@@ -100,10 +97,7 @@ def rater_severity_errors(ratings: Iterable[Sequence[int]], *, seed: int = 42) -
 
 @dataclass(frozen=True, slots=True)
 class PreferenceAccuracy(Estimate):
-    """Share of expert preferences that are met, with a 95% bootstrap interval; None without a pair.
-
-    `ties` is the share of "equal", which meets no expert preference.
-    """
+    """Share of expert preferences that are met, with a 95% bootstrap interval; `ties` is the share of "equal"."""
 
     ties: float | None = None
 
@@ -140,10 +134,7 @@ def accuracy_by_confidence(
     confidence: Sequence[float],
     **draws: Any,
 ) -> dict[float, PreferenceAccuracy]:
-    """Return `preference_accuracy` over the pairs of at least each confidence that occurs (GREEN, figure 6).
-
-    A score that never prefers a candidate of these pairs has no accuracy.
-    """
+    """Return `preference_accuracy` at each minimum confidence (GREEN, figure 6); none without any preference."""
     rows = list(zip(expert, confidence, strict=True))
     table = {}
     for level in sorted({sure for theirs, sure in rows if theirs is not None}):
@@ -205,10 +196,7 @@ def coincidence_counts(items: Sequence[Sequence[float]], categories: Sequence[fl
 
 
 def alpha_from_counts(categories: Sequence[float], level: Level) -> CountsFunction:
-    """Return Krippendorff's alpha (Krippendorff, 2011) as a function of summed `coincidence_counts`.
-
-    It has no value (NaN) without an item with two ratings, or if all ratings are the same.
-    """
+    """Return Krippendorff's alpha (2011) as a function of summed `coincidence_counts`; NaN if all are the same."""
     values = np.asarray(categories, dtype=np.float64)
 
     def alpha(counts: NDArray[np.float64]) -> float:

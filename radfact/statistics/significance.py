@@ -113,10 +113,7 @@ def _comparable(
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p-values adjusted by Holm's method (Holm, 1979), which controls the family-wise error rate.
-
-    The i-th smallest of m values is multiplied by m - i + 1, and is at least as large as the one before it.
-    """
+    """Return p-values by Holm's method (1979): the i-th smallest of m times m - i + 1, but at least the one before."""
     tests = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0

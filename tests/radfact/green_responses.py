@@ -61,11 +61,7 @@ responses = st.builds(GreenResponse, errors, errors, items, explanation=_text)
 
 
 def published_counts(response: str) -> Counts:
-    """Read the counts as GREEN's published parser does, by its description.
-
-    A section runs from its exact header to the first blank line. A category's count is the number between a colon
-    with a space and a full stop, in a line with the category's letter; a missing count is 0.
-    """
+    """Read the counts as GREEN's published parser: a number between ": " and a full stop in a letter's line, or 0."""
     significant, insignificant, matched = (
         response.partition(f"{SECTION_TITLES[name]}:")[2].lstrip().split("\n\n")[0]
         for name in ("significant", "insignificant", "matched")

@@ -24,7 +24,7 @@ from radfact.metrics.classical.meteor import Meteor
 from radfact.metrics.classical.radcliq import V0, V1, InverseRadCliQ, RadCliQ, Regression
 from radfact.metrics.classical.radgraph import Graph, RadGraph
 from radfact.metrics.llm.comparison_mentions import ComparisonMentions
-from radfact.records import Pair, Sentence, TextPair
+from radfact.records import CHEST_XRAY, Pair, Sentence, TextPair
 
 CASES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("metric_values.yaml").read_text("utf-8"))
 
@@ -83,7 +83,7 @@ def test_tokens_are_those_of_the_penn_treebank_without_punctuation(text: str, to
 
 @pytest.mark.parametrize(("response", "expected"), CASES["detections"])
 def test_a_response_is_the_word_yes_or_no_or_begins_with_it(response: str, expected: bool | None) -> None:
-    result = ComparisonMentions(mock_client(response)).detect(["Heart is large."])[0][0]
+    result = ComparisonMentions(mock_client(response)).detect([("Heart is large.", CHEST_XRAY)])[0][0]
     assert (None if isinstance(result, Failure) else result) is expected
 
 

@@ -86,6 +86,14 @@ def test_a_manifest_of_other_studies_is_refused_before_the_judge_is_queried(run:
     assert run(*arguments, "--unscored", "drafts.jsonl")[0] == 0
 
 
+def test_a_metric_made_for_chest_x_rays_says_so_of_other_examinations(run: Run) -> None:
+    for modality, count in (("CT", 1), ("DX", 0)):
+        Path("pairs.csv").write_text(f"id,candidate,reference,modality\n1,Clear lungs.,Clear.,{modality}\n2,No,No,\n")
+        _, out, _ = run("evaluate", "pairs.csv", "--metrics", "consistency,rouge_l", "--out", "r")
+        note = "1 of 2 pairs declare another examination (CT examination): the prompts, rules or models of consistency"
+        assert out.count(note) == count
+
+
 GREEN = GreenResponse((("An effusion on the left",), ("Missed edema",), *[()] * 4), ((),) * 6, ("Clear lungs",))
 
 

@@ -1,7 +1,4 @@
-"""GREEN, VERT, CheXprompt and FineRadScore: prompts and examples of the papers, and all scores from one response.
-
-`llm_metrics.yaml` has responses and the values of all scores.
-"""
+"""Metrics that query a language model: prompts and examples of the papers, and scores (`llm_metrics.yaml`)."""
 
 import hashlib
 import json
@@ -9,9 +6,11 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from chat_server import ChatServer, Reply, last
@@ -24,15 +23,16 @@ from radfact import evaluate
 from radfact.errors import ErrorCode, InputError
 from radfact.io.jsonl import write_json
 from radfact.llm import ChatClient, MockChatModel, load_chat_client, mock_client
+from radfact.meta.agreement.corrections import paraphrase
 from radfact.metrics.llm import crimson
-from radfact.metrics.llm.chexprompt import CheXprompt, CheXpromptJson, parse_error_lists
+from radfact.metrics.llm.chexprompt import CheXprompt, parse_error_lists
 from radfact.metrics.llm.crimson import Crimson, FindingErrors, crimson_prompt, crimson_score
 from radfact.metrics.llm.fineradscore import FineRadScore, split_lines
 from radfact.metrics.llm.green import Green, green_score
 from radfact.metrics.llm.llm_metric import fill_prompt, load_prompt
 from radfact.metrics.llm.responses.assessment import parse_assessment
 from radfact.metrics.llm.responses.corrections import Correction, parse_corrections
-from radfact.metrics.llm.vert import Shot, Style, Vert, VertFormula, VertRubric, draw_shots, few_shot_section
+from radfact.metrics.llm.vert import Shot, Style, Vert, draw_shots, few_shot_section
 from radfact.metrics.protocol import score_pairs
 from radfact.metrics.registry import entries
 from radfact.records import NO_CONTEXT, Pair, PatientContext, Sentence, TextPair
@@ -67,13 +67,6 @@ def test_without_a_valid_response_there_is_no_score(metric: str, calls: int) -> 
     result = entries()[metric].load()(mock_client([valid, *["I cannot."] * calls])).score([CANDIDATE, PAIR])
     assert {tuple(map(math.isnan, values)) for values in result.values.values()} == {(False, True)}
     assert (list(result.failures), result.usage["calls"], result.usage["failures"]) == ([1], 1 + calls, 1)
-
-
-def test_the_prompt_is_the_one_that_the_published_models_know() -> None:
-    prompt = load_prompt("green")
-    assert len(prompt) == 1866
-    digest = "62ff3675597dd0994584f5b08cd33076bc5d74c72de27cf0124b0a9dac8aad0f"
-    assert hashlib.sha256(prompt.encode()).hexdigest() == digest
 
 
 def test_the_prompt_is_the_only_message_and_holds_whole_reports(serve: Callable[..., ChatServer]) -> None:
@@ -117,14 +110,6 @@ def test_the_prompt_adds_the_score_to_that_of_green() -> None:
     ]
 
 
-@pytest.mark.parametrize("metric", [Vert, VertFormula, VertRubric])
-def test_every_variant_has_its_prompt(metric: type[Vert]) -> None:
-    model = MockChatModel("")
-    metric(ChatClient(model, {})).score([PAIR])
-    prompt = fill_prompt(load_prompt(metric.name), reference=PAIR.reference, candidate=PAIR.candidate)
-    assert model.calls[0] == (("user", prompt),)
-
-
 def test_examples_follow_the_filled_prompt(tmp_path: Path) -> None:
     model, path = MockChatModel(""), tmp_path / "shots.json"
     shot = SHOT.model_copy(update={"reference": "A {candidate} text.", "score": 0.4})
@@ -163,27 +148,24 @@ def test_an_error_type_example_needs_its_category() -> None:
         few_shot_section("rad-err", [SHOT.model_copy(update={"category": None})])
 
 
-def test_the_prompt_is_the_published_one() -> None:
-    model = MockChatModel("")
-    CheXprompt(ChatClient(model, {})).score([TextPair("1", "A {reference} Candidate.", "The\nReference.")])
-    system, (role, text) = model.calls[0]
-    assert system[0] == "system"
-    assert system[1].startswith("Instructions: You are an expert radiologist. Judge the diagnostic accuracy of")
-    assert system[1].endswith("provide the error counts in the list format exactly as it is given to you.")
-    assert role == "user"
-    assert text.startswith("A clinically significant error is one that likely affects treatment, management, or")
-    # The reports are inserted as they are; the two marks before and after the examples are printed so.
-    reports = 'Reference Findings: """The\nReference."""\n\nCandidate Findings: """A {reference} Candidate."""'
-    assert text.endswith(f"\n##\n##\n{reports}\n\nErrors:")
-    assert text.count("\n##\n##\n") == 2
-    assert CheXprompt.parameters == {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
-
-
-def test_the_json_variant_of_chexprompt_has_the_candidate_last() -> None:
-    model = MockChatModel("no JSON")
-    CheXpromptJson(ChatClient(model, {})).score([PAIR])
-    reports = f"Reference report:\n{PAIR.reference}\n\nCandidate report:\n{PAIR.candidate}"
-    assert model.calls[0][-1] == ("user", reports)
+@pytest.mark.parametrize(("name", "digest"), [*CASES["own_prompts"].items(), *CASES["published_prompts"].items()])
+def test_our_prompts_alone_name_another_examination_than_a_chest_x_ray(name: str, digest: str) -> None:
+    sent = []
+    for examination in ((None, None), ("DX", "CHEST"), ("CT", "abdomen"), ("MR", None), (None, "knee")):
+        context, model = PatientContext(None, None, None, *examination), MockChatModel("")
+        client = ChatClient(model, {})
+        if name == "paraphrase":
+            paraphrase(client, [(PAIR.candidate, context.examination)])
+        else:
+            entries()[name].load()(client).score([replace(PAIR, context=context)])
+        sent.append(json.dumps(min(model.calls)))  # the first, without repairs
+    assert sent[0] == sent[1]
+    if name in CASES["published_prompts"] or name == "consistency_llm":
+        assert len({*sent}) == 1
+    else:
+        kinds = ("chest X-ray", "abdomen CT examination", "MRI examination", "knee examination")
+        assert [[kind in text for kind in kinds] for text in sent[1:]] == np.eye(4, dtype=bool).tolist()
+    assert hashlib.sha256(sent[0].encode()).hexdigest().startswith(digest)
 
 
 def test_a_failure_has_its_reason() -> None:
@@ -198,6 +180,7 @@ def test_the_published_examples_of_chexprompt_can_be_read() -> None:
         for lists in map(parse_error_lists, examples)
     ]
     assert counts == CASES["chexprompt_examples"]
+    assert CheXprompt.parameters == {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
 
 
 @given(

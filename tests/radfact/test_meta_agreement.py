@@ -156,14 +156,15 @@ def test_counts_are_compared_with_the_mean_expert() -> None:
     assert [result.accuracy[letter].value for letter in ERROR_CATEGORIES] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize(("layout", "columns", "cells", "cluster"), CASES["reports alone"])
-def test_pairs_need_the_columns_of_the_reports_alone_and_have_their_study(
-    layout: str, columns: str, cells: str, cluster: list[str | None], tmp_path: Path
+@pytest.mark.parametrize(("layout", "columns", "cells", "cluster", "examination"), CASES["reports alone"])
+def test_pairs_need_the_columns_of_the_reports_alone_and_have_their_study_and_examination(
+    layout: str, columns: str, cells: str, cluster: list[str | None], examination: str, tmp_path: Path
 ) -> None:
     path, out = write_table(tmp_path / "t.csv", columns.split(","), [cells.split(",")]), tmp_path / "pairs.csv"
     run_meta("pairs", path, "--layout", layout, "--out", out)
     pairs = read_pairs(out)
     assert (pairs[0].candidate, pairs[0].reference, [pairs.cluster_by, pairs[0].cluster]) == ("c", "r", cluster)
+    assert pairs[0].context.examination == examination
 
 
 @pytest.mark.usefixtures("without_plots")

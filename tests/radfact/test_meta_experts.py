@@ -26,7 +26,7 @@ from radfact.meta.datasets.ratings import RatedReport
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.fineradscore import split_lines
 from radfact.metrics.llm.responses.corrections import Correction, Corrections
-from radfact.records import Pair
+from radfact.records import CHEST_XRAY, Pair
 from radfact.statistics import rater_agreement as raters
 from radfact.statistics.clusters import Clusters
 
@@ -284,4 +284,4 @@ def test_preferences_are_drawn_as_they_are_published() -> None:
 
 def test_a_paraphrase_may_share_no_word_with_its_line() -> None:
     client = mock_client("```\nThe heart is big.\n```")
-    assert corrections.paraphrase(client, ["Cardiomegaly."]) == ["The heart is big."]
+    assert corrections.paraphrase(client, [("Cardiomegaly.", CHEST_XRAY)]) == ["The heart is big."]

@@ -20,6 +20,7 @@ from meta_run import Serve, refuse_meta, run_meta, write_table
 from radfact.error_categories import CategoryLetter
 from radfact.errors import ErrorCode, Failure
 from radfact.io.jsonl import read_json, write_jsonl
+from radfact.io.pairs import as_pairs
 from radfact.llm import mock_client
 from radfact.llm.protocol import Message
 from radfact.meta.agreement.preferences import parse_preference
@@ -292,9 +293,13 @@ def test_reports_have_their_modality_and_anatomy_or_the_default(
         write_jsonl(path, [{name: value or None for name, value in row.items()}])
     (report,), _ = read_reports(path, default_site="", examination=("X-ray", "chest"))
     assert [report.modality, report.anatomy] == expected
+    (pair,) = as_pairs([{**row, "candidate": "A", "reference": "B"}])
+    assert [pair.context.modality or "X-ray", pair.context.anatomy or "chest"] == expected
     out = run_meta("inject", path, "--types", "a", "--errors", 1, "--modality", "MR", "--out", tmp_path / "i.jsonl")
     (made,) = read_injected(tmp_path / "i.jsonl")
     assert [made.modality, made.anatomy] == [expected[0].replace("X-ray", "MR"), expected[1]]
+    contexts = {(pair.context.modality, pair.context.anatomy) for pair in detection_pairs([made])}
+    assert contexts == {(made.modality, made.anatomy)}
     assert ("2 of 3 rows have no report and are excluded (lines 3, 4)." in out) == (suffix == "csv")
 
 

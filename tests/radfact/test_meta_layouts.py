@@ -1,8 +1,4 @@
-"""Readers of published ratings: tables of the documented layouts in `rating_sets.yaml`, and malformed cells.
-
-Each malformed cell has one of the documented outcomes: an error with file, line and field, or a missing rating that is
-counted.
-"""
+"""Readers of published ratings (`rating_sets.yaml`): a malformed cell is an error with its place, or is counted."""
 
 import html
 import math

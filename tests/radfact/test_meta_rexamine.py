@@ -130,7 +130,7 @@ TEXTS = (
     "There is mild right basal atelectasis. No effusion or pneumothorax.",
     "Moderate pulmonary edema, unchanged. Large heart.",
 )
-REPORTS = [SiteReport(f"{site}{i}", site, text) for site in ("x", "y") for i, text in enumerate(TEXTS)]
+REPORTS = [SiteReport(f"{site}{i}", site, text, "CT") for site in ("x", "y") for i, text in enumerate(TEXTS)]
 
 
 def overlap(pairs: Sequence[Pair], _: Path) -> ScoreColumns:
@@ -180,7 +180,7 @@ def test_failed_reports_are_excluded_and_tried_again(tmp_path: Path, run: Run, s
     result = run(score=score)
     assert set(result.excluded) == {"x3", "y3"}
     assert result.experts == "labels"
-    assert [len(call.args[0]) for call in score.call_args_list] == [6, 6]
+    assert [[pair.context.modality for pair in call.args[0]] for call in score.call_args_list] == [["CT"] * 6] * 2
     assert all(test.t is None or test.t < 0 for test in result.tests)
     page = (tmp_path / "rexamine.html").read_text()
     assert ("No expert has counted errors" in page, "not standardized: " in page) == (True, True)

@@ -1,7 +1,4 @@
-"""The offline judge: labeled judgments, invariants of entailment, its accuracy, what it reads, and its ontology.
-
-`reading.yaml` has what judge and splitter read.
-"""
+"""The offline judge: labeled judgments, invariants, accuracy, its ontology, and what it reads (`reading.yaml`)."""
 
 import copy
 import json

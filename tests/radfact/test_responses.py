@@ -1,8 +1,4 @@
-"""Responses of language models: many forms have one meaning, and what can be read in two ways is refused.
-
-`responses.yaml` has the responses, and what each parser reads in them. A model that does not follow the format is
-noticed after the first ones, and no report is shown.
-"""
+"""Responses of language models (`responses.yaml`): many forms have one meaning, and what has two is refused."""
 
 import asyncio
 import io

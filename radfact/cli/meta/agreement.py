@@ -17,6 +17,7 @@ from radfact.cli.meta.options import RatingOptions, Scoring, client_of, collect_
 from radfact.cli.options import INPUT, SCORES, option
 from radfact.cli.tables import new_console, say, show_table
 from radfact.errors import ErrorCode, InputError, suggest_name
+from radfact.io.columns import EXAMINATION
 from radfact.io.outputs import Output, replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import analysis
@@ -223,8 +224,10 @@ def pairs(
     else:
         ratings = read(table, rating, texts_only=True)
         reports, by, notes = ratings.pairs, ratings.cluster_by, ratings.notes
-    headings = ["example_id", "prediction", "target", *([] if by is None else [by])]
-    rows = [[pair.sample_id, *map(narrative, (pair.candidate, pair.reference)), pair.cluster or ""] for pair in reports]
-    Table(headings, [row[: len(headings)] for row in rows]).write(out)
+    known = [name for name in EXAMINATION if any(getattr(pair.context, name) for pair in reports)]
+    rows = [[pair.sample_id, *map(narrative, (pair.candidate, pair.reference))] for pair in reports]
+    for row, pair in zip(rows, reports, strict=True):
+        row += [*([] if by is None else [pair.cluster or ""]), *(getattr(pair.context, name) or "" for name in known)]
+    Table(["example_id", "prediction", "target", *([] if by is None else [by]), *known], rows).write(out)
     say_notes(new_console(), notes)
     say(new_console(), f"{len(reports)} pairs written to {out}", wrap=False)

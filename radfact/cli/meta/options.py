@@ -100,6 +100,7 @@ def collect_scores(pairs: Sequence[Pair], folders: Sequence[Path] | None, scorin
             models={**scores.models, **computed.models},
             rule_based=list(dict.fromkeys([*scores.rule_based, *computed.rule_based])),
             units={**scores.units, **computed.units},
+            notes=computed.notes,
         )
     return scores
 

@@ -69,7 +69,8 @@ def correct_reports(
     }
     excluded: dict[str, str] = {}
     if setting == "paraphrased":
-        lines_by_id, excluded = _paraphrase_lines(lines_by_id, paraphraser or metric.client)
+        kinds = {key: sample.pair.context.examination for key, sample in samples.items()}
+        lines_by_id, excluded = _paraphrase_lines(lines_by_id, kinds, paraphraser or metric.client)
     references = {key: narrative(sample.pair.reference) for key, sample in samples.items()}
     if setting == "shuffled":
         references = {key: shuffle_lines(text, seed=seed) for key, text in references.items()}
@@ -79,7 +80,8 @@ def correct_reports(
         if isinstance(response, Failure):
             excluded[key] = response.reason
         else:
-            sample, pair = samples[key], Pair(key, " ".join(response.lines), references[key])
+            sample, text = samples[key], " ".join(response.lines)
+            pair = Pair(key, text, references[key], context=sample.pair.context)
             expert = sample.corrections and replace(sample.corrections, lines=response.lines)
             reports.append(CorrectedReport(sample, pair, response, expert))
     if not reports:
@@ -88,15 +90,15 @@ def correct_reports(
 
 
 def _paraphrase_lines(
-    lines_by_id: Mapping[str, tuple[str, ...]], client: ChatClient
+    lines_by_id: Mapping[str, tuple[str, ...]], kinds: Mapping[str, str], client: ChatClient
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Paraphrase every line; a report with a line that fails is excluded."""
-    texts = list(dict.fromkeys(line for lines in lines_by_id.values() for line in lines))
+    """Paraphrase every line, by the kind of examination; a report with a line that fails is excluded."""
+    texts = list(dict.fromkeys((line, kinds[key]) for key, lines in lines_by_id.items() for line in lines))
     paraphrases = dict(zip(texts, paraphrase(client, texts), strict=True))
     paraphrased: dict[str, tuple[str, ...]] = {}
     excluded: dict[str, str] = {}
     for key, lines in lines_by_id.items():
-        results = [paraphrases[line] for line in lines]
+        results = [paraphrases[line, kinds[key]] for line in lines]
         reasons = [result.reason for result in results if isinstance(result, Failure)]
         if reasons:
             excluded[key] = f"not paraphrased: {reasons[0]}"
@@ -116,18 +118,13 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionResult:
-    """Agreement of FineRadScore with radiologists; empty where a set has no corrections or no counts by category."""
+    """Agreement of FineRadScore with radiologists (the tables); empty where a set has no corrections or categories."""
 
-    changes: dict[str, dict[Change, Mean]] = field(default_factory=dict)
-    """Group -> change of the radiologist -> how often the model makes it (tables 1, 4 and 7)."""
+    changes: dict[str, dict[Change, Mean]] = field(default_factory=dict)  # by group: how often the model makes each
     text_similarity: dict[str, Mean] = field(default_factory=dict)
-    """Score -> mean over rewritten and inserted text (tables 2, 5 and 8)."""
     gains: dict[str, Gain] = field(default_factory=dict)
-    """Score -> similarity to the reference before and after correction (tables 3, 6 and 9)."""
     severities: dict[str, SeverityErrors] = field(default_factory=dict)
-    """Differences of the greatest severity of a report, of the model and of other raters (section 6.4)."""
     categories: dict[str, dict[str, Mean]] = field(default_factory=dict)
-    """Precision and recall of each category of errors by report (appendix D)."""
 
 
 def evaluate_corrections(
@@ -272,7 +269,8 @@ def change_agreement(reports: Sequence[CorrectedReport]) -> dict[Change, Mean]:
 def corrected_text_pairs(reports: Sequence[CorrectedReport]) -> list[Pair]:
     """Pair the model's corrected text with the radiologist's; reports without either are excluded."""
     texts = [(_corrected_text(report.model), _corrected_text(report.expert)) for report in reports]
-    return [Pair(str(index), *both) for index, both in enumerate(texts) if any(both)]
+    contexts = [report.pair.context for report in reports]
+    return [Pair(str(i), *both, context=contexts[i]) for i, both in enumerate(texts) if any(both)]
 
 
 def _corrected_text(corrections: Corrections | None) -> str:
@@ -294,10 +292,10 @@ def shuffle_lines(report: str, *, seed: int = 42) -> str:
     return " ".join(order)
 
 
-def paraphrase(client: ChatClient, texts: Sequence[str]) -> list[str | Failure]:
-    """Paraphrase texts by a prompt of this project (section 7.2); nothing checks that they have the same content."""
-    prompt = load_prompt("paraphrase")
-    parsers = {text: partial(parse_report, source=text, requires_overlap=False) for text in texts}
-    return client.complete_all(
-        [ChatRequest((("user", fill_prompt(prompt, report=text)),), parsers[text]) for text in texts]
-    )
+def paraphrase(client: ChatClient, texts: Sequence[tuple[str, str]]) -> list[str | Failure]:
+    """Paraphrase texts with the kinds of their examinations (section 7.2); nothing checks that the content is equal."""
+    requests = []
+    for text, kind in texts:
+        prompt = fill_prompt(load_prompt("paraphrase"), report=text, examination=kind)
+        requests.append(ChatRequest((("user", prompt),), partial(parse_report, source=text, requires_overlap=False)))
+    return client.complete_all(requests)

@@ -55,11 +55,7 @@ def read_held_out(file: Path) -> tuple[type[LLMMetric[Any]], list[HeldOut]]:
 def compare_with_teacher(
     judge: str, metric: LLMMetric[Any], held_out: Sequence[HeldOut], *, weights: Any = ()
 ) -> dict[str, Any]:
-    """Query a judge, the student, and compare it with its teacher on the pairs with a valid response.
-
-    The verdict of `agreement` is whether there is a significant error, or VERT's score with one decimal (kappa with
-    linear weights); its `accuracy_LETTER` is about the number of significant errors (GREEN, tables 1, 3, 4, 7 and 8).
-    """
+    """Compare a judge, the student, with its teacher on pairs with a valid response (GREEN, tables 1 to 8)."""
     requests = metric.requests([pair for pair, *_ in held_out])
     responses, usage = complete(metric.client, [replace(item, parse=_with_text(item.parse)) for item in requests])
     failures: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, check_unique_id, list_columns, suggest_name
-from radfact.io.columns import Columns
+from radfact.io.columns import EXAMINATION, Columns
 from radfact.io.yaml_files import read_yaml
 from radfact.llm.response_text import read_data
 from radfact.meta.datasets.ratings import (
@@ -113,15 +113,15 @@ def _read_plain(
         for (rater, rated), (name, (quantity, own)) in product(by_rater.items(), quantities.items()):
             ratings.setdefault(quantity, {})[rater or own] = rated.number(name)
         pair = Pair(key, row.text("candidate"), row.text("reference"), label, PatientContext.of(row.cells))
-        samples.append(RatedReport(pair, ratings, _groups(row, {name: name for name in groups})))
+        samples.append(RatedReport(pair, ratings, _groups(row, groups)))
     names = list(dict.fromkeys(quantity for quantity, _ in quantities.values()))
     directions = dict.fromkeys(names, better)
     target, group = next(iter(names), ""), next(iter(groups), None)
     return RatingSet(samples, directions, target, group, table.notes, cluster_by=table.by)
 
 
-def _groups(row: InputRow, kinds: Mapping[str, str]) -> dict[str, str]:
-    return {kind: text for column, kind in kinds.items() if (text := row.text(column))}
+def _groups(row: InputRow, kinds: Iterable[str]) -> dict[str, str]:
+    return {kind: text for kind in kinds if (text := row.text(kind))}
 
 
 def _quantities(columns: Sequence[str], path: Path, *, has_raters: bool) -> dict[str, tuple[str, str]]:
@@ -225,14 +225,12 @@ def _read_radevalx(path: Path) -> RatingSet:
 
 def _read_rate_eval(path: Path, texts_only: bool) -> RatingSet:
     required = ("gt_report", "similar_report", *(() if texts_only else ("Score",)))
-    columns, rows = read_rows(path / "rate_test.csv" if path.is_dir() else path, required)
-    kinds = {name: name.lower() for name in columns if name.lower() in ("modality", "anatomy")}
     samples = []
-    for index, row in enumerate(rows):
-        pair = Pair(str(index), row.report("similar_report"), row.report("gt_report"))
+    for index, row in enumerate(read_rows(path / "rate_test.csv" if path.is_dir() else path, required)[1]):
+        reports, context = (row.report("similar_report"), row.report("gt_report")), PatientContext.of(row.cells)
         ratings = {} if texts_only else {"score": {"1": row.number("Score")}}
-        samples.append(RatedReport(pair, ratings, _groups(row, kinds)))
-    group = "modality" if "modality" in kinds.values() else None
+        samples.append(RatedReport(Pair(str(index), *reports, context=context), ratings, _groups(row, EXAMINATION)))
+    group = "modality" if any("modality" in sample.groups for sample in samples) else None
     return RatingSet(samples, {"score": "higher"}, "score", group, numbered=True)
 
 
@@ -338,11 +336,7 @@ def _read_radeval(path: Path) -> RatingSet:
 
 
 def parse_annotation(text: str) -> dict[tuple[str, str], float]:
-    """Parse error counts by significance and letter: GREEN's six categories and `g` for grammar; NaN if missing.
-
-    An object `{significant: {CATEGORY: n}, insignificant: {CATEGORY: n}}` in JSON, YAML or Python syntax, or lines
-    `CATEGORY: n` under headings such as "significant", "not significant", "without clinical significance".
-    """
+    """Parse counts by significance and letter (also g, grammar), an object or lines under headings; NaN if missing."""
     counts: dict[tuple[str, str], float] = {}
     for kind, name, count in _entries(text):
         if kind == _AMBIGUOUS:

@@ -12,7 +12,7 @@ from typing import Literal
 from radfact.errors import ErrorCode, InputError
 from radfact.io.columns import Columns
 from radfact.meta.datasets.rows import read_report_table
-from radfact.records import Pair
+from radfact.records import Pair, PatientContext
 from radfact.statistics.clusters import Clusters, clusters_of
 from radfact.statistics.rater_agreement import Mean, Preference, describe_agreement
 
@@ -29,10 +29,7 @@ Consensus = Literal["unanimous", "majority"]
 
 @dataclass(frozen=True, slots=True)
 class PreferenceSet:
-    """Pairs of candidates with the preference of experts; `first` and `second` have the same references.
-
-    `expert` is None in an excluded row, and `confidence` is 0 in all rows of a file without this column.
-    """
+    """Pairs of candidates of the same references with the preference of experts, which is None in an excluded row."""
 
     first: Sequence[Pair]
     second: Sequence[Pair]
@@ -62,11 +59,12 @@ def read_preferences(
     if not experts and not texts_only:
         message = "expected a column with a name that begins with 'expert'"
         raise InputError(message, code=ErrorCode.MISSING_FIELD, file=path, line=1)
-    first, second, votes, confidences = [], [], [], []
+    first, second, votes, confidences = list[Pair](), list[Pair](), [], []
     for key, by_rater in table.rows.items():
         row, *_ = rows = [*by_rater.values()]
-        first.append(Pair(f"{key}_1", row.text("candidate_1"), row.text("reference")))
-        second.append(Pair(f"{key}_2", row.text("candidate_2"), row.text("reference")))
+        for number, of_row in enumerate((first, second), start=1):
+            reports = row.text(f"candidate_{number}"), row.text("reference")
+            of_row.append(Pair(f"{key}_{number}", *reports, context=PatientContext.of(row.cells)))
         cells = ((row, name) for row in rows for name in experts if row.text(name))
         votes.append(Counter(row.choice(name, _LABELS, "first, second or equal") for row, name in cells))
         sure = [row.number("confidence", accepts=lambda n: not math.isnan(n)) for row in rows if has_confidence]

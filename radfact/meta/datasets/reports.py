@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from radfact.errors import ErrorCode, InputError, check_unique_id, list_columns
-from radfact.io.columns import NAMES, Columns, check_columns, find_columns
+from radfact.io.columns import NAMES, Columns, check_columns, find_columns, with_own_names
 from radfact.io.jsonl import read_jsonl, read_text
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions
 from radfact.meta.datasets.rows import InputRow, group_rows, missing_reports, read_rows
 from radfact.records import Pair, is_missing, narrative, parse_sentences
 
-_EXAMINATION = (("modality", "imaging_modality"), ("anatomy", "region", "body_region", "body_part", "bodypart"))
 _REPORTS = ("report", "findings", *NAMES["reference"], "grounded_findings")
 
 
@@ -41,11 +40,7 @@ def read_reports(
     examination: tuple[str, str] = ("", ""),
     columns: Columns | None = None,
 ) -> tuple[list[SiteReport], list[str]]:
-    """Read reports from a CSV with `id`, `report` and `site`, or JSON Lines with the same fields or a manifest.
-
-    Rows may have `modality` and `anatomy` (or `region`, `body_part`), in any case; `examination` is for rows without.
-    Rows without a report are excluded, which the notes say. `columns` are own names, with `reference` for the report.
-    """
+    """Read reports from a CSV or JSON Lines with `id`, `report`, `site`; `examination` is that of rows without one."""
     path, columns = Path(path), check_columns(columns or {})
     accepted = ("reference",) if "reference" in columns else _REPORTS
     rows: Iterable[InputRow]
@@ -67,10 +62,8 @@ def read_reports(
         if site is None:
             raise row.error("expected a site, found none", "site", ErrorCode.MISSING_FIELD)
         check_unique_id(seen, sample_id, row.line, file=path, field=row.column("id"))
-        columns_by_name = {name.strip().lower().replace(" ", "_"): name for name in row.cells}
-        fields = [next(filter(columns_by_name.get, names), names[0]) for names in _EXAMINATION]
-        known = [row.text(columns_by_name.get(name, name)) for name in fields]
-        reports.append(SiteReport(sample_id, site, text, known[0] or examination[0], known[1] or examination[1]))
+        known = (row.text("modality") or examination[0], row.text("anatomy") or examination[1])
+        reports.append(SiteReport(sample_id, site, text, *known))
     if not reports:
         raise InputError("expected reports, found none", code=ErrorCode.EMPTY_INPUT, file=path)
     return reports, missing_reports(without, len(reports) + len(without))
@@ -79,7 +72,7 @@ def read_reports(
 def _read_objects(path: Path, columns: Columns) -> Iterator[InputRow]:
     for line, row in read_jsonl(path):
         names = find_columns(row, {"id": NAMES["id"]}, columns, {"file": path, "line": line})
-        yield InputRow(path, line, row, {**columns, **names})
+        yield InputRow(path, line, with_own_names(row, columns), {**columns, **names})
 
 
 def _report_text(row: InputRow, accepted: Sequence[str]) -> str:

@@ -54,10 +54,7 @@ class ScoreDetection:
 
 @dataclass(frozen=True, slots=True)
 class RewordingCost:
-    """Share of the harmless rewordings of one kind, or of `all`, that cost more than `COSTLY` of a score.
-
-    The cost is divided by the width of the range of the score, if it has one, such as 100 or 2 for -1 to 1.
-    """
+    """Share of the harmless rewordings of one kind, or of `all`, that cost more than `COSTLY` of a score's range."""
 
     score: str
     kind: str
@@ -76,7 +73,8 @@ class DetectionResult:
 
 def detection_pairs(rows: Sequence[InjectedReport]) -> list[Pair]:
     """Return the pairs to score: all candidates, then each report against itself."""
-    own = [Pair(f"{source}_0", text, text) for source, text in {row.source_id: row.reference for row in rows}.items()]
+    sources = {row.source_id: row.pair for row in rows}
+    own = [replace(pair, sample_id=f"{source}_0", candidate=pair.reference) for source, pair in sources.items()]
     sample_ids = {row.sample_id for row in rows}
     if clash := next((pair.sample_id for pair in own if pair.sample_id in sample_ids), None):
         message = f"expected another id, found '{clash}', which is reserved"

@@ -33,10 +33,7 @@ def model_name(client: ChatClient) -> str:
 
 
 class ModelEditor:
-    """Rewrites reports with a prompt of ReXamine-Global.
-
-    `standardize` is the system message; `perturb`, which asks for a few errors, follows the report.
-    """
+    """Rewrites reports with a prompt of ReXamine-Global: a system message, or `perturb`, which follows the report."""
 
     def __init__(self, client: ChatClient, prompt: Literal["standardize", "perturb"]) -> None:
         self.client, self.prompt = client, prompt
@@ -73,10 +70,7 @@ def _rewrite(
 def inject_with_model(
     client: ChatClient, reports: Sequence[SiteReport], category: CategoryLetter, count: int
 ) -> list[InjectedReport | Failure]:
-    """Inject errors of one category with a model, which then checks whether they are plausible.
-
-    The instructions (VERT, F.1 for category a and F.2 for b) are the system message; the user message is ours.
-    """
+    """Inject errors with a model (VERT, F.1 for category a, F.2 for b), which then checks that they are plausible."""
     prefix = PromptPrefix([("system", load_prompt(f"inject_{category}", _PACKAGE))])
     turns: dict[int, tuple[Message, ...]] = {
         index: (("user", f"Number of errors to inject: {count}\n\nRadiology report:\n{report.report}"),)

@@ -18,7 +18,7 @@ from radfact.meta.datasets.reports import SiteReport
 from radfact.reader.facts import Fact, parse_sentence
 from radfact.reader.ontology_file import default_ontology
 from radfact.reader.segmentation import segment_sentences
-from radfact.records import Pair, Record, Text, validate_model
+from radfact.records import Pair, PatientContext, Record, Text, validate_model
 
 RULES = "rules"
 """Who changes reports if no language model does: rules of this project, with the ontology of the offline judge."""
@@ -60,7 +60,8 @@ class InjectedReport(Record):
 
     @property
     def pair(self) -> Pair:
-        return Pair(self.sample_id, self.candidate, self.reference)
+        context = PatientContext(modality=self.modality, anatomy=self.anatomy)
+        return Pair(self.sample_id, self.candidate, self.reference, context=context)
 
     @property
     def counts(self) -> dict[str, float]:

@@ -49,12 +49,7 @@ class Edit:
 
 
 class RuleInjector:
-    """Injects k errors into reports, at most one per sentence.
-
-    The first k errors of a category are among its first k + 1, so that a report only gets worse. An edit is used if it
-    changes the facts that the ontology reads in the sentence exactly as its category says. Unreadable sentences stay
-    unchanged, and so do reports for which `is_readable` is false.
-    """
+    """Injects k errors into sentences that the ontology reads, one into each; the first k are among the first k + 1."""
 
     name = RULES
 
@@ -168,10 +163,7 @@ def _are_related(concept: str, finding: str) -> bool:
 
 
 def _is_denial_of(fact: Fact, finding: str, text: str) -> bool:
-    """Return whether a fact denies a finding as stated in `text`.
-
-    "No large effusion" does not deny a small effusion, and "left lung clear" does not deny a nodule on the right.
-    """
+    """Return whether a fact denies a finding as stated in `text`: "no large effusion" does not deny a small one."""
     if fact.present or not default_ontology().is_denied_by(fact.concept, finding):
         return False
     stated = parse_facts(text)
@@ -244,11 +236,7 @@ def _is_finding(fact: Fact) -> bool:
 def _swaps(
     table: str, category: CategoryLetter, operation: str, changed: str, document: ReportSentences, _: random.Random
 ) -> Iterator[Edit]:
-    """Replace one word by that of a table, and thereby change one property of the stated findings.
-
-    A range, such as "mild to moderate", is replaced as a whole. The severity of measured findings does not change,
-    since "large nodule of 5 mm" makes no sense.
-    """
+    """Replace a word or a range ("mild to moderate") by that of a table; "large nodule of 5 mm" would make no sense."""
     words: Mapping[str, str] = TABLES[table]
     options = "|".join(words)
     single = re.compile(rf"\b(?:{options})\b", re.IGNORECASE)

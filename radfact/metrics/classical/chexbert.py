@@ -40,10 +40,7 @@ def confusion_counts(
 
 
 def macro_f1(counts: Counts, classes: Sequence[int], *, weighted: bool = False) -> float:
-    """Compute the mean F1 of classes; a class without positives counts 0, as in scikit-learn.
-
-    `weighted` weights classes by the references that have the finding; NaN without any.
-    """
+    """Compute the mean F1 of classes, or weighted by their references; one without positives is 0 (scikit-learn)."""
     tp, fp, fn, _ = _select(counts, classes)
     total, support = 2 * tp + fp + fn, tp + fn
     f1 = np.divide(2 * tp, total, out=np.zeros_like(total), where=total > 0)
@@ -107,6 +104,7 @@ class CheXbert(Metric):
     main_scores = ("chexbert_similarity",)
     requirements = Requirements(packages=("torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of BERT"
+    for_chest_xrays = True
     language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1, figures 3 and 5, table B.3"
     pooled = _POOLED

@@ -64,6 +64,7 @@ class RadCliQ(Metric):
         weights={**radgraph.WEIGHTS, **bertscore.WEIGHTS, **chexbert.WEIGHTS},
     )
     cost = "that of RadGraph, BERTScore and CheXbert, once"
+    for_chest_xrays = True
     language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
 

@@ -62,6 +62,7 @@ class RadGraph(Metric):
     main_scores = ("radgraph_f1",)
     requirements = Requirements(packages=("radgraph", "torch", "transformers"), weights=WEIGHTS)
     cost = "two passes of PubMedBERT"
+    for_chest_xrays = True
     language = Language.ENGLISH
     source = "MAIRA-2, appendix D.1"
 

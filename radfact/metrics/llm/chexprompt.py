@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.llm import ChatRequest, PromptPrefix, structured_request
 from radfact.llm.response_text import strip_reasoning
-from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
+from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt, own_prompt
 from radfact.metrics.llm.responses.assessment import parse_errors, parse_sections
 from radfact.metrics.llm.responses.counts import MAX_COUNT, strip_markup
 from radfact.metrics.protocol import Score
@@ -78,6 +78,7 @@ class CheXprompt(LLMMetric[ErrorCounts]):
     scores: Mapping[str, Score] = _scores("chexprompt")
     main_scores = ("chexprompt_errors",)
     cost = "a response of up to 128 tokens"
+    for_chest_xrays = True
     source = "LLaVA-Rad (microsoft/chexprompt); MAIRA-2, table D.1"
     parameters: Mapping[str, Any] = {"temperature": 0, "top_p": 0.9, "max_tokens": 128}
 
@@ -102,13 +103,14 @@ class CheXpromptJson(CheXprompt):
     scores: Mapping[str, Score] = _scores("chexprompt_json")
     main_scores = ("chexprompt_json_errors",)
     cost = "a response"
+    for_chest_xrays = False
     source = "our prompt; MAIRA-2, table D.1"
     is_variant = True
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 1024}
 
     def request(self, pair: TextPair) -> ChatRequest[ErrorCounts]:
         messages = (("user", f"Reference report:\n{pair.reference}\n\nCandidate report:\n{pair.candidate}"),)
-        prefix = PromptPrefix([("system", load_prompt("chexprompt_json"))])
+        prefix = own_prompt(self.name, examination=pair.context.examination)
         return structured_request(messages, ErrorCounts, lambda counts: counts, parse_error_counts, prefix=prefix)
 
 

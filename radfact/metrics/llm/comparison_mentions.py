@@ -11,12 +11,12 @@ from statistics import fmean as mean
 from typing import Any
 
 from radfact.errors import Failure
-from radfact.llm import ChatClient, ChatRequest, PromptPrefix
+from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.llm.response_text import strip_reasoning
-from radfact.metrics.llm.llm_metric import complete, load_prompt
+from radfact.metrics.llm.llm_metric import complete, own_prompt
 from radfact.metrics.protocol import Metric, MetricResult, Requirements, Score
-from radfact.records import TextPair
+from radfact.records import CHEST_XRAY, TextPair
 
 
 class ComparisonMentions(Metric):
@@ -35,11 +35,10 @@ class ComparisonMentions(Metric):
 
     def __init__(self, client: ChatClient) -> None:
         self.client = client
-        self._prefix = PromptPrefix([("system", load_prompt(self.name))])
 
     def score(self, pairs: Sequence[TextPair]) -> MetricResult:
         """Score 1 if a report mentions an earlier examination, else 0; NaN without a valid response."""
-        results, usage = self.detect(_texts(pairs))
+        results, usage = self.detect(_reports(pairs))
         values = [math.nan if isinstance(result, Failure) else float(result) for result in results]
         columns = dict(zip(self.scores, (values[0::2], values[1::2]), strict=True))
         failures: dict[int, str] = {}
@@ -48,22 +47,26 @@ class ComparisonMentions(Metric):
                 failures.setdefault(index // 2, result.reason)
         return MetricResult(columns, failures=failures, usage=usage)
 
-    def detect(self, texts: Sequence[str]) -> tuple[list[bool | Failure], dict[str, int]]:
-        """Detect for each text whether it mentions an earlier examination; the model does not see empty texts."""
-        requests = self._requests(texts)
+    def detect(self, reports: Sequence[tuple[str, str]]) -> tuple[list[bool | Failure], dict[str, int]]:
+        """Detect a mention of an earlier examination in each text, with its kind of examination; "" is not sent."""
+        requests = self._requests(reports)
         responses, usage = complete(self.client, list(requests.values()))
         results = dict(zip(requests, responses, strict=True))
-        return [results.get(text, False) for text in texts], usage
+        return [results.get(report, False) for report in reports], usage
 
     def plan(self, pairs: Sequence[TextPair]) -> dict[str, RequestPlan]:
-        return {self.name: plan_requests(self.client, list(self._requests(_texts(pairs)).values()))[0]}
+        return {self.name: plan_requests(self.client, list(self._requests(_reports(pairs)).values()))[0]}
 
-    def _requests(self, texts: Sequence[str]) -> dict[str, ChatRequest[bool]]:
-        return {text: ChatRequest((("user", text),), _parse_yes_or_no, self._prefix) for text in texts if text.strip()}
+    def _requests(self, reports: Sequence[tuple[str, str]]) -> dict[tuple[str, str], ChatRequest[bool]]:
+        return {
+            (text, kind): ChatRequest((("user", text),), _parse_yes_or_no, own_prompt(self.name, examination=kind))
+            for text, kind in reports
+            if text.strip()
+        }
 
 
-def _texts(pairs: Sequence[TextPair]) -> list[str]:
-    return [text for pair in pairs for text in (pair.candidate, pair.reference)]
+def _reports(pairs: Sequence[TextPair]) -> list[tuple[str, str]]:
+    return [(text, pair.context.examination) for pair in pairs for text in (pair.candidate, pair.reference)]
 
 
 _YES_OR_NO = r"\b(yes|no)\b(?=[^\w\s]|\s+[-–—(]|\s*$|\s*\n)"
@@ -85,7 +88,7 @@ def check_comparisons(metric: ComparisonMentions) -> dict[str, Any]:
     """Measure a detector on our own labeled texts, half of which have a mention; a failed query counts as wrong."""
     file = resources.files("radfact.metrics.llm") / "comparisons.json"
     labels: dict[str, bool] = {row["text"]: row["mention"] for row in json.loads(file.read_text(encoding="utf-8"))}
-    results, _ = metric.detect(list(labels))
+    results, _ = metric.detect([(text, CHEST_XRAY) for text in labels])
     correct = {text: result == labels[text] for text, result in zip(labels, results, strict=True)}
     return {
         "accuracy": mean(correct.values()),

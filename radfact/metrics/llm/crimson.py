@@ -164,6 +164,7 @@ class Crimson(LLMMetric[FindingErrors]):
         },
     }
     cost = "a response of up to 8,192 tokens"
+    for_chest_xrays = True
     source = "CRIMSON (rajpurkarlab/CRIMSON)"
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 8192}
 

@@ -31,10 +31,7 @@ _EXAMPLE = re.compile(
 
 
 def split_lines(report: str) -> tuple[str, ...]:
-    """Split a report into the lines that corrections refer to; each keeps its full stop, as in the published examples.
-
-    A full stop after a digit ends no line, and two become one, as in the authors' code (FineRadScore, appendix A).
-    """
+    """Split a report into lines at full stops, which they keep, but not after a digit (FineRadScore, appendix A)."""
     lines = _LINE_END.split(report.strip())
     return tuple(line.strip().replace("..", ".") for line in lines if line.strip(" ."))
 
@@ -67,6 +64,7 @@ class FineRadScore(LLMMetric[Corrections]):
         "fineradscore_lines": Score("lower", "number of corrections", "corrections"),
     }
     cost = "a response as long as the corrected report"
+    for_chest_xrays = True
     source = "FineRadScore, appendix A"
     parameters: Mapping[str, Any] = {"temperature": 0, "max_tokens": 4096}
 

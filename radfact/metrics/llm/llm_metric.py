@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from radfact.errors import Failure
-from radfact.llm import ChatClient, ChatRequest
+from radfact.llm import ChatClient, ChatRequest, PromptPrefix
 from radfact.llm.plan import RequestPlan, plan_requests
 from radfact.metrics.protocol import Metric, MetricResult, Requirements
 from radfact.records import TextPair
@@ -33,6 +33,12 @@ def load_prompt(name: str, package: str = "radfact.metrics.llm") -> str:
 def fill_prompt(template: str, **slots: str) -> str:
     """Fill the slots `{name}` of a prompt; all other braces stay as they are."""
     return _SLOT.sub(lambda match: slots.get(match[1], match[0]), template)
+
+
+@cache
+def own_prompt(name: str, **slots: str) -> PromptPrefix:
+    """Return a prompt of this project as system message; `examination` is that of the pair (`PatientContext`)."""
+    return PromptPrefix([("system", fill_prompt(load_prompt(name), **slots))])
 
 
 def complete(

@@ -40,6 +40,7 @@ class RadFactMetric(Metric):
     main_scores = ("logical_f1",)
     reads = "sentences"
     requirements = Requirements(judge="any")
+    for_chest_xrays = True
     cost = "one query per sentence, and two splits of a narrative"
     source = "MAIRA-2, appendix C"
     pooled: Mapping[str, CountsFunction] = dict.fromkeys(F1_PARTS, f1_from_counts)

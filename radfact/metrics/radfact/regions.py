@@ -43,11 +43,7 @@ def has_area(sentence: Sentence) -> bool:
 
 
 def covered_share(sentence: Sentence, evidence: Sequence[Sentence], *, compat: Compat = "paper") -> float:
-    """Return the share in [0, 1] of a sentence's region that lies in the union of the regions of its evidence.
-
-    `paper` mode compares boxes and masks as pixels of a 224 x 224 grid; `exact` mode compares boxes as rectangles, and
-    with a mask on either side all regions on the finest grid of the masks.
-    """
+    """Return the share of a sentence's region in the union of its evidence, on a grid of 224 x 224 (`paper`) or not."""
     sizes = [mask.size for item in (sentence, *evidence) for mask in item.masks or ()]
     if compat == "exact" and not sizes:
         return _rectangle_share(_rectangles([sentence]), _rectangles(evidence))

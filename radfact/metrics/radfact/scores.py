@@ -42,10 +42,7 @@ SCORES, POLICY_SCORES = tuple(MEASURES)[:9], tuple(MEASURES)[9:]
 
 
 class SentenceScore(Record):
-    """One sentence as a hypothesis: a row of `sentences.jsonl` (`docs/files.md`).
-
-    `spatial` is `no_area` if the sentence is entailed by evidence with boxes and neither has a box with an area.
-    """
+    """One sentence as a hypothesis: a row of `sentences.jsonl` (`docs/files.md`)."""
 
     # A results folder may come from an earlier version.
     model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)

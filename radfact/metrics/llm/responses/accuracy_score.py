@@ -23,10 +23,7 @@ _EQUATION_OF_SCORE = re.compile(r"(?:score|accuracy|[0-9)\]}])[^\w)\]}]*$", re.I
 
 
 def parse_accuracy_score(value: Any) -> float:
-    """Parse the number that a text begins with, or the result of its last equation.
-
-    "0.85", "0,85", "0.85/1.00", "8.5/10", "85 %" and "3 / (3 + 2) = 0.60" are accepted, a range is not.
-    """
+    """Parse the number that a text begins with ("0.85", "0,85/1.00", "85 %"), or the result of its last equation."""
     score = _parse_number(value)
     if score is None or not 0 <= score <= 1:
         raise ValueError(f"{SCORE_TITLE} has no number from 0.00 to 1.00")

@@ -118,10 +118,7 @@ _Entries = list[tuple[str, Any]]
 
 
 def parse_corrections(text: str, lines: Sequence[str]) -> Corrections:
-    """Parse a JSON object by line number, with "None" (once or more) for insertions.
-
-    Correction and severity are accepted in either order, because FineRadScore's second example has them swapped.
-    """
+    """Parse a JSON object by line number, with "None" for insertions; correction and severity may be swapped."""
     items: dict[int | str, Correction] = {}
     for index, (key, value) in enumerate(_find_entries(text)):
         if (item := _parse_correction(key, value, lines)) is not None:
