@@ -115,6 +115,13 @@ def test_arguments_reach_the_metrics(run: Run, serve: Serve) -> None:
     metrics = json.loads(Path("r/scores.json").read_text())["metrics"]
     assert metrics["vert"]["arguments"] == {"shots": "shots.json", "style": "rad-err", "n": 2}
     assert metrics["fineradscore"]["arguments"] == {"examples": "none"}
+    write_json("shots.json", [shot, {**shot, "reference": "The heart  is large.", "candidate": "Large heart."}])
+    options = ("--judge", "openai:m", "--base-url", server.base_url, "--metric-arg=vert.shots=shots.json")
+    for more in ((), ("--dry-run",)):
+        code, _, err = run("evaluate", "pairs.csv", "--metrics", "vert", *options, *more, "--out", "r2")
+        expected = "radfact: --metric-arg vert.shots[1]: is the pair '2', whose prompt would contain its score"
+        assert (code, err.count("\n"), err.startswith(expected)) == (2, 1, True)
+    assert len(server.requests) == len(prompts)
 
 
 def test_the_green_summary_is_computed_by_its_command(run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,13 @@ from radfact.errors import ErrorCode
 from radfact.io.jsonl import read_json, read_jsonl
 from radfact.io.pairs import read_pairs
 from radfact.judges.offline import OfflineJudge
+from radfact.judges.prompt import read_examples
 from radfact.meta.agreement import analysis
 from radfact.meta.datasets.layouts import LAYOUTS, RADEVALX_FILES, REXVAL_RATINGS
 from radfact.meta.datasets.ratings import RatedReport, RatingSet, count_directions, count_quantities
 from radfact.meta.ensembles import fit_ensemble
 from radfact.meta.scores import ScoreColumns, match_samples, pair_digests
+from radfact.metrics.llm.vert import Shot
 from radfact.pages import plots
 from radfact.records import Pair
 from radfact.results.compare import compare
@@ -319,6 +321,39 @@ def test_wrong_options_are_refused_before_the_model_is_queried(
     assert (found, option in line) == (code, True)
     assert not server.requests
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("options", "number", "overall", "errors"), CASES["shots"])
+def test_examples_of_vert_have_the_ratings_of_experts_and_no_study_of_the_test_pairs(
+    options: str, number: int, overall: dict[str, float], errors: dict[str, Any], inputs: Path, tmp_path: Path
+) -> None:
+    with (inputs / "plain.csv").open(newline="") as handle:
+        header, first, *_ = csv.reader(handle)
+    write_table(inputs / "s1.csv", header, [["other", "s1", *first[2:]]])
+    files = [tmp_path / name for name in ("a.json", "b.json")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(inputs)
+        for file in files:
+            run_meta("shots", *shlex.split(options), "--out", file)
+    shots = {str(shot.id): shot for shot in read_examples(files[0], Shot)}
+    assert (len(shots), files[0].read_bytes()) == (number, files[1].read_bytes())
+    assert {key: shots[key].overall for key in overall} == pytest.approx(overall)
+    *_, last = map(shots.__getitem__, overall)
+    found = {kind: {x: n for x, n in getattr(last, kind).items() if n} for kind in ("significant", "insignificant")}
+    assert {kind: counts for kind, counts in found.items() if counts} == errors
+    if "--exclude" in options:
+        assert first[2] not in [shot.reference for shot in shots.values()]
+
+
+def test_an_example_of_each_category_has_the_fewest_other_errors(tmp_path: Path) -> None:
+    columns = [f"{kind}_{letter}" for kind in ("significant", "insignificant") for letter in "abcdef"]
+    errors = {"clean": "", "a": "a", "b": "abb", "both": "cd", "c": "c", "insignificant": "aC"}
+    rows = [[key, f"R {key}", f"C {key}", "x", *map(of.count, "abcdefABCDEF")] for key, of in errors.items()]
+    table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "rater", *columns], rows)
+    options = ("--layout", "plain", "--better", "lower", "--by-category", "--out", tmp_path / "shots.json")
+    assert "No other report has an error (e). No other report has an error (f)." in run_meta("shots", table, *options)
+    shots = {shot.category: shot.id for shot in read_examples(tmp_path / "shots.json", Shot)}
+    assert shots == {"a": "a", "b": "b", "c": "c", "d": "both"}
 
 
 PAIRS = [Pair(str(i), f"Clear lungs {i}.", "Clear lungs. No effusion.") for i in range(6)]

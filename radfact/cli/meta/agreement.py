@@ -14,11 +14,14 @@ import typer
 from radfact.cli.command import with_options
 from radfact.cli.meta import options as own
 from radfact.cli.meta.options import RatingOptions, Scoring, client_of, collect_scores, say_notes
-from radfact.cli.options import INPUT, SCORES, option
+from radfact.cli.options import INPUT, OUTPUT, SCORES, option
 from radfact.cli.tables import new_console, say, show_table
+from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.columns import EXAMINATION
+from radfact.io.jsonl import write_json
 from radfact.io.outputs import Output, replace_files
+from radfact.io.pairs import read_pairs
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import analysis
 from radfact.meta.agreement.preferences import evaluate_judge, evaluate_scores, find_wrong_preferences
@@ -33,13 +36,15 @@ from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
 from radfact.meta.datasets.preferences import Consensus, PreferenceSet, read_preferences
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.datasets.reports import read_ids
+from radfact.meta.datasets.shots import one_per_category, rated_shots, without_pairs
 from radfact.meta.scores import ScoreColumns
+from radfact.metrics.llm.vert import draw_shots
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import only, rename_fields
 from radfact.pages.meta_page import Table
 from radfact.progress import display_progress
-from radfact.records import narrative
+from radfact.records import Pair, narrative
 from radfact.statistics.rater_agreement import PreferenceAccuracy
 
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a data set.")]
@@ -231,3 +236,51 @@ def pairs(
     Table(["example_id", "prediction", "target", *([] if by is None else [by]), *known], rows).write(out)
     say_notes(new_console(), notes)
     say(new_console(), f"{len(reports)} pairs written to {out}", wrap=False)
+
+
+@with_options
+def shots(
+    table: TableArgument,
+    rating: RatingOptions,
+    seed: own.Seed = 42,
+    n: Annotated[int, option("Number of examples to draw.", "N", SCORES, "--n", min=1)] = 10,
+    by_category: Annotated[bool, option("Instead, one of each error category.", None, SCORES, "--by-category")] = False,
+    scale: Annotated[tuple[float, float] | None, option("Lowest and highest rating.", "LOW HIGH", INPUT)] = None,
+    exclude: Annotated[list[Path] | None, option("Pairs or ratings to test on; repeatable.", "FILE", INPUT)] = None,
+    out: Annotated[Path, option("JSON file to write.", "FILE", OUTPUT), Output("file")] = Path("shots.json"),
+) -> None:
+    """Write few-shot examples for VERT from expert ratings (VERT, section 4.1.3).
+
+    An example has the mean counts of the experts, and max(0, 1 - 0.15 x significant errors) as its score; in sets
+    without counts by category, it has the mean rating on a scale from 0 to 1 (--scale, by default 0 5 for rate-eval).
+    --by-category selects reports with an error of the category, significant if possible, and the fewest others. No
+    example has the reference, the id or the study of a pair in the files of --exclude.
+    """
+    console, ratings = new_console(), read(table, rating)
+    count = len(ratings.samples)
+    for file in exclude or ():
+        ratings = without_pairs(ratings, *_read_tests(file, rating))
+    with rename_fields({"scale": "--scale", "n": "--n"}):
+        known = rated_shots(ratings, (0.0, 5.0) if scale is None and rating.layout == "rate-eval" else scale)
+        if not known or (by_category and not ratings.has_categories):
+            expected = "errors by category" if known else "rated reports that are not excluded"
+            raise InputError(f"expected {expected}, found none", code=ErrorCode.EMPTY_INPUT, file=table)
+        chosen = one_per_category(known, seed=seed) if by_category else draw_shots(known, n, seed=seed)
+    write_json(out, [shot.model_dump(exclude_defaults=True) for shot in chosen])
+    missing = ERROR_CATEGORIES.keys() - {shot.category for shot in chosen} if by_category else ()
+    say_notes(console, [*ratings.notes, *(f"No other report has an error ({letter})." for letter in sorted(missing))])
+    ids = ", ".join(str(shot.id) for shot in chosen)
+    say(console, f"{len(chosen)} examples from {len(known)} of {count} reports: {ids}")
+    style = "rad-err" if by_category else "random"
+    say(console, f"--metric-arg vert.shots={out} --metric-arg vert.style={style}", wrap=False)
+
+
+def _read_tests(file: Path, rating: RatingOptions) -> tuple[Sequence[Pair], str | None]:
+    """Read pairs, or else ratings, to test on, and the column of their clusters."""
+    try:
+        tests: Any = read_pairs(file, missing="empty", columns=rating.columns)
+    except InputError as error:
+        if error.code not in (ErrorCode.MISSING_FIELD, ErrorCode.DUPLICATE, ErrorCode.INVALID_FORMAT):
+            raise
+        tests = read(file, rating.model_copy(update={"ids": None}), texts_only=True)
+    return list(tests.pairs), tests.cluster_by

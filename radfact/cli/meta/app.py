@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from radfact.cli.meta.agreement import agreement, examples, pairs
+from radfact.cli.meta.agreement import agreement, examples, pairs, shots
 from radfact.cli.meta.corrections import corrections
 from radfact.cli.meta.ensemble import app as ensemble
 from radfact.cli.meta.inject import detect, inject
@@ -16,6 +16,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-for command in (agreement, examples, pairs, corrections, inject, detect, rexamine):
+for command in (agreement, examples, pairs, shots, corrections, inject, detect, rexamine):
     app.command()(command)
 app.add_typer(ensemble, name="ensemble")

@@ -16,13 +16,7 @@ from radfact.errors import ErrorCode, InputError
 from radfact.io.outputs import replace_files
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import corrections as report
-from radfact.meta.agreement.corrections import (
-    Setting,
-    correct_reports,
-    evaluate_corrections,
-    has_categories,
-    write_corrections,
-)
+from radfact.meta.agreement.corrections import Setting, correct_reports, evaluate_corrections, write_corrections
 from radfact.metrics.llm.fineradscore import Examples, FineRadScore
 from radfact.metrics.options import MetricOptions
 from radfact.metrics.registry import select_metrics
@@ -68,7 +62,7 @@ def corrections(
     correlation of scores with error counts, see 'radfact meta agreement --metrics fineradscore'.
     """
     ratings = read(table, rating)
-    if not has_categories(ratings) and all(sample.corrections is None for sample in ratings.samples):
+    if not ratings.has_categories and all(sample.corrections is None for sample in ratings.samples):
         message = f"--layout: expected corrected lines or errors by category, which '{rating.layout}' does not have"
         raise InputError(message, code=ErrorCode.INVALID_OPTION)
     judge, cache = judge.or_environment(), cache or out / "cache"

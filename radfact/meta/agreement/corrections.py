@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, Failure, RunError
 from radfact.io.jsonl import write_jsonl
 from radfact.llm import ChatClient, ChatRequest
@@ -131,7 +130,7 @@ def evaluate_corrections(
     corrected: Sequence[CorrectedReport], ratings: RatingSet, score: ScoreFunction, folder: Path
 ) -> CorrectionResult:
     """Compare a model's corrections with the experts'; texts are scored by `score`, into subfolders of `folder`."""
-    result = CorrectionResult(categories=_categories(corrected, ratings) if has_categories(ratings) else {})
+    result = CorrectionResult(categories=_categories(corrected, ratings) if ratings.has_categories else {})
     if not (reports := [report for report in corrected if report.expert is not None]):
         return result
     groups = replace(ratings, samples=[report.rated for report in reports]).indices_by_group(ratings.group)
@@ -159,10 +158,6 @@ def evaluate_corrections(
         first, second = (Mean.of(row[i] for row in known).value for i in (0, 1))
         result.gains[name] = Gain(first, second, len(known))
     return result
-
-
-def has_categories(ratings: RatingSet) -> bool:
-    return all(f"{kind}_{letter}" in ratings.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
 
 
 def _categories(reports: Sequence[CorrectedReport], ratings: RatingSet) -> dict[str, dict[str, Mean]]:

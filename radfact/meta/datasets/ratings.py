@@ -93,6 +93,10 @@ class RatingSet:
         return candidates.values()
 
     @property
+    def has_categories(self) -> bool:
+        return all(f"{kind}_{letter}" in self.better for kind in COUNTS[1:] for letter in ERROR_CATEGORIES)
+
+    @property
     def pairs(self) -> list[Pair]:
         return [sample.pair for sample in self.samples]
 

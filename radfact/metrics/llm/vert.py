@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
-from radfact.errors import ErrorCode, option_error
+from radfact.errors import ErrorCode, InputError, option_error
 from radfact.judges.prompt import read_examples
 from radfact.llm import ChatClient, ChatRequest
 from radfact.llm.response_text import strip_reasoning
@@ -22,7 +22,7 @@ from radfact.metrics.llm.llm_metric import LLMMetric, fill_prompt, load_prompt
 from radfact.metrics.llm.responses.accuracy_score import parse_accuracy_score
 from radfact.metrics.llm.responses.assessment import SECTION_TITLES, ScoredAssessment, parse_scored_assessment
 from radfact.metrics.protocol import Score
-from radfact.records import Record, Share, Text, TextPair
+from radfact.records import Record, Share, Text, TextPair, digest
 
 Style = Literal["random", "rad-err", "rate-err", "rad-err-10", "rate-err-10"]
 """Layouts. D.5: reports and scores. D.6: one example per error type, with counts. D.7: also with explanations.
@@ -32,8 +32,9 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Shot(Record):
-    """An example: a pair of reports and its assessment by experts or a model."""
+    """An example: a pair of reports and its assessment by experts or a model; the id names it in messages."""
 
+    id: str | None = None
     reference: Text
     candidate: Text
     score: Share | None = None
@@ -90,11 +91,21 @@ class Vert(LLMMetric[ScoredAssessment]):
         seed: int = 42,
     ) -> None:
         super().__init__(client)
-        self._few_shot_section = ""
+        self._few_shot_section, self._places = "", dict[str, int]()
         if shots is not None:
             examples = read_examples(shots, Shot)
             drawn = examples if n is None else draw_shots(examples, n, seed=seed)
             self._few_shot_section = f"\n{few_shot_section(style, drawn)}"
+            self._places = {digest(shot.candidate, shot.reference): examples.index(shot) for shot in drawn}
+
+    def requests(self, pairs: Sequence[TextPair]) -> list[ChatRequest[ScoredAssessment]]:
+        """Refuse a pair that is an example: its prompt would contain its score."""
+        for pair in pairs if self._places else ():
+            if (place := self._places.get(digest(pair.candidate, pair.reference))) is not None:
+                message = f"is the pair '{pair.sample_id}', whose prompt would contain its score; omit one of the two"
+                field = f"metric_args.{self.name}.shots[{place}]"
+                raise InputError(message, code=ErrorCode.DUPLICATE, field=field)
+        return super().requests(pairs)
 
     def request(self, pair: TextPair) -> ChatRequest[ScoredAssessment]:
         content = fill_prompt(load_prompt(self.name), reference=pair.reference, candidate=pair.candidate)
