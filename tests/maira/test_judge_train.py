@@ -5,22 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_judge
 import torch
 from error_checks import raises
 from test_train import Interrupted, interrupt_at, is_same
-from tiny_judge import (
-    DATA,
-    TEMPLATE,
-    ask_folder,
-    example_set,
-    samples,
-    texts,
-    train_config,
-    train_judge,
-    train_tiny_judge,
-    write_samples,
-    write_tiny_model,
-)
+from tiny_judge import DATA, TEMPLATE, samples, texts, train_config, train_judge, write_tiny_model
 from tiny_runs import Command, metrics
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
@@ -40,13 +29,13 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "judges"
 
 @pytest.fixture(scope="module")
 def examples() -> list[TrainingExample]:
-    return example_set()
+    return tiny_judge.example_set()
 
 
 @pytest.fixture(scope="module")
 def data(examples: list[TrainingExample], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "samples.jsonl"
-    write_samples(path, samples(examples))
+    tiny_judge.write_samples(path, samples(examples))
     return path
 
 
@@ -62,10 +51,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 def test_a_tiny_model_trained_on_a_few_hundred_pairs_beats_the_constant_answer(tmp_path: Path) -> None:
-    folder, held_out = train_tiny_judge(tmp_path)
+    folder, held_out = tiny_judge.train_tiny_judge(tmp_path)
     labeled = load_labeled_queries(held_out)
     entailed = sum(query.status == "entailment" for query in labeled) / len(labeled)
-    result = check_judge(LLMJudge("tiny", ask_folder(folder), judge_prompt(Path("none"))), labeled)
+    result = check_judge(LLMJudge("tiny", tiny_judge.ask_folder(folder), judge_prompt(Path("none"))), labeled)
     assert result.accuracy > max(entailed, 1 - entailed) + 0.2
 
 
@@ -180,7 +169,7 @@ def test_configs_match_the_papers() -> None:
 
 
 def test_unusable_data_is_an_error_without_an_output_folder(model: Path, data: Path, tmp_path: Path) -> None:
-    write_samples(tmp_path / "twice.jsonl", [chat(), chat()])
+    tiny_judge.write_samples(tmp_path / "twice.jsonl", [chat(), chat()])
     damaged = [line if number != 1 else "{\n" for number, line in enumerate(data.open(encoding="utf-8"))]
     (tmp_path / "damaged.jsonl").write_text("".join(damaged), encoding="utf-8")
     short = write_tiny_model(tmp_path / "short", ["Is it?"], max_position_embeddings=16)

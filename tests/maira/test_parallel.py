@@ -14,17 +14,7 @@ import torch
 from packed_rows import KINDS, make_sample, pack, trainable
 from ports import free_port
 from test_train import Interrupted, interrupt_at
-from tiny_runs import (
-    CASES,
-    Command,
-    join_processes,
-    metrics,
-    minimal_config,
-    quiet,
-    train_config,
-    values,
-    write_damaged,
-)
+from tiny_runs import CASES, Command, metrics, minimal_config, quiet, train_config, values, write_damaged
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from waiting import PATIENCE
@@ -234,7 +224,7 @@ def sharded(config: MairaConfig, tmp_path_factory: pytest.TempPathFactory) -> Re
     processes: list[Any] = [tiny_runs.servers.Process(target=work, args=(rank, port, config, out)) for rank in range(2)]
     for process in processes:
         process.start()
-    join_processes(processes)
+    tiny_runs.join_processes(processes)
     return [torch.load(out / f"{rank}.pt") for rank in range(2)]
 
 
