@@ -1,6 +1,5 @@
 /** Requests to the server, and the two ways in which they fail. */
 
-/** The server refused the request. */
 export class Refused extends Error {
   constructor(status, body) {
     super(body?.error ?? `the server refused the request (${status})`);

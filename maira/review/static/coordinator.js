@@ -117,7 +117,6 @@ class CampaignPage {
       action: (value) => ({ kind: "merge", reader: id, into: value }) });
   }
 
-  /** Ask for the value of an action. */
   #ask({ title, hint, field, submit, action }) {
     const dialog = byId("action-dialog");
     const texts = { title, hint, submit, error: "" };
@@ -125,9 +124,7 @@ class CampaignPage {
     byId("action-field").replaceChildren(field);
     byId("action-form").onsubmit = async (event) => {
       event.preventDefault();
-      const fail = (words) => {
-        byId("action-error").textContent = words;
-      };
+      const fail = (words) => byId("action-error").replaceChildren(words);
       if (await this.#act(action(field.value), fail)) dialog.close();
     };
     dialog.showModal();

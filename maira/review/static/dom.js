@@ -54,7 +54,6 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-/** Call functions by clicks on the elements with these ids. */
 export function onClicks(actions) {
   for (const [id, run] of Object.entries(actions)) byId(id).addEventListener("click", run);
 }

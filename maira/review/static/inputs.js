@@ -80,7 +80,6 @@ export class Inputs {
     await Promise.allSettled(urls.map((url) => fetchPixels(url, longest)));
   }
 
-  /** Enlarge the next image. */
   turn() {
     const there = Object.keys(IMAGES).filter((kind) => this.study.images[kind]);
     if (there.length) this.enlarge(there[(there.indexOf(this.kind) + 1) % there.length]);
@@ -166,7 +165,6 @@ export class Inputs {
     this.#writeTools();
   }
 
-  /** Show the view of the active radiograph in the tools. */
   #writeTools() {
     const { view, pixels, isMagnifying } = this.active;
     byId("zoom").textContent = `${Math.round(view.zoom * 100)} %`;

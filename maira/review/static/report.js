@@ -215,7 +215,6 @@ function choice(view, id, { name, label, options }, given) {
         key === text ? "" : ` ${text.replace(/ implications$/, "")}`))));
 }
 
-/** A number with buttons to count. */
 function count(view, id, { name, label, key, min, max }, given) {
   const step = (by) => button(by < 0 ? "−" : "+", () => view.countBy(id, name, by), {
     "aria-label": `${by < 0 ? "One less" : "One more"}: ${label}`, "data-field": by > 0 && name, disabled: view.shown.done || given === (by < 0 ? min : max),

@@ -11,7 +11,7 @@ import { drawReport } from "./report.js";
 import { after, difference, form, isCorrection, setForm, showsReference, unanswered, units } from "./state.js";
 import { BrowserStorage, keyOf, setSetting, setting } from "./storage.js";
 import { StudyList } from "./studies.js";
-import { hasField, isFinding, isOpen, partsOf, refusedFindings, refusedTexts, textFields, typable } from "./text.js";
+import { isFinding, isOpen, partsOf, refusedFindings, refusedTexts, textFields, typable } from "./text.js";
 import { Times } from "./times.js";
 
 const WHAT = { edit: "an edit", delete: "a deletion", restore: "a restored sentence", add: "an added finding", boxes: "boxes",
@@ -271,7 +271,7 @@ class Review {
   }
 
   #showProgress() {
-    const { finished } = this.list;
+    const finished = this.list.studies.filter((study) => study.status === "done").length;
     byId("progress").max = this.set.studies;
     byId("progress").value = finished;
     byId("progress-text").textContent = `${finished} of ${counted(this.set.studies, "study", "studies")} finished`;
@@ -358,9 +358,9 @@ class Review {
     return this.editing !== null || this.inputs.editor.isChanging || this.#fieldTexts.length > 0;
   }
 
-  /** Places of unsaved text in open fields. */
+  /** Places of unsaved text in open fields, without those of forms that replace a sentence. */
   get #fieldTexts() {
-    return [...this.#texts.keys()].filter((place) => hasField(place) && isOpen(this.shown, place));
+    return [...this.#texts.keys()].filter((place) => /^(comment$|@)/.test(place) && isOpen(this.shown, place));
   }
 
   /** Unsaved text of the study that no open field shows, by place. */

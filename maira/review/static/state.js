@@ -55,7 +55,6 @@ export function difference(before, now) {
   return at < 0 ? "a change" : `${correction(before.sentences[at], now.sentences[at])} of sentence ${at + 1}`;
 }
 
-/** Description of what was done to a sentence. */
 function correction(before, now) {
   if (before.deleted !== now.deleted) return now.deleted ? "deletion" : "restoration";
   if (before.text !== now.text) return "text";

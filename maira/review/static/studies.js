@@ -53,10 +53,6 @@ export class StudyList {
     this.#activate(number);
   }
 
-  get finished() {
-    return this.studies.filter((study) => study.status === "done").length;
-  }
-
   /** The first unfinished study after a place, or else before it; null if all are finished. */
   unfinishedAfter(number) {
     const unfinished = this.studies.filter((study) => study.status !== "done" && study.number !== number);

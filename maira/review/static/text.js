@@ -26,11 +26,6 @@ export function isFinding(place) {
   return place.startsWith("new");
 }
 
-/** Whether a place has a field of its own on the page, instead of a form that is opened. */
-export function hasField(place) {
-  return place === "comment" || place.startsWith("@");
-}
-
 /** The field of a place (undefined for a text without one) and the id of what it is about. */
 export function partsOf(place) {
   return /^(?:@(?<field>\w+):)?(?<id>.*)$/.exec(place).groups;

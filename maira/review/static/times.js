@@ -24,9 +24,9 @@ export class Times {
   #activity = null;
 
   constructor(reader, drafts, storage) {
-    Object.assign(this, { reader, drafts, storage });
+    Object.assign(this, { reader, drafts, storage, kind: `time:${drafts}` });
     // Of earlier pages, or of other windows, which send them too; the server accepts each event once.
-    this.#unsent = [...storage.all(`time:${drafts}`).values()].sort((one, other) => one.sequence - other.sequence);
+    this.#unsent = [...storage.all(this.kind).values()].sort((one, other) => one.sequence - other.sequence);
     for (const name of ACTIVITIES) document.addEventListener(name, () => this.#active(), { capture: true, passive: true });
     document.addEventListener("visibilitychange", () => this.#record(document.visibilityState === "visible" ? "show" : "hide"));
     for (const kind of ["focus", "blur"]) window.addEventListener(kind, () => this.#record(kind));
@@ -38,7 +38,6 @@ export class Times {
     this.#plan();
   }
 
-  /** A study is shown, in place of the one before. */
   open(number) {
     this.#record("open", number);
     if (document.visibilityState !== "visible") this.#record("hide");
@@ -76,12 +75,8 @@ export class Times {
     };
     this.#sequence += 1;
     this.#unsent.push(event);
-    this.#keep(event, event);
+    this.storage.keep(this.kind, `${event.session}:${event.sequence}`, event);
     this.#plan();
-  }
-
-  #keep({ session, sequence }, event) {
-    this.storage.keep(`time:${this.drafts}`, `${session}:${sequence}`, event);
   }
 
   #plan(wait = SEND_MS) {
@@ -122,7 +117,7 @@ export class Times {
         }
         // The server misses the numbers of these events, and the times of their studies count as unknown.
       }
-      for (const event of batch) this.#keep(event, null);
+      for (const { session, sequence } of batch) this.storage.keep(this.kind, `${session}:${sequence}`, null);
       this.#unsent = this.#unsent.filter((event) => !batch.includes(event));
     }
     this.#isSending = false;
