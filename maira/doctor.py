@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from maira.model.weight_index import indexed_files
-from maira.review.browser import browser_name, has_screen
+from maira.review.serve import has_screen
 from radfact.cache_folders import hugging_face_cache
 from radfact.cli.doctor import CheckResult, check_all, check_commands, run_checks
 from radfact.errors import InputError
@@ -138,10 +139,13 @@ def _chat_template(folder: Path) -> str:
 
 
 def _check_browser() -> Sequence[CheckResult]:
-    screen = has_screen()
-    name = browser_name() if screen else None
-    reason = "none found by Python's webbrowser" if screen else "no screen to open one on"
-    return [CheckResult("browser", "note", name or f"{reason}; maira review prints its address")]
+    try:
+        name = webbrowser.get().name or "the system's"
+    except webbrowser.Error:
+        name = "none found by Python's webbrowser; maira review prints its address"
+    if not has_screen():
+        name = "no screen to open one on; maira review prints its address"
+    return [CheckResult("browser", "note", name)]
 
 
 def _add_models(result: CheckResult, usable: Mapping[str, Sequence[str]]) -> CheckResult:

@@ -45,58 +45,42 @@ HELP = f"""Review drafts in the browser: correct them against the images and ass
 app = typer.Typer(help=HELP, cls=_DefaultGroup, no_args_is_help=True, rich_markup_mode="rich")
 
 _Database = Annotated[Path, typer.Argument(help="Database of the review.", metavar="DB")]
+_DRAFTS = "Drafts file (.jsonl), table (.csv) or campaign file (.yaml)."
+_MANIFEST = "manifest.jsonl of the studies; not with a campaign file, or a table with references."
+_DB = "Review database, created if missing. Default: review.sqlite in the folder of the file."
+_RESULTS = "Results folder of radfact for these drafts: verdicts to show, or comments to rate."
+_IMAGES = "Image folder outside the folder of the manifest; repeatable."
+_FORM = """What readers are asked: comments, fineradscore, maira2, preferences, rexamine, rexval, or a file (.yaml).
+Default: the form of the database, or else maira2."""
+_SECOND = "Drafts to compare with those of the first file, with a form for pairs."
+_HOST = "Address to listen on; 0.0.0.0: all, so that other machines can reach the review."
+_READER = "Reader with a personal link, repeatable. Then only these links give access, each under its name."
+_TOKEN_FILE = "File with the secret that links contain or are signed with. Default: the one in the database."
+_CERTIFICATE = "TLS certificate (PEM) with its chain: encrypts the connection."
+_KEY = "Private key of the certificate (PEM), if in another file."
+_EXPORTED = """manifest.jsonl of the studies, or the table of the review, to write the review as a data set too: ratings
+for radfact meta, preferences.jsonl, and a manifest with the corrected reports of each reader."""
+_IDLE_AFTER = "Seconds without activity after which time does not count."
+_BASELINE = "Arm that the others are compared with. Default: that of the campaign file, or else the first."
+_MARGIN = """Non-inferiority margin of an outcome, such as corrections=0.5; repeatable; replaces that of the campaign
+file. Default: that of the campaign file, which is for corrections per report."""
 
 
 @app.command(_DEFAULT)
 def start(
-    drafts: Annotated[Path, typer.Argument(help="Drafts file (.jsonl), table (.csv) or campaign file (.yaml).")],
-    manifest: Annotated[
-        Path | None,
-        typer.Option(help="manifest.jsonl of the studies; not with a campaign file, or a table with references."),
-    ] = None,
-    db: Annotated[
-        Path | None,
-        typer.Option(help="Review database, created if missing. Default: review.sqlite in the folder of the file."),
-    ] = None,
-    results: Annotated[
-        Path | None,
-        typer.Option(help="Results folder of radfact for these drafts: verdicts to show, or comments to rate."),
-    ] = None,
-    images: Annotated[
-        list[Path] | None, typer.Option(help="Image folder outside the folder of the manifest; repeatable.")
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            help="What readers are asked: comments, fineradscore, maira2, preferences, rexamine, rexval, or a file "
-            "(.yaml). Default: the form of the database, or else maira2."
-        ),
-    ] = None,
-    second: Annotated[
-        Path | None, typer.Option(help="Drafts to compare with those of the first file, with a form for pairs.")
-    ] = None,
+    drafts: Annotated[Path, typer.Argument(help=_DRAFTS)],
+    manifest: Annotated[Path | None, typer.Option(help=_MANIFEST)] = None,
+    db: Annotated[Path | None, typer.Option(help=_DB)] = None,
+    results: Annotated[Path | None, typer.Option(help=_RESULTS)] = None,
+    images: Annotated[list[Path] | None, typer.Option(help=_IMAGES)] = None,
+    form: Annotated[str | None, typer.Option(help=_FORM)] = None,
+    second: Annotated[Path | None, typer.Option(help=_SECOND)] = None,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = PORT,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0: all, so that other machines can reach the review.")
-    ] = "127.0.0.1",
-    reader: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Reader with a personal link, repeatable. Then only these links give access, each under its name."
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the secret that links contain or are signed with. Default: the one in the database."
-        ),
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(help="TLS certificate (PEM) with its chain: encrypts the connection.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="Private key of the certificate (PEM), if in another file.")
-    ] = None,
+    host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
+    reader: Annotated[list[str] | None, typer.Option(help=_READER)] = None,
+    token_file: Annotated[Path | None, typer.Option(help=_TOKEN_FILE)] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help=_CERTIFICATE)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help=_KEY)] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Review drafts in the browser. Changes are saved at once, and the same command resumes the review.
@@ -116,27 +100,21 @@ def start(
 
     token = read_token(token_file) if token_file else None
     certificate = None if tls_certificate is None else (tls_certificate, tls_key)
-    if certificate is not None:
+    if certificate:
         check_certificate(*certificate)
-    elif tls_key is not None:
+    elif tls_key:
         raise InputError("--tls-key requires --tls-certificate", code=ErrorCode.INVALID_OPTION)
     settings = read_campaign(drafts) if drafts.suffix.lower() in (".yaml", ".yml") else None
     if settings and (manifest or results or reader or form or second):
         problem = "no --manifest, --results, --reader, --form or --second with a campaign file, which sets these itself"
         raise InputError(f"expected {problem}", code=ErrorCode.INVALID_OPTION)
-    path = drafts.with_name("review.sqlite") if db is None else db
+    path, folders = drafts.with_name("review.sqlite") if db is None else db, tuple(images or ())
     asked = read_form(form) if form else None
     if settings:
-        review_set = read_campaign_set(settings, images or ())
+        review_set = read_campaign_set(settings, folders)
     elif manifest or drafts.suffix.lower() == ".csv":
-        review_set = read_review_set(
-            drafts,
-            manifest,
-            results=results,
-            image_folders=images or (),
-            form=asked or stored_form(path),
-            second=second,
-        )
+        known = asked or stored_form(path)
+        review_set = read_review_set(drafts, manifest, results, image_folders=folders, form=known, second=second)
     else:
         raise InputError("expected --manifest with a drafts file, found none", code=ErrorCode.INVALID_OPTION)
     say = partial(print_line, Console())
@@ -145,10 +123,8 @@ def start(
     if review_set.unjudged:
         say(f"{review_set.unjudged} drafts have other sentences than {results}")
 
-    with (
-        listen(host, port) as listener,
-        closing(Store(path, review_set.drafts, settings=settings, form=asked)) as store,
-    ):
+    opened = partial(Store, path, review_set.drafts, settings=settings, form=asked)
+    with listen(host, port) as listener, closing(opened()) as store:
         for name in reader or ():
             store.add_reader(name)
         names = [*store.reader_keys()] if settings else [*dict.fromkeys(map(store.registered_name, reader or ()))]
@@ -160,15 +136,15 @@ def start(
         secret = store.token() if token is None else token
         tokens = link_tokens(secret, names, has_coordinator=settings is not None)
         links = {name: page_url(host, listener.getsockname()[1], token) for name, token in tokens.items()}
-        if certificate is not None:
-            links = {name: f"https{link.removeprefix('http')}" for name, link in links.items()}
+        if certificate:
+            links = {name: link.replace("http", "https", 1) for name, link in links.items()}
         say(f"{len(review_set.drafts)} drafts, saved in {path}  (Ctrl-C stops the server)")
         for name, link in links.items():
             name = "Coordinator" if name == COORDINATOR else name and store.registered_name(name)
             say(f"{name}: {link}" if name else f"Review them at {link}")
-        if certificate is None and not is_loopback(host):
+        if not certificate and not is_loopback(host):
             say("The connection is not encrypted; use --tls-certificate, or a tunnel (ssh -L) to this machine")
-        campaign = CampaignFile(drafts, tuple(images or ()), secret) if settings else None
+        campaign = CampaignFile(drafts, folders, secret) if settings else None
         served = make_app(review_set, store, tokens, host=host, campaign=campaign)
         serve(served, listener, certificate, None if no_browser else links.get(""))
 
@@ -179,13 +155,7 @@ def export(
     db: _Database,
     out: OutFolder,
     reader: Annotated[list[str] | None, typer.Option(help="Reader to export; repeatable. Default: all.")] = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(
-            help="manifest.jsonl of the studies, or the table of the review, to write the review as a data set too: "
-            "ratings for radfact meta, preferences.jsonl, and a manifest with the corrected reports of each reader."
-        ),
-    ] = None,
+    manifest: Annotated[Path | None, typer.Option(help=_EXPORTED)] = None,
 ) -> None:
     """Write the corrections and the corrected reports of each reader, or their answers, and ratings for radfact meta.
 
@@ -196,24 +166,12 @@ def export(
     from maira.review.store import Store
     from maira.review.studies import read_studies
 
-    say = partial(print_line, Console())
     with closing(Store(db)) as store:
         if not store.readers():
             print_line(Console(stderr=True), f"{db} contains no reader yet")
         studies = None if manifest is None else read_studies(manifest, [draft.sample_id for draft in store.drafts], db)
-        written = write_export(store, out, reader or store.readers(), studies)
-        if written.corrections is not None:
-            say(f"corrections: {written.corrections}, in {out / 'corrections.csv'}")
-        for (name, arm), (path, count) in written.drafts.items():
-            drafts = [store.drafts[number - 1] for number in store.study_list(name)]
-            total = sum(draft.arm == arm and not draft.is_training for draft in drafts)
-            say(f"{count} of {total} reports{f' of arm {arm}' * bool(arm)} finished by {name}: {path}")
-        for name, count in written.rated.items():
-            say(f"{count} of {len(store.drafts)} drafts rated: {out / name}")
-        if written.preferences is not None:
-            say(f"preferences: {written.preferences}, in {out / 'preferences.jsonl'}")
-            for reason, count in written.skipped.items():
-                say(f"without a preference: {count} ({reason})")
+        for line in write_export(store, out, reader or store.readers(), studies):
+            print_line(Console(), line)
 
 
 @app.command()
@@ -221,23 +179,9 @@ def export(
 def summary(
     db: _Database,
     out: OutFolder,
-    idle_after: Annotated[
-        float, typer.Option(help="Seconds without activity after which time does not count.", min=MIN_IDLE_AFTER)
-    ] = IDLE_AFTER,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="Arm that the others are compared with. Default: that of the campaign file, or else the first."
-        ),
-    ] = None,
-    margin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="OUTCOME=VALUE",
-            help="Non-inferiority margin of an outcome, such as corrections=0.5; repeatable; replaces that of the "
-            "campaign file. Default: that of the campaign file, which is for corrections per report.",
-        ),
-    ] = None,
+    idle_after: Annotated[float, typer.Option(help=_IDLE_AFTER, min=MIN_IDLE_AFTER)] = IDLE_AFTER,
+    baseline: Annotated[str | None, typer.Option(help=_BASELINE)] = None,
+    margin: Annotated[list[str] | None, typer.Option(metavar="OUTCOME=VALUE", help=_MARGIN)] = None,
 ) -> None:
     """Summarize the finished reviews: summary.json, tables (CSV) and figure 4.
 
@@ -280,17 +224,12 @@ def summary(
 
 
 def _show_corrections(console: Console, readers: Mapping[str, Any], worst: str) -> None:
+    rows = []
+    for name, item in readers.items():
+        unchanged = f"{item['unchanged_sentences']} of {item['sentences']}"
+        counts = [*item["kinds"].values(), sum(item["severities"].get(worst, {}).values())]
+        rows.append([name, f"{item['finished']} of {item['assigned']}", unchanged, *map(str, counts)])
     heads = ("reader", "finished", "unchanged", "edited", "deleted", "added", worst)
-    rows = [
-        [
-            name,
-            f"{item['finished']} of {item['assigned']}",
-            f"{item['unchanged_sentences']} of {item['sentences']}",
-            *(str(item["kinds"][kind]) for kind in ("edit", "deletion", "addition")),
-            str(sum(item["severities"].get(worst, {}).values())),
-        ]
-        for name, item in readers.items()
-    ]
     show_rows(console, heads, rows, title="Corrections")
 
 

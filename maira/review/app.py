@@ -32,10 +32,10 @@ from maira.review.changes import Answer, Review, UnfinishedError, change_adapter
 from maira.review.coordinator import CampaignFile, Coordinator, NewReader
 from maira.review.counterparts import find_counterparts
 from maira.review.database import is_locked_error
-from maira.review.export import answers_csv, corrected_drafts, corrections_csv
+from maira.review.export import answers_csv, corrected_drafts
 from maira.review.form import PREFERENCES, Value
 from maira.review.images import Pyramid, describe_study, load_pyramid, thumbnail
-from maira.review.security import COORDINATOR, HEALTH_PATH, Guard, add_security_headers
+from maira.review.security import COORDINATOR, HEALTH_PATH, MAX_REQUEST_BYTES, Guard, add_security_headers
 from maira.review.store import ConflictError, SavingBlockedError, Store
 from maira.review.studies import ReviewSet
 from maira.review.summary import summarize
@@ -43,15 +43,15 @@ from maira.review.times import EventBatch, Id
 from radfact.errors import ErrorCode, InputError, RunError
 from radfact.io.jsonl import dumps
 from radfact.pages.markup import STATIC
-from radfact.records import Row, Sentence, validate_model
+from radfact.records import Row, validate_model
 
 _OWN = resources.files("maira.review") / "static"
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_CANCELED = 499
-"""Status of a request whose client has gone; it reaches nobody."""
+_TYPES = {
+    **{".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"},
+    **{".csv": "text/csv", ".json": "application/json", ".jsonl": "application/jsonl"},
+}
+_CANCELED = 499  # it reaches nobody
 _BINARY = "application/octet-stream"
-_EXPORTS = {"summary.json": "application/json", "answers.csv": "text/csv"}
-_CORRECTIONS = {"corrections.csv": "text/csv", "drafts.jsonl": "application/jsonl"}
 _SHARED = ("viewer.js", "radiograph.js", "viewer.css", "base.css")
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Server:
                 "reader_id": key,
                 "readers": self.store.readers() if reader is None else [reader],
                 "instructions": settings.instructions if settings else "",
-                "exports": [*self._exports()],
+                "exports": self._exports(),
                 "error_types": self.store.error_types(),
                 "form": self.store.form.model_dump(mode="json"),
                 "verdicts": self.set.verdicts is not None,
@@ -139,17 +139,12 @@ class Server:
     def studies(self, request: Request) -> Response:
         reader = self._reader(request)
         reviews = self.store.reviews(reader)
-        rows = [
-            {
-                "number": place,
-                "sample_id": self.set.drafts[number - 1].sample_id,
-                "status": reviews[number - 1].status,
-                "step": reviews[number - 1].state.step,
-                "corrections": len(reviews[number - 1].state.corrections),
-                **self._label(number),
-            }
-            for place, number in enumerate(self.store.study_list(reader), 1)
-        ]
+        rows = []
+        for place, number in enumerate(self.store.study_list(reader), 1):
+            review, sample_id = reviews[number - 1], self.set.drafts[number - 1].sample_id
+            corrections, step = len(review.state.corrections), review.state.step
+            progress = {"status": review.status, "step": step, "corrections": corrections}
+            rows.append({"number": place, "sample_id": sample_id, **progress, **self._label(number)})
         return JSONResponse(rows)
 
     def study(self, request: Request) -> Response:
@@ -157,7 +152,8 @@ class Server:
         reader = self._reader(request)
         review = self.store.review(reader, number)
         sample_id = self.set.drafts[number - 1].sample_id
-        sees_reference = self._shows_reference(review, number)
+        sees_reference, lines = self._shows_reference(review, number), self.set.reference(number)
+        reference = [{"text": line.text, "boxes": [box.as_tuple() for box in line.boxes or ()]} for line in lines]
         candidates = self.set.drafts[number - 1].candidates if self.store.form.unit == "pair" else []
         if self.store.is_swapped(reader, number):
             candidates.reverse()
@@ -169,7 +165,7 @@ class Server:
                 **describe_study(self.set, number, request.path_params["number"]),
                 "state": self._state(reader, number, review),
                 "candidates": [[sentence.text for sentence in candidate] for candidate in candidates],
-                "reference": [_sentence(line) for line in self.set.reference(number)] if sees_reference else None,
+                "reference": reference if sees_reference else None,
                 "verdicts": self._verdicts(sample_id) if sees_reference else None,
             }
         )
@@ -208,14 +204,12 @@ class Server:
 
     def export(self, request: Request) -> Response:
         """Respond to `GET /export/{name}?reader=R`: the tables of a reader, without the model."""
-        name, types = request.path_params["name"], self._exports()
-        if name not in types:
+        name = request.path_params["name"]
+        if name not in self._exports():
             raise _not_found()
         reader = self._reader(request)
-        if name == "answers.csv":
+        if name.endswith(".csv"):
             content = answers_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
-        elif name == "corrections.csv":
-            content = corrections_csv(self.store, [reader], is_blinded=True).encode("utf-8-sig")
         elif name == "drafts.jsonl":
             rows = corrected_drafts(self.store, reader)
             lines = (dumps({key: row[key] for key in row if key not in ("model", "arm")}) for row in rows)
@@ -223,7 +217,7 @@ class Server:
         else:
             content = dumps(summarize(self.store, [reader])).encode()
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type=types[name], headers=headers)
+        return Response(content, media_type=_TYPES[PurePath(name).suffix], headers=headers)
 
     def add_reader(self, request: Request, body: Any) -> Response:
         name = validate_model(NewReader, body).name
@@ -256,12 +250,12 @@ class Server:
         self.store.add_events(batch.model_copy(update={"reader": reader, "events": tuple(events)}))
         return JSONResponse({})
 
-    def _exports(self) -> dict[str, str]:
-        """Return the types of the files that readers may export: none that reveals an arm."""
+    def _exports(self) -> tuple[str, ...]:
+        """Return the names of the files that readers may export: none that reveals an arm."""
         form, settings = self.store.form, self.store.campaign.settings
         if form.unit == "pair" or (settings and settings.labels):
-            return {}
-        return {**_CORRECTIONS, "summary.json": _EXPORTS["summary.json"]} if form.edits else _EXPORTS
+            return ()
+        return ("summary.json", *(("corrections.csv", "drafts.jsonl") if form.edits else ("answers.csv",)))
 
     def _shows_reference(self, review: Review, number: int) -> bool:
         has_image = any(getattr(self.set.studies[number - 1], kind) for kind in IMAGE_COLUMNS)
@@ -316,18 +310,11 @@ class Server:
 
 
 def state_json(review: Review) -> dict[str, Any]:
-    state = review.state
-    return {
-        "version": review.version,
-        "visited": sorted(review.visited),
-        "can_undo": review.can_undo,
-        "can_redo": bool(review.undone),
-        **{name: getattr(state, name) for name in ("step", "done", "comment")},
-        "sentences": [
-            {**asdict(sentence), "origin": "added" if sentence.is_added else "draft", "edited": sentence.is_edited}
-            for sentence in state.sentences
-        ],
-    }
+    state = asdict(review.state)
+    for shown, sentence in zip(state["sentences"], review.state.sentences, strict=True):
+        shown |= {"origin": "added" if sentence.is_added else "draft", "edited": sentence.is_edited}
+    turns = {"can_undo": review.can_undo, "can_redo": bool(review.undone)}
+    return {**state, **turns, "version": review.version, "visited": sorted(review.visited)}
 
 
 def make_app(
@@ -394,8 +381,13 @@ def _in_turn(handler: Callable[[Request], Response], places: asyncio.Semaphore) 
 
 def _post(path: str, handler: Callable[[Request, Any], Response]) -> Route:
     async def endpoint(request: Request) -> Response:
+        text = b""
+        async for part in request.stream():
+            text += part
+            if len(text) > MAX_REQUEST_BYTES:
+                raise HTTPException(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
         try:
-            body = json.loads(await request.body())
+            body = json.loads(text)
         except (ValueError, RecursionError):
             raise HTTPException(400, "expected JSON") from None
         return await run_in_threadpool(handler, request, body)
@@ -425,7 +417,3 @@ def _refuse(_: Request, error: Exception) -> Response:
             _log.error("%s in %s, line %s", type(error).__name__, PurePath(at.filename).name, at.lineno)
             status, reason = 500, "internal error; see the log of the server"
     return JSONResponse({"error": reason, "field": field}, status)
-
-
-def _sentence(sentence: Sentence) -> dict[str, Any]:
-    return {"text": sentence.text, "boxes": [box.as_tuple() for box in sentence.boxes or ()]}

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, TypeAdapter, model_validator
 
 from maira.review.changes import Name, Text, plain_name
-from maira.review.form import Form, default_form, read_form
+from maira.review.form import Form, default_form, read_form, validate_file
 from radfact.errors import ErrorCode, InputError, list_some, suggest_name
 from radfact.io.yaml_files import read_yaml
-from radfact.records import Record, validate_model
+from radfact.records import Record
 
 REFERENCE_ARM = "reference"
 """Value of an arm whose drafts are the reference reports of the manifest."""
@@ -119,7 +119,7 @@ def read_campaign(path: Path) -> CampaignConfig:
     fields = read_yaml(path)
     if isinstance(fields, dict) and isinstance(name := fields.get("form"), str):
         fields["form"] = read_form(name, path.parent)
-    settings = validate_model(CampaignConfig, fields, file=path)
+    settings = validate_file(CampaignConfig, fields, path)
     arms = {
         name: file if file == REFERENCE_ARM else str((path.parent / file).resolve())
         for name, file in settings.arms.items()
@@ -234,10 +234,8 @@ class Campaign:
                 raise InputError(f"unknown reader {reader!r:.120}; {hint}", code=ErrorCode.UNKNOWN_NAME, field="reader")
         match action:
             case Rename():
-                others = {
-                    name_key(each) for name in readers if name != action.reader for each in (name, self.name(name))
-                }
-                if name_key(action.name) in others:
+                others = [name for name in readers if name != action.reader]
+                if name_key(action.name) in map(name_key, (*others, *map(self.name, others))):
                     raise InputError("another reader has this name; merge them", code=ErrorCode.DUPLICATE, field="name")
             case Merge():
                 if action.reader == action.into:
@@ -280,11 +278,8 @@ class Campaign:
         """Assign new samples to readers, and to new readers those of all; arms alternate by reader (Latin square)."""
         settings = self.config
         if unknown := [name for name in settings.training_cases if name not in numbers]:
-            raise InputError(
-                f"expected samples of the drafts, found {list_some(unknown)}",
-                code=ErrorCode.UNKNOWN_NAME,
-                field="training_cases",
-            )
+            message = f"expected samples of the drafts, found {list_some(unknown)}"
+            raise InputError(message, code=ErrorCode.UNKNOWN_NAME, field="training_cases")
         sample_of = {number: sample for sample, by_arm in numbers.items() for number in by_arm.values()}
         before = {reader: {sample_of[number] for number in self.lists.get(reader, ())} for reader in readers}
         known = set[str]().union(*before.values(), settings.training_cases)

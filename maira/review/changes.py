@@ -20,14 +20,12 @@ from pydantic import (
     model_validator,
 )
 
-from maira.review.form import Form, Value
+from maira.review.form import LONGEST_NAME, LONGEST_TEXT, Form, Value
 from radfact.errors import ErrorCode, InputError
 from radfact.records import Record, Share, as_input_error
 
 LONGEST_SENTENCE = 4000
 """Maximum characters of a sentence, unless the draft's is longer."""
-LONGEST_COMMENT = 10_000
-LONGEST_NAME = 100
 
 UNTYPED = "not named"
 """Name of the error type of a correction that has none."""
@@ -49,10 +47,8 @@ def readable(text: str) -> str:
 
 def plain_name(name: str) -> str:
     """Normalize a name (NFKC) and remove invisible characters."""
-    visible = (
-        letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) not in _INVISIBLE
-    )
-    return " ".join("".join(visible).split())
+    letters = unicodedata.normalize("NFKC", name)
+    return " ".join("".join(each for each in letters if unicodedata.category(each) not in _INVISIBLE).split())
 
 
 def _cleaned(clean: Callable[[str], str]) -> BeforeValidator:
@@ -204,7 +200,7 @@ class State:
 
     def units(self, form: Form) -> Sequence[ReviewedSentence | State]:
         """Return what a form asks about."""
-        if form.unit in ("study", "pair"):
+        if form.is_whole:
             return (self,)
         return self.corrections if form.edits else self.sentences
 
@@ -226,12 +222,8 @@ class State:
 
 
 def initial_state(sentences: Sequence[tuple[str, Sequence[Corners]]]) -> State:
-    return State(
-        tuple(
-            ReviewedSentence(f"d{index}", text, tuple(boxes), draft_text=text, draft_boxes=tuple(boxes))
-            for index, (text, boxes) in enumerate(sentences)
-        )
-    )
+    drafted = [(f"d{index}", text, tuple(boxes)) for index, (text, boxes) in enumerate(sentences)]
+    return State(tuple(ReviewedSentence(key, text, boxes, text, boxes) for key, text, boxes in drafted))
 
 
 class UnfinishedError(InputError):
@@ -240,15 +232,7 @@ class UnfinishedError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A reader's review of a draft. Undo is a change; nothing is removed.
-
-    Attributes:
-        states: the draft and the state after each change that is not undone.
-        undone: states to redo, the last one first.
-        version: number of changes, including undo and redo.
-        visited: steps that the reader visited, also undone ones.
-        began, finished: times of the first change, and of finishing; None if it is not finished.
-    """
+    """A reader's review of a draft: the states that are not undone, and those to redo; undo is a change as well."""
 
     states: tuple[State, ...]
     undone: tuple[State, ...] = ()
@@ -274,7 +258,7 @@ class Review:
             raise InputError("expected an answer, found a correction; the form has none", field="kind")
         if isinstance(change, GoTo) and change.step > len(form.steps):
             raise InputError(f"expected a step up to {len(form.steps)}, found {change.step}", field="step")
-        if isinstance(change, Answer) and (change.unit == "") != (form.unit in ("study", "pair")):
+        if isinstance(change, Answer) and (change.unit == "") != form.is_whole:
             raise InputError(f"expected an answer about a {form.unit}", field="unit")
         state = self.after(change).state
         if change.kind != "finish":
@@ -315,7 +299,7 @@ def _apply_change(state: State, change: Change, version: int) -> State:
         raise InputError("the review is finished; reopen it to make changes")
     match change:
         case Remark():
-            _check_length(change.text, "comment", LONGEST_COMMENT)
+            _check_length(change.text, "comment", LONGEST_TEXT)
             return replace(state, comment=change.text)
         case GoTo():
             return replace(state, step=change.step)

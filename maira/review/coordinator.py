@@ -10,25 +10,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from maira.review.campaign import (
-    Action,
-    Assign,
-    Configure,
-    Decide,
-    Merge,
-    Rename,
-    UseForm,
-    action_adapter,
-    read_campaign,
-)
+from maira.review.campaign import Action, Assign, Configure, Decide, Merge, Rename, action_adapter, read_campaign
 from maira.review.changes import Review, validate
-from maira.review.export import (
-    AdjudicationItem,
-    collect_adjudication_items,
-    correction_severity,
-    decisions_csv,
-    describe_reading,
-)
+from maira.review.export import AdjudicationItem, collect_adjudication_items, decisions_csv, describe_reading
 from maira.review.form import Form
 from maira.review.images import describe_study
 from maira.review.security import link_tokens
@@ -66,28 +50,20 @@ class Coordinator:
         campaign, keys = self.store.campaign, self.store.reader_keys()
         reviews = {key: self.store.reviews(key) for key in keys}
         items = collect_adjudication_items(self.store)
+        studies = []
+        for number, draft in enumerate(self.store.drafts, 1):
+            found, own = items.get(number, []), [key for key in keys if number in campaign.lists.get(key, ())]
+            study = {"number": number, "sample_id": draft.sample_id, "arm": draft.arm, "is_training": draft.is_training}
+            study["readers"] = {campaign.name(key): reviews[key][number - 1].status for key in own}
+            disagreements = sum(item.is_disagreement for item in found)
+            studies.append({**study, "disagreements": disagreements, "is_decided": self._is_decided(number, found)})
         return JSONResponse(
             {
                 "paused": None in campaign.paused,
                 "labels": campaign.config.labels,
                 "severities": [[key, name] for key, name in campaign.form.severities.items() if key is not None],
                 "readers": [self._reader(key, reviews[key]) for key in keys],
-                "studies": [
-                    {
-                        "number": number,
-                        "sample_id": draft.sample_id,
-                        "arm": draft.arm,
-                        "is_training": draft.is_training,
-                        "readers": {
-                            campaign.name(key): reviews[key][number - 1].status
-                            for key in keys
-                            if number in campaign.lists.get(key, ())
-                        },
-                        "disagreements": sum(item.is_disagreement for item in items.get(number, ())),
-                        "is_decided": self._is_decided(number, items.get(number, [])),
-                    }
-                    for number, draft in enumerate(self.store.drafts, 1)
-                ],
+                "studies": studies,
                 "history": [{"made": made, "action": self._describe(action)} for made, action in campaign.history],
             }
         )
@@ -98,11 +74,8 @@ class Coordinator:
             raise InputError(f"expected a study from 1 to {len(self.store.drafts)}, found {number}")
         draft, items = self.store.drafts[number - 1], collect_adjudication_items(self.store).get(number, [])
         _, decision = self.store.campaign.decisions.get(number, ("", None))
-        comments = {
-            name: review.state.comment
-            for name in self.store.counted_readers()
-            if (review := self.store.review(name, number)).state.done and review.state.comment
-        }
+        states = {name: self.store.review(name, number).state for name in self.store.counted_readers()}
+        comments = {name: state.comment for name, state in states.items() if state.done and state.comment}
         return JSONResponse(
             {
                 "number": number,
@@ -118,7 +91,7 @@ class Coordinator:
 
     def apply_action(self, request: Request, body: Any) -> Response:
         action = validate(action_adapter, body)
-        if isinstance(action, Configure | UseForm | Assign):
+        if action.kind in ("configure", "form", "assign"):
             raise InputError("settings and assignment are changed in the campaign file", field="kind")
         if isinstance(action, Decide):
             items = collect_adjudication_items(self.store).get(action.study, ())
@@ -207,7 +180,7 @@ def _item_json(item: AdjudicationItem, form: Form) -> dict[str, Any]:
             {
                 "reader": reader,
                 "reading": describe_reading(sentence, form),
-                "severity": correction_severity(sentence),
+                "severity": sentence.severity if sentence.is_correction else None,
                 "text": sentence.text,
                 "boxes": sentence.boxes,
                 "error_type": form.option_names.get(sentence.error_type or "", sentence.error_type),

@@ -23,7 +23,6 @@ from radfact.records import Sentence, parse_sentences
 # "maRv" distinguishes a review from other SQLite files.
 _APPLICATION = 0x6D615276
 LAYOUT = 2
-"""Version of the tables."""
 
 _DRAFT_COLUMNS = """(
     number INTEGER PRIMARY KEY,

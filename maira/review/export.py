@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -55,20 +55,11 @@ _REFISCO_COLUMNS = (
 )  # fmt: skip
 
 
-def corrections_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
-    """Return one row per correction; blinded, without the columns that reveal the source of a draft."""
-    columns = [*_CORRECTION_COLUMNS, *store.form.by_name, *_BOX_COLUMNS]
-    return _unit_csv(store, readers, columns, is_blinded)
-
-
 def answers_csv(store: Store, readers: Sequence[str], *, is_blinded: bool = False) -> str:
-    """Return one row per sentence, comment or study with its answers, blinded as `corrections_csv`."""
-    texts = () if store.form.unit in ("study", "pair") else ("sentence", "text")
-    return _unit_csv(store, readers, [*texts, *store.form.by_name], is_blinded)
-
-
-def _unit_csv(store: Store, readers: Sequence[str], columns: Sequence[str], is_blinded: bool) -> str:
+    """Return a row per correction, sentence or study; blinded, without columns that reveal the source of a draft."""
     counted, form = store.counted_readers(), store.form
+    texts = [] if form.is_whole else ["sentence", "text"]
+    columns = [*(_CORRECTION_COLUMNS if form.edits else texts), *form.by_name, *(_BOX_COLUMNS if form.edits else ())]
     headings = ["reader", *_SOURCE, "excluded", *columns, "finished", "study_comment"]
     rows = []
     for reader in map(store.registered_name, readers):
@@ -78,8 +69,10 @@ def _unit_csv(store: Store, readers: Sequence[str], columns: Sequence[str], is_b
             for unit in state.units(form) if review.version else ():
                 cells: dict[str, Any] = {name: unit.answers.get(name) for name in form.by_name}
                 if isinstance(unit, ReviewedSentence):
-                    cells |= {"sentence": places[unit.id], "text": unit.text}
-                    cells |= dict(zip((*_CORRECTION_COLUMNS[1:], *_BOX_COLUMNS), _cells(unit), strict=True))
+                    cells |= {"sentence": places[unit.id], "text": unit.text, "kind": unit.kind}
+                    cells |= {"draft_text": unit.draft_text, "corrected_text": None if unit.deleted else unit.text}
+                    cells |= {"boxes_changed": unit.has_moved_boxes, "draft_boxes": dumps(unit.draft_boxes)}
+                    cells["corrected_boxes"] = None if unit.deleted else dumps(unit.boxes)
                 study = [reader, *_source(draft), reader not in counted]
                 rows.append([*study, *map(cells.get, columns), state.done, state.comment])
     hidden = BLINDED if is_blinded else ()
@@ -101,35 +94,26 @@ class AdjudicationItem:
     @property
     def is_disagreement(self) -> bool:
         """Whether the need for a correction or its severity differs, or a reader added the sentence."""
-        return (
-            self.draft_text is None or len({correction_severity(sentence) for sentence in self.readings.values()}) > 1
-        )
-
-
-def correction_severity(sentence: ReviewedSentence) -> int | None:
-    return sentence.severity if sentence.is_correction else None
+        severities = {sentence.severity if sentence.is_correction else None for sentence in self.readings.values()}
+        return self.draft_text is None or len(severities) > 1
 
 
 def collect_adjudication_items(store: Store) -> dict[int, list[AdjudicationItem]]:
     """Return the items of each study that at least two counted readers finished, by its number."""
-    finished: dict[int, dict[str, State]] = {}
-    for reader in store.counted_readers() if store.form.edits else ():
-        for number, review in enumerate(store.reviews(reader), 1):
-            if review.state.done:
-                finished.setdefault(number, {})[reader] = review.state
-    return {number: _items(store, states) for number, states in sorted(finished.items()) if len(states) > 1}
-
-
-def _items(store: Store, states: dict[str, State]) -> list[AdjudicationItem]:
-    drafted: dict[str, dict[str, ReviewedSentence]] = {}
-    added: dict[str, dict[str, ReviewedSentence]] = {}
-    for reader, state in states.items():
-        for sentence in state.sentences:
-            if not sentence.is_added:
-                drafted.setdefault(sentence.id, {})[reader] = sentence
-            elif sentence.is_correction:
-                added[f"{store.reader_key(reader)}/{sentence.id}"] = {reader: sentence}
-    return [AdjudicationItem(key, readings) for key, readings in {**drafted, **added}.items()]
+    items = {}
+    reviews = {reader: store.reviews(reader) for reader in store.counted_readers() if store.form.edits}
+    for number, same in enumerate(zip(*reviews.values(), strict=True), 1):
+        finished = {reader: review.state for reader, review in zip(reviews, same, strict=True) if review.state.done}
+        readings: dict[str, dict[str, ReviewedSentence]] = {}
+        for reader, state in finished.items() if len(finished) > 1 else ():
+            for sentence in state.sentences:
+                if sentence.is_correction or not sentence.is_added:
+                    key = f"{store.reader_key(reader)}/{sentence.id}" if sentence.is_added else sentence.id
+                    readings.setdefault(key, {})[reader] = sentence
+        if len(finished) > 1:
+            every = [AdjudicationItem(key, by_reader) for key, by_reader in readings.items()]
+            items[number] = sorted(every, key=lambda item: item.draft_text is None)
+    return items
 
 
 def decisions_csv(store: Store) -> str:
@@ -140,9 +124,7 @@ def decisions_csv(store: Store) -> str:
         for key, severity in decision.severities.items():
             item = items.get(key)
             readings = item.readings.items() if item else ()
-            described = "; ".join(
-                f"{reader}: {describe_reading(sentence, store.form)}" for reader, sentence in readings
-            )
+            described = "; ".join(f"{reader}: {describe_reading(each, store.form)}" for reader, each in readings)
             decided = [described, severity is not None, severity, decision.comment, made]
             rows.append([*_source(store.drafts[number - 1]), key, item and item.draft_text, *decided])
     return _csv(_DECISION_COLUMNS, rows)
@@ -217,85 +199,60 @@ def corrected_drafts(store: Store, reader: str, arm: str | None = None) -> Itera
             }
 
 
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """What was written; `rated` has the numbers of rated drafts by file."""
-
-    corrections: int | None
-    drafts: dict[tuple[str, str], tuple[Path, int]]
-    rated: Mapping[str, int] = field(default_factory=dict)
-    preferences: int | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict)
-
-
 def write_export(
     store: Store, folder: Path, readers: Sequence[str], studies: Mapping[str, Study] | None = None
-) -> ExportResult:
-    """Write answers, readings, corrected reports, decisions and ratings; with studies also the review as a data set."""
+) -> list[str]:
+    """Write answers, corrected reports and ratings, with studies also the review as a data set; return a line each."""
     form, readers = store.form, list(dict.fromkeys(map(store.registered_name, readers)))
     counted = [reader for reader in readers if reader in store.counted_readers()]
     tables = {"readings": readings_csv(collect_readings(store, readers), form)}
-    tables |= (
-        {"corrections": corrections_csv(store, readers)} if form.edits else {"answers": answers_csv(store, readers)}
-    )
-    ratings = rating_tables(store, counted, studies)
+    tables["corrections" if form.edits else "answers"] = answers_csv(store, readers)
+    if store.campaign.settings is not None and form.edits:
+        tables["decisions"] = decisions_csv(store)
+    ratings, lines = rating_tables(store, counted, studies), []
     with replace_files(folder) as new:
-        if store.campaign.settings is not None and form.edits:
-            tables["decisions"] = decisions_csv(store)
         for name, table in tables.items():
             with open_atomic(new / f"{name}.csv", "wb") as handle:
                 handle.write(table.encode("utf-8-sig"))
+        if form.edits:
+            count = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
+            lines = [f"corrections: {count}, in {folder / 'corrections.csv'}"]
+            lines += _write_drafts(store, folder, new, readers, studies)
         for name, rows in ratings.items():
             rows.write(new / name)
-        rated = {name: len({row[0] for row in table.rows}) for name, table in ratings.items()}
-        if not form.edits:
-            return ExportResult(None, {}, rated)
-        drafts = _write_drafts(store, folder, new, readers, counted, studies)
-        corrections = sum(len(review.state.corrections) for name in readers for review in store.reviews(name))
-        if studies is None:
-            return ExportResult(corrections, drafts, rated)
-        preferences, skipped = find_preferences(store, studies, counted)
-        write_jsonl(new / "preferences.jsonl", preferences)
-        return ExportResult(corrections, drafts, rated, len(preferences), skipped)
+            lines.append(f"{len({row[0] for row in rows.rows})} of {len(store.drafts)} drafts rated: {folder / name}")
+        if studies is not None and form.edits:
+            preferences, skipped = find_preferences(store, studies, counted)
+            count = write_jsonl(new / "preferences.jsonl", preferences)
+            lines.append(f"preferences: {count}, in {folder / 'preferences.jsonl'}")
+            lines += [f"without a preference: {count} ({reason})" for reason, count in skipped.items()]
+    return lines
 
 
 def _write_drafts(
-    store: Store,
-    folder: Path,
-    new: Path,
-    readers: Sequence[str],
-    counted: Sequence[str],
-    studies: Mapping[str, Study] | None,
-) -> dict[tuple[str, str], tuple[Path, int]]:
-    """Write the corrected reports of each reader and arm, and with studies their manifests."""
-    arms = list(dict.fromkeys(draft.arm for draft in store.drafts))
-    names, drafts = store.readers(), {}
+    store: Store, folder: Path, new: Path, readers: Sequence[str], studies: Mapping[str, Study] | None
+) -> Iterator[str]:
+    """Write the corrected reports of each reader and arm, and with studies their manifests; yield a line each."""
+    arms, names = list(dict.fromkeys(draft.arm for draft in store.drafts)), store.readers()
     for reader in readers:
-        # Names may contain characters that file names cannot, and two may differ only in these.
-        number = names.index(reader) + 1
+        assigned = [store.drafts[number - 1] for number in store.study_list(reader)]
         for place, arm in enumerate(arms, 1):
+            # Names may contain characters that file names cannot, and two may differ only in these.
             suffix = f"-{place}-{_as_file_name(arm) or 'arm'}" if arm else ""
-            name = f"drafts-{number}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
-            rows = corrected_drafts(store, reader, arm)
-            drafts[reader, arm] = (folder / name, write_jsonl(new / name, rows))
-            if studies is not None and reader in counted:
+            name = f"drafts-{names.index(reader) + 1}-{_as_file_name(reader) or 'reader'}{suffix}.jsonl"
+            count = write_jsonl(new / name, corrected_drafts(store, reader, arm))
+            total = sum(draft.arm == arm and not draft.is_training for draft in assigned)
+            of_arm = f" of arm {arm}" if arm else ""
+            yield f"{count} of {total} reports{of_arm} finished by {reader}: {folder / name}"
+            if studies is not None and reader in store.counted_readers():
                 manifest = new / name.replace("drafts", "manifest", 1)
                 write_manifest(manifest, corrected_studies(store, studies, reader, arm))
-    return drafts
 
 
 def _as_file_name(name: str) -> str:
     """Return a name in ASCII: accents are removed, other characters become a hyphen."""
     letters = [letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter)]
     return re.sub(r"[^A-Za-z0-9]+", "-", "".join(letters)).strip("-")
-
-
-def _cells(sentence: ReviewedSentence) -> list[Any]:
-    return [
-        *(sentence.kind, sentence.draft_text, None if sentence.deleted else sentence.text, sentence.has_moved_boxes),
-        dumps(sentence.draft_boxes),
-        None if sentence.deleted else dumps(sentence.boxes),
-    ]
 
 
 def _record(sentence: Sentence) -> dict[str, Any]:
@@ -306,9 +263,7 @@ def _record(sentence: Sentence) -> dict[str, Any]:
 def corrected_report(draft: Draft, state: State) -> Report:
     """Return the report after a review: a narrative if the draft is one, otherwise sentences with boxes."""
     sentences = [sentence for sentence in state.sentences if not sentence.deleted]
-    if draft.is_narrative:
-        return _joined(sentences)
-    return [_corrected_sentence(draft, sentence) for sentence in sentences]
+    return _joined(sentences) if draft.is_narrative else [_corrected(draft, sentence) for sentence in sentences]
 
 
 def _joined(sentences: Sequence[ReviewedSentence | Sentence]) -> str:
@@ -316,7 +271,7 @@ def _joined(sentences: Sequence[ReviewedSentence | Sentence]) -> str:
     return " ".join(s.text if s.text.endswith(_END_MARKS) else f"{s.text}." for s in sentences)
 
 
-def _corrected_sentence(draft: Draft, sentence: ReviewedSentence) -> Sentence:
+def _corrected(draft: Draft, sentence: ReviewedSentence) -> Sentence:
     """Return a sentence of a corrected report; changed boxes remove the masks."""
     boxes = tuple(Box(**dict(zip(Box.model_fields, corners, strict=True))) for corners in sentence.boxes)
     if sentence.is_added:
@@ -332,20 +287,23 @@ def rating_tables(store: Store, readers: Sequence[str], studies: Mapping[str, St
     finished = [
         (draft, name, review.state) for name, of in reviews.items() for draft, review in of if review.state.done
     ]
-    match store.form.layout:
+    layout, references = store.form.layout, _references(studies or {})
+    if layout in ("rexval", "preferences") and studies is None:
+        message = "expected --manifest, or the table of the review: the ratings contain the references"
+        raise InputError(message, code=ErrorCode.MISSING_OPTION, field="manifest")
+    match layout:
         case "refisco-v1":
             return {"refisco.csv": _refisco_table(finished, store.form)}
         case "rexamine":
-            return {"counts.csv": Table(["id", "rater", "errors"], [_total_errors(*each) for each in finished])}
+            numbers = [[value for value in state.answers.values() if isinstance(value, int)] for *_, state in finished]
+            rows = [[draft.sample_id, name, sum(of)] for (draft, name, _), of in zip(finished, numbers, strict=True)]
+            return {"counts.csv": Table(["id", "rater", "errors"], rows)}
         case "ratings" if studies is not None:
             return {"ratings.csv": rating_table(store, studies, readers)}
-        case "rexval" | "preferences" if studies is None:
-            message = "expected --manifest, or the table of the review: the ratings contain the references"
-            raise InputError(message, code=ErrorCode.MISSING_OPTION, field="manifest")
-        case "rexval" if studies is not None:
-            return _rexval_tables(finished, readers, _references(studies))
-        case "preferences" if studies is not None:
-            return {"preferences.csv": _preference_table(finished, studies, _references(studies))}
+        case "rexval":
+            return _rexval_tables(finished, readers, references)
+        case "preferences":
+            return {"preferences.csv": _preference_table(finished, studies or {}, references)}
     return {}
 
 
@@ -369,11 +327,6 @@ def _refisco_table(finished: _Finished, form: Form) -> Table:
                 cells = [sentence.draft_text, text, *(details if sentence.is_correction else (None, None))]
                 rows.append([draft.sample_id, draft.arm or "candidate", *cells, reader])
     return Table(_REFISCO_COLUMNS, rows)
-
-
-def _total_errors(draft: Draft, reader: str, state: State) -> list[Any]:
-    counts = [value for value in state.answers.values() if isinstance(value, int)]
-    return [draft.sample_id, reader, sum(counts)]
 
 
 def _rexval_tables(finished: _Finished, readers: Sequence[str], references: Mapping[str, str]) -> dict[str, Table]:
@@ -458,18 +411,10 @@ def find_preferences(
             if chosen == rejected:
                 skipped["the model's format cannot express the correction"] += 1
                 continue
-            rows.append(
-                {
-                    "sample_id": draft.sample_id,
-                    "arm": draft.arm,
-                    "reader": reader,
-                    "severity": review.state.worst_severity,
-                    "task": task,
-                    "chosen": chosen,
-                    "rejected": rejected,
-                    "images": [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None],
-                }
-            )
+            source = {"sample_id": draft.sample_id, "arm": draft.arm, "reader": reader}
+            images = [str(path) for name in IMAGE_COLUMNS if (path := getattr(study, name)) is not None]
+            pair = {"task": task, "chosen": chosen, "rejected": rejected, "images": images}
+            rows.append({**source, "severity": review.state.worst_severity, **pair})
     return rows, skipped
 
 

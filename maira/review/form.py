@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib import resources
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, StrictInt, StringConstraints, model_validator
+import yaml
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, model_validator
 
 from radfact.error_categories import ERROR_CATEGORIES
 from radfact.errors import ErrorCode, InputError, suggest_name
-from radfact.io.yaml_files import parse_yaml, read_yaml
+from radfact.io.jsonl import read_text
+from radfact.io.yaml_files import read_yaml
 from radfact.meta.datasets.ratings import COUNTS
 from radfact.metrics.llm.responses.corrections import SEVERITIES
 from radfact.records import Record, Text, validate_model
 from radfact.statistics.rater_agreement import Level
 
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
 Value = StrictInt | str | None
 """An answer; None is a missing one."""
-Slug = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
-Key = Annotated[str, StringConstraints(pattern=r"^(Shift\+)?[a-z0-9]$")]
+Slug = Annotated[str, _matching("[a-z][a-z0-9_]{0,39}", "a name of lowercase letters, digits and underscores")]
+Key = Annotated[str, _matching(r"(Shift\+)?[a-z0-9]", "a lowercase letter or a digit, or Shift+ and one of these")]
 Layout = Literal["ratings", "refisco-v1", "rexval", "rexamine", "preferences"]
 
 RATED_COUNTS = [f"{kind}_{letter}" for kind, letter in product(COUNTS[1:], ERROR_CATEGORIES)]
@@ -32,8 +44,8 @@ PREFERENCES = ("first", "second", "equal")
 
 _PAGE_KEYS = "cfghijklmnprsuvwxz"
 _CORRECTION_KEYS = "abde"
-_MOST_LETTERS = 10_000
-_LONGEST_NAME = 100
+LONGEST_TEXT = 10_000
+LONGEST_NAME = 100
 
 
 class Option(Record):
@@ -63,15 +75,12 @@ class Question(Record):
     def _check(self) -> Question:
         values = [option.value for option in self.options]
         if (self.type == "choice") != (len(values) > 1):
-            raise ValueError(f"{self.name}: expected at least two options with the type 'choice', and none with others")
+            raise ValueError("options: expected at least two with the type 'choice', and none with others")
         if len(set(values)) < len(values):
-            raise ValueError(f"{self.name}: options: expected different values, found duplicates")
+            raise ValueError("options: expected different values, found duplicates")
         if self.min > self.max:
-            raise ValueError(f"{self.name}: min: expected at most {self.max}, found {self.min}")
+            raise ValueError(f"min: expected at most {self.max}, found {self.min}")
         return self
-
-    def is_asked(self, answers: Mapping[str, Value]) -> bool:
-        return all(answers.get(name) in values for name, values in self.when.items())
 
     def clean(self, value: Value) -> Value:
         """Return an answer as it is stored; an empty text is none."""
@@ -85,12 +94,12 @@ class Question(Record):
                 if self.min <= value <= self.max:
                     return value
             case "text", str():
-                expected = f"at most {_MOST_LETTERS:,} characters"
-                if len(value) <= _MOST_LETTERS:
+                expected = f"at most {LONGEST_TEXT:,} characters"
+                if len(value) <= LONGEST_TEXT:
                     return value or None
             case "choice", str() if self.allows_others:
-                expected = f"a name of 1 to {_LONGEST_NAME} characters"
-                if value and len(value) <= _LONGEST_NAME:
+                expected = f"a name of 1 to {LONGEST_NAME} characters"
+                if value and len(value) <= LONGEST_NAME:
                     return " ".join(value.split())
         found = f"{len(value)} characters" if isinstance(value, str) else value
         raise InputError(f"expected {expected}, found {found}", field=self.name)
@@ -123,32 +132,36 @@ class Form(Record):
 
     @model_validator(mode="after")
     def _check(self) -> Form:
-        fields = self.by_name
-        if len(fields) < len(self.fields):
-            raise ValueError("fields: expected different names, found duplicates")
+        names, taken = {*self.by_name}, {*_PAGE_KEYS, *(_CORRECTION_KEYS if self.edits else ())}
         if (self.reference_step or 1) > len(self.steps):
             raise ValueError(f"reference_step: expected 1 to {len(self.steps)}, found {self.reference_step}")
-        for field in self.fields:
+        for place, field in enumerate(self.fields):
+            if field.name not in names:
+                raise ValueError(f"fields[{place}].name: expected different names, found '{field.name}' twice")
+            names.remove(field.name)
             for name, values in field.when.items():
-                if name not in fields or {*values}.difference(option.value for option in fields[name].options):
-                    raise ValueError(f"when of {field.name}: expected options of another field, found {name}: {values}")
-        keys = [key for field in self.fields for key in (field.key, *(o.key for o in field.options)) if key]
-        reserved = _PAGE_KEYS + (_CORRECTION_KEYS if self.edits else "")
-        if taken := [key for key in keys if keys.count(key) > 1 or key in reserved]:
-            known = f"different keys, without those of the page ({' '.join(reserved)})"
-            raise ValueError(f"fields: expected {known}, found {taken[0]!r}")
-        severity = fields.get("severity")
-        places = range(len(severity.options)) if severity else ()
-        if self.edits and (not severity or [option.value for option in severity.options] != [*places]):
+                if {*values}.difference(self._values(name)):
+                    raise ValueError(f"fields[{place}].when: expected options of a field, found {name}: {[*values]}")
+            keys = {f"options[{at}].key": option.key for at, option in enumerate(field.options) if option.key}
+            for name, key in {**keys, **({"key": field.key} if field.key else {})}.items():
+                if key in taken:
+                    message = "expected a key that no other option has, nor the page"
+                    raise ValueError(f"fields[{place}].{name}: {message}, found '{key}'")
+                taken.add(key)
+        severities = self._values("severity")
+        if self.edits and (not severities or severities != [*range(len(severities))]):
             raise ValueError("fields: expected severity with the options 0, 1, ... of corrections, the least first")
         if problem := self._layout_problem():
             raise ValueError(f"layout: expected {problem} with '{self.layout}'")
         return self
 
+    def _values(self, name: str) -> list[Value]:
+        """Return the values of a field's options; none without the field."""
+        return [option.value for field in self.fields if field.name == name for option in field.options]
+
     def _layout_problem(self) -> str | None:
         numbers = {field.name for field in self.fields if field.type == "number"}
         severities = [*self.severities.values()][:-1]
-        preference = self.by_name.get("preference")
         match self.layout:
             case "ratings" if not self.edits or len(severities) != 3:
                 return "the unit 'correction' and three severities"
@@ -158,9 +171,7 @@ class Form(Record):
                 return f"the unit 'study' and numbers {RATED_COUNTS[0]} to {RATED_COUNTS[-1]}"
             case "rexamine" if self.unit != "study" or not numbers:
                 return "the unit 'study' and numbers of errors"
-            case "preferences" if (
-                self.unit != "pair" or not preference or tuple(o.value for o in preference.options) != PREFERENCES
-            ):
+            case "preferences" if self.unit != "pair" or (*self._values("preference"),) != PREFERENCES:
                 return f"the unit 'pair' and a choice preference of {', '.join(PREFERENCES)}"
         return None
 
@@ -172,6 +183,11 @@ class Form(Record):
     def edits(self) -> bool:
         """Whether readers correct the sentences of a draft."""
         return self.unit == "correction"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answers are about a study as a whole."""
+        return self.unit in ("study", "pair")
 
     def shows_reference(self, visited: Iterable[int], *, has_image: bool) -> bool:
         return not has_image if self.reference_step is None else max(visited) >= self.reference_step
@@ -200,7 +216,8 @@ class Form(Record):
     def missing(self, answers: Mapping[str, Value]) -> Iterator[Question]:
         """Yield the required fields without an answer."""
         for field in self.fields:
-            if field.required and field.is_asked(answers) and answers.get(field.name) is None:
+            is_asked = all(answers.get(name) in values for name, values in field.when.items())
+            if field.required and is_asked and answers.get(field.name) is None:
                 yield field
 
     @property
@@ -217,30 +234,53 @@ class Form(Record):
             raise InputError(message, code=ErrorCode.MISMATCH, file=file, field="form")
 
 
-_SHIPPED = resources.files("maira.review") / "forms"
+_Model = TypeVar("_Model", bound=BaseModel)
+_SHIPPED = Path(__file__).with_name("forms")
+_FIELD = re.compile(r"([a-z_]+[]\[0-9a-z_.]*): ")
+
+
+def validate_file(model: type[_Model], values: Any, path: Path) -> _Model:
+    """Check the values of a YAML file; an error names the line of the field."""
+    try:
+        return validate_model(model, values, file=path)
+    except InputError as error:
+        # A model names the field itself if it checks several.
+        found = _FIELD.match(error.message)
+        field = ".".join(filter(None, (error.field, found and found[1])))
+        message = error.message[found.end() :] if found else error.message
+        line = _line(yaml.compose(read_text(path), yaml.SafeLoader), field)
+        raise InputError(message, code=error.code, file=path, line=line, field=field or None) from None
+
+
+def _line(node: yaml.Node | None, field: str) -> int | None:
+    """Return the line of a field in a YAML document, or else of the closest value that contains it."""
+    line = None
+    for step in re.findall(r"[^].[]+", field):
+        items = node.value if isinstance(node, yaml.MappingNode) else []
+        parts = {str(key.value): (key, value) for key, value in items}
+        if isinstance(node, yaml.SequenceNode):
+            parts = {str(place): (value, value) for place, value in enumerate(node.value)}
+        if step not in parts:
+            break
+        key, node = parts[step]
+        line = key.start_mark.line + 1
+    return line
 
 
 def shipped_forms() -> list[str]:
-    return sorted(file.name.removesuffix(".yaml") for file in _SHIPPED.iterdir())
-
-
-@cache
-def shipped_form(name: str) -> Form:
-    file = _SHIPPED / f"{name}.yaml"
-    return validate_model(Form, parse_yaml(file.read_text(encoding="utf-8")), file=Path(str(file)))
+    return sorted(path.stem for path in _SHIPPED.glob("*.yaml"))
 
 
 def read_form(name: str, folder: Path | None = None) -> Form:
     """Read a shipped form by its name, or a file; a relative path is relative to the folder."""
-    if name in shipped_forms():
-        return shipped_form(name)
-    path = (folder or Path()) / name
+    path = _SHIPPED / f"{name}.yaml" if name in shipped_forms() else (folder or Path()) / name
     if path.suffix.lower() not in (".yaml", ".yml"):
         hint = suggest_name(name, shipped_forms(), f"forms are {', '.join(shipped_forms())}, or a file (.yaml)")
         raise InputError(f"unknown form {name!r:.60}; {hint}", code=ErrorCode.UNKNOWN_NAME, field="form")
-    return validate_model(Form, read_yaml(path), file=path)
+    return validate_file(Form, read_yaml(path), path)
 
 
+@cache
 def default_form() -> Form:
     """Return the form of a review without another one."""
-    return shipped_form("maira2")
+    return read_form("maira2")

@@ -135,7 +135,5 @@ def _windows(stated: Sequence[Window], ends: npt.NDArray[np.floating]) -> list[W
     """Return the windows of the file, then all values, then those without borders and markers."""
     low, high, *contrast = (float(value) for value in ends)
     ranges = {"All values": sorted((low, high)), f"{_CONTRAST[0]} to {_CONTRAST[1]} %": sorted(contrast)}
-    return [
-        *stated,
-        *(Window(name, (start + end) / 2, max(end - start, 1e-6)) for name, (start, end) in ranges.items()),
-    ]
+    own = [Window(name, (start + end) / 2, max(end - start, 1e-6)) for name, (start, end) in ranges.items()]
+    return [*stated, *own]

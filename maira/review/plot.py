@@ -65,9 +65,8 @@ def _draw_kinds(panel: Any, counts: Mapping[str, Mapping[str, int]], form: Form,
         panel.axis("off")
         return
     series = {kind: [kinds.get(kind, 0) for kinds in counts.values()][::-1] for kind in KINDS}
-    _stack(
-        panel, [form.option_names.get(name, name) for name in counts][::-1], series, _KIND_COLORS, is_horizontal=True
-    )
+    labels = [form.option_names.get(name, name) for name in counts][::-1]
+    _stack(panel, labels, series, _KIND_COLORS, is_horizontal=True)
     panel.bar_label(panel.containers[-1], totals, padding=3, fontsize=9)
     panel.set(xlim=(0, max(totals) * 1.12), xlabel="corrections")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from maira.review.database import Draft
 from maira.review.effects import Estimate, Rating, estimate_effects
 from maira.review.form import Form
 from maira.review.store import Store
-from maira.review.summary import worst_names
+from maira.review.summary import MEASURES, worst_names
 from maira.review.times import IDLE_AFTER, StudyTime, study_times
 from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.pages.meta_page import Table
@@ -77,9 +77,7 @@ def _worst_is(reading: Reading, minimum: int) -> float:
 OUTCOMES = {
     "corrections": Outcome("corrections per report", "lower", lambda reading: len(reading.state.corrections)),
     "uncorrected": Outcome("without correction (share)", "higher", lambda reading: not reading.state.corrections),
-    "implications": Outcome(
-        "minor or significant implications (share)", "lower", lambda reading: _worst_is(reading, 1)
-    ),
+    "implications": Outcome("minor or significant implications (share)", "lower", lambda each: _worst_is(each, 1)),
     "significant": Outcome("significant implications (share)", "lower", lambda reading: _worst_is(reading, 2)),
     "active_seconds": Outcome("active time (s)", "lower", lambda reading: reading.active_seconds),
     "active_ratio": Outcome(
@@ -89,7 +87,6 @@ OUTCOMES = {
         is_ratio=True,
     ),
 }
-"""Outcomes of a reading by name."""
 
 
 def outcomes_of(form: Form) -> dict[str, Outcome]:
@@ -126,39 +123,24 @@ def analyze(
 ) -> dict[str, Any]:
     """Return the statistics of a reader study as JSON values; the first arm is the baseline."""
     used = [reading for reading in readings if reading.use == "counted"]
-    estimates = {}
+    paired = {pair: _count_pairs(used, *pair) for pair in combinations(arms, 2)}
+    outcomes, estimates, tests = {}, {}, []
     for name, outcome in outcomes_of(form).items():
         ratings = [
-            Rating(float(outcome.value(reading)), reading.draft.arm, reading.reader, reading.draft.sample_id)
-            for reading in used
+            Rating(float(outcome.value(each)), each.draft.arm, each.reader, each.draft.sample_id) for each in used
         ]
         effects = estimate_effects(ratings, arms, significance_level=significance_level)
-        estimates[name] = {key: _exponentiated(effects[key]) if outcome.is_ratio else effects[key] for key in effects}
-    paired = {pair: _count_pairs(used, *pair) for pair in combinations(arms, 2)}
-    return {
-        "significance_level": significance_level,
-        "arms": list(arms),
-        "outcomes": {
-            name: {
-                "means": {arm: asdict(effects[(arm,)]) for arm in arms},
-                "differences": [
-                    {"arms": list(pair), **counts, **asdict(effects[pair])} for pair, counts in paired.items()
-                ],
-            }
-            for name, effects in estimates.items()
-        },
-        "noninferiority": [
-            {
-                "arm": arm,
-                "baseline": arms[0],
-                "margin": asdict(margin),
-                "difference": asdict(estimates[margin.outcome][arms[0], arm]),
-                "result": check_noninferiority(estimates[margin.outcome][arms[0], arm], margin),
-            }
-            for margin in margins
-            for arm in arms[1:]
-        ],
-    }
+        if outcome.is_ratio:
+            effects = {key: _exponentiated(effect) for key, effect in effects.items()}
+        means = {arm: asdict(effects[(arm,)]) for arm in arms}
+        differences = [{"arms": list(pair), **counts, **asdict(effects[pair])} for pair, counts in paired.items()]
+        outcomes[name], estimates[name] = {"means": means, "differences": differences}, effects
+    for margin, arm in product(margins, arms[1:]):
+        difference = estimates[margin.outcome][arms[0], arm]
+        compared = {"arm": arm, "baseline": arms[0], "margin": asdict(margin), "difference": asdict(difference)}
+        tests.append({**compared, "result": check_noninferiority(difference, margin)})
+    settings = {"significance_level": significance_level, "arms": list(arms)}
+    return {**settings, "outcomes": outcomes, "noninferiority": tests}
 
 
 def _exponentiated(effect: Estimate) -> Estimate:
@@ -224,12 +206,6 @@ def _parse_margin(text: str, known: Sequence[str]) -> Margin:
     return Margin(name, value, "with the summary; not known to be before the readings")
 
 
-_MEASURES = {
-    "needs_correction": "sentence needs correction",
-    "severity": "severity of a correction",
-    "worst_severity": "worst implication of a report",
-    "corrections": "corrections per report",
-}
 _EFFECT = {
     "estimate": "value",
     "low": "low",
@@ -241,7 +217,8 @@ _EFFECT = {
 
 
 def make_tables(readings: Sequence[Reading], result: Mapping[str, Any], form: Form) -> dict[str, Table]:
-    labels = {**_MEASURES, **{field.name: field.label for field in form.fields if field.name not in _MEASURES}}
+    fields = {field.name: field.label for field in form.fields if field.name not in MEASURES}
+    labels = {name: label for name, (label, _) in MEASURES.items()} | fields
     used = [reading for reading in readings if reading.use == "counted"]
     by_arm = {arm: [reading for reading in used if reading.draft.arm == arm] for arm in result["arms"]}
     means, differences = [], []
@@ -258,33 +235,22 @@ def make_tables(readings: Sequence[Reading], result: Mapping[str, Any], form: Fo
         for effect in estimates["differences"]:
             first, second = map(_arm_name, effect["arms"])
             differences.append([label, f"{second} {sign} {first}", *_cells(effect), effect["method"]])
-    margins = [
-        [
-            each["margin"]["outcome"],
-            *(_arm_name(each[name]) for name in ("arm", "baseline")),
-            each["margin"]["value"],
-            *(each["difference"][name] for name in ("value", "low", "high")),
-            each["result"],
-            each["margin"]["origin"],
-        ]
-        for each in result["noninferiority"]
-    ]
-    alphas = [
-        [
-            labels[row["measure"]],
-            _arm_name(row["arm"]),
-            *(row[name] for name in ("level", "alpha", "low", "high", "n")),
-        ]
-        for row in result["krippendorff_alpha"]
-    ]
-    kappas = [
-        [" and ".join(pair["readers"]), label, pair["studies"], *(entry[key] for key in ("kappa", "low", "high", "n"))]
-        for pair in result["agreement"]
-        for label, entry in [
-            *((label, pair[name]) for name, label in labels.items() if name in pair),
-            *((f"error type {name}", entry) for name, entry in pair["error_types"].items()),
-        ]
-    ]
+    margins = []
+    for each in result["noninferiority"]:
+        margin, compared = each["margin"], (_arm_name(each["arm"]), _arm_name(each["baseline"]))
+        interval = (each["difference"][name] for name in ("value", "low", "high"))
+        margins.append([margin["outcome"], *compared, margin["value"], *interval, each["result"], margin["origin"]])
+    alphas = []
+    for row in result["krippendorff_alpha"]:
+        numbers = (row[name] for name in ("level", "alpha", "low", "high", "n"))
+        alphas.append([labels[row["measure"]], _arm_name(row["arm"]), *numbers])
+    kappas = []
+    for pair in result["agreement"]:
+        entries = {label: pair[name] for name, label in labels.items() if name in pair}
+        entries |= {f"error type {name}": entry for name, entry in pair["error_types"].items()}
+        for label, entry in entries.items():
+            numbers = (entry[name] for name in ("kappa", "low", "high", "n"))
+            kappas.append([" and ".join(pair["readers"]), label, pair["studies"], *numbers])
     margin_headings = ["outcome", "arm", "baseline", "margin", "difference", "low", "high", "result", "margin given"]
     return {
         "arms": Table(["outcome", "arm", "mean", *_EFFECT, "missing", "method"], means),
@@ -336,9 +302,7 @@ def _implication_table(by_arm: Mapping[str, Sequence[Reading]], form: Form) -> T
     rated = [key for key in form.severities if key is not None]
     rows = []
     for arm, readings in by_arm.items():
-        severities: Counter[int | None] = Counter(
-            item.severity for reading in readings for item in reading.state.corrections
-        )
+        severities = Counter(item.severity for reading in readings for item in reading.state.corrections)
         counts = [*(worst[arm][key] for key in present), *(severities[key] for key in rated)]
         rows.append([_arm_name(arm), len(readings), *counts])
     heads = [f"worst: {names[key]}" if key in rated else names[key] for key in present]

@@ -20,8 +20,6 @@ from radfact.io.jsonl import read_text
 from radfact.pages.access import SECURITY_HEADERS, Access
 
 MAX_REQUEST_BYTES = 1 << 18
-"""Largest request body."""
-
 HEALTH_PATH = "/health"
 """The only path that needs no token."""
 
@@ -49,10 +47,8 @@ def link_tokens(token: str, readers: Sequence[str], *, has_coordinator: bool = F
     messages = {name: json.dumps(["reader", name]).encode() for name in readers}
     if has_coordinator:
         messages[COORDINATOR] = json.dumps(["coordinator"]).encode()
-    return {
-        name: base64.urlsafe_b64encode(hmac.new(token.encode(), message, hashlib.sha256).digest()).decode().rstrip("=")
-        for name, message in messages.items()
-    }
+    signed = {name: hmac.new(token.encode(), message, hashlib.sha256).digest() for name, message in messages.items()}
+    return {name: base64.urlsafe_b64encode(digest).decode().rstrip("=") for name, digest in signed.items()}
 
 
 def check_certificate(certificate: Path, key: Path | None) -> None:
@@ -87,9 +83,11 @@ class Guard:
         app = self.app
         if scope["method"] == "GET" and scope["path"] == "/" and "token=" in query:
             # Also if another reader of this browser is signed in.
-            app = _entrance(
-                next((access for access in accesses.values() if access.has_token(query)), None), scope, host
-            )
+            access = next((access for access in accesses.values() if access.has_token(query)), None)
+            if access is None:
+                raise HTTPException(401, "the link is not valid for this review")
+            cookie = access.set_cookie(host) + ("; Secure" if scope.get("scheme") == "https" else "")
+            app = HTMLResponse(_ENTRANCE, headers={"set-cookie": cookie})
         elif scope["path"] != HEALTH_PATH:
             cookies = headers.get("cookie", "")
             readers = [name for name, access in accesses.items() if access.is_admitted(cookies, host)]
@@ -97,15 +95,7 @@ class Guard:
                 raise HTTPException(401, "open your link to the review again")
             _check_origin(scope, headers)
             scope = {**scope, "reader": readers[0]}
-        await app(scope, _limit_body(receive), send)
-
-
-def _entrance(access: Access | None, scope: Scope, host: str) -> ASGIApp:
-    """Return the response to a link, which signs a browser in."""
-    if access is None:
-        raise HTTPException(401, "the link is not valid for this review")
-    cookie = access.set_cookie(host) + ("; Secure" if scope.get("scheme") == "https" else "")
-    return HTMLResponse(_ENTRANCE, headers={"set-cookie": cookie})
+        await app(scope, receive, send)
 
 
 def _check_origin(scope: Scope, headers: Headers) -> None:
@@ -118,20 +108,6 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
         raise HTTPException(403, "the request comes from another site")
     if not is_reading and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "expected application/json")
-
-
-def _limit_body(receive: Receive) -> Receive:
-    remaining = MAX_REQUEST_BYTES
-
-    async def limited() -> Message:
-        nonlocal remaining
-        message = await receive()
-        remaining -= len(message.get("body", b""))
-        if remaining < 0:
-            raise HTTPException(413, f"expected at most {MAX_REQUEST_BYTES} bytes")
-        return message
-
-    return limited
 
 
 def add_security_headers(app: ASGIApp) -> ASGIApp:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import tempfile
 import threading
 import webbrowser
@@ -10,16 +12,19 @@ from contextlib import ExitStack, suppress
 from html import escape
 from pathlib import Path
 
-import uvicorn
 from starlette.types import ASGIApp
 
-from maira.review.browser import has_screen
+
+def has_screen() -> bool:
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def serve(
     app: ASGIApp, listener: socket.socket, certificate: tuple[Path, Path | None] | None, link: str | None
 ) -> None:
     """Serve an application until Ctrl-C, and open a link to it in a browser, if there are both."""
+    import uvicorn
+
     with listener, suppress(KeyboardInterrupt), ExitStack() as stack:
         if link is not None and has_screen():
             # Other users of the machine could read the token from the command line of a browser.

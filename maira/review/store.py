@@ -152,7 +152,7 @@ class Store:
         with self._lock:
             key = self.reader_key(reader)
             every = range(1, len(self.drafts) + 1)
-            return list(every if self.campaign.settings is None else self.campaign.lists.get(key, ()))
+            return [*(self.campaign.lists.get(key, ()) if self.campaign.settings else every)]
 
     def check_drafts(self, drafts: Sequence[Draft], *, allows_more: bool = True) -> None:
         with self._lock:
@@ -255,10 +255,7 @@ class Store:
         for event in batch.events:
             self._check_reader_and_study(key, event.number)
         now = database.timestamp()
-        rows = [
-            (batch.session, event.sequence, key, event.number, event.kind, event.clock, batch.sent, now)
-            for event in batch.events
-        ]
+        rows = [(batch.session, e.sequence, key, e.number, e.kind, e.clock, batch.sent, now) for e in batch.events]
         with self._lock, self._exclusive_transaction():
             others = "SELECT 1 FROM reading_events WHERE session = ? AND reader != ?"
             if self._connection.execute(others, (batch.session, key)).fetchone():
@@ -315,10 +312,8 @@ class Store:
             raise RunError(f"{self.path}: cannot be written: {reason}", code=ErrorCode.WRITE_FAILED) from error
 
     def _load_actions(self) -> None:
-        self._load("actions", "made, action", self._load_action)
-
-    def _load_action(self, made: str, text: str) -> None:
-        self.campaign.apply(action_adapter.validate_json(text), made)
+        apply = self.campaign.apply
+        self._load("actions", "made, action", lambda made, text: apply(action_adapter.validate_json(text), made))
 
     def _load_changes(self) -> None:
         self._load_actions()
@@ -347,10 +342,9 @@ class Store:
 
     def _find_reader(self, reader: str) -> str | None:
         """Return the name under which a reader registered, or None; merged readers are also found."""
-        key = name_key(reader)
         names = self._names("readers")
-        current = [name for name in names if name_key(self.campaign.name(name)) == key]
-        return next(iter([*current, *(name for name in names if name_key(name) == key)]), None)
+        by_key = {name_key(name): name for name in names} | {name_key(self.campaign.name(name)): name for name in names}
+        return by_key.get(name_key(reader))
 
     def _check_reader_and_study(self, reader: str, number: int) -> str:
         name = self.reader_key(reader)
@@ -364,6 +358,5 @@ class Store:
             return [name for (name,) in self._connection.execute(f"SELECT name FROM {table} ORDER BY number")]
 
     def _add_name(self, table: str, name: str) -> None:
-        self._connection.execute(
-            f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)", (name, database.timestamp())
-        )
+        query = f"INSERT OR IGNORE INTO {table} (name, made) VALUES (?,?)"
+        self._connection.execute(query, (name, database.timestamp()))

@@ -91,8 +91,8 @@ class ReviewSet:
 def read_review_set(
     drafts: Path,
     manifest: Path | None = None,
-    *,
     results: Path | None = None,
+    *,
     image_folders: Sequence[Path] = (),
     form: Form | None = None,
     second: Path | None = None,
@@ -144,14 +144,11 @@ def _with_comments(review_set: ReviewSet, path: Path) -> ReviewSet:
 
 def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence[Path], form: Form) -> ReviewSet:
     """Read drafts and studies: each sample of the first arm that has a file, or of the manifest, in all arms."""
-    arms = {
-        arm: {
-            draft.sample_id: draft
-            for draft in read_review_drafts(Path(file), "candidate" if len(files) == 1 else f"candidate_{place}")
-        }
-        for place, (arm, file) in enumerate(files.items(), 1)
-        if file != REFERENCE_ARM
-    }
+    arms: dict[str, dict[str, Draft]] = {}
+    for place, (arm, file) in enumerate(files.items(), 1):
+        if file != REFERENCE_ARM:
+            drafts = read_review_drafts(Path(file), f"candidate_{place}" if len(files) > 1 else "candidate")
+            arms[arm] = {draft.sample_id: draft for draft in drafts}
     if arms:
         first = next(iter(arms))
         source, sample_ids = Path(files[first]), list(arms[first])
@@ -161,31 +158,28 @@ def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence
         raise InputError("expected drafts, found none", code=ErrorCode.EMPTY_INPUT, file=source)
     studies = read_studies(manifest, sample_ids, source)
     for arm in files:
-        drafts = arms.setdefault(arm, {})
+        by_sample = arms.setdefault(arm, {})
         if files[arm] == REFERENCE_ARM:
             reports = {key: study.grounded_findings or study.findings for key, study in studies.items()}
-            drafts |= {key: _draft(key, report, None) for key, report in reports.items() if report}
-        missing, extra = [key for key in sample_ids if key not in drafts], [key for key in drafts if key not in studies]
+            by_sample |= {key: _draft(key, report, None) for key, report in reports.items() if report}
+        missing = [key for key in sample_ids if key not in by_sample]
+        extra = [key for key in by_sample if key not in studies]
         if missing or extra:
             message = f"expected the samples of {source}, found also {list_some(extra)}"
             if missing:
                 everything = f"a report of all {len(sample_ids)} samples in {source}"
                 message = f"expected {everything}, found none of {list_some(missing)}"
             raise InputError(message, code=ErrorCode.MISMATCH, field=f"arms: {arm}")
-    names = [""] if form.unit == "pair" else list(files)
-    pairs = ([arms[arm][key] for arm in files] for key in sample_ids)
-    return ReviewSet(
-        drafts=tuple(_pair(*pair) for pair in pairs)
-        if form.unit == "pair"
-        else tuple(replace(arms[arm][key], arm=arm) for key in sample_ids for arm in files),
-        studies=tuple(studies[key] for key in sample_ids for _ in names),
-        folders=tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders)),
-    )
+    together = [replace(arms[arm][key], arm=arm) for key in sample_ids for arm in files]
+    if form.unit == "pair":
+        together = [_pair(*pair) for pair in zip(together[::2], together[1::2], strict=True)]
+    folders = tuple(folder.resolve() for folder in (manifest_folder(manifest), *image_folders))
+    return ReviewSet(tuple(together), tuple(studies[draft.sample_id] for draft in together), folders)
 
 
 def _pair(first: Draft, second: Draft) -> Draft:
     record = {"models": [first.record["model"], second.record["model"]], "split": len(first.sentences)}
-    return replace(first, sentences=first.sentences + second.sentences, record=record)
+    return replace(first, sentences=first.sentences + second.sentences, record=record, arm="")
 
 
 def read_studies(manifest: Path, sample_ids: Sequence[str], source: Path) -> dict[str, Study]:

@@ -23,6 +23,13 @@ from radfact.statistics.rater_agreement import (
 )
 
 KINDS = ("edit", "deletion", "addition")
+MEASURES: dict[str, tuple[str, Level]] = {
+    "needs_correction": ("sentence needs correction", "nominal"),
+    "severity": ("severity of a correction", "ordinal"),
+    "worst_severity": ("worst implication of a report", "ordinal"),
+    "corrections": ("corrections per report", "interval"),
+}
+"""Labels and levels of what readers of corrections may agree on, in addition to the fields of a form."""
 
 
 def worst_names(form: Form) -> dict[int | None, str]:
@@ -33,13 +40,7 @@ def worst_names(form: Form) -> dict[int | None, str]:
 def _levels(form: Form) -> dict[str, Level]:
     """Return the level of measurement of what readers may agree on: corrections and fields."""
     fields: dict[str, Level] = {field.name: field.level for field in form.fields if field.type != "text"}
-    corrections: dict[str, Level] = {
-        "needs_correction": "nominal",
-        "severity": "ordinal",
-        "worst_severity": "ordinal",
-        "corrections": "interval",
-    }
-    return {**corrections, **fields} if form.edits else fields
+    return {**{name: level for name, (_, level) in MEASURES.items()}, **fields} if form.edits else fields
 
 
 def summarize(store: Store, readers: Sequence[str]) -> dict[str, Any]:
@@ -56,19 +57,16 @@ def _summarize_reader(store: Store, reader: str) -> dict[str, Any]:
     reviews = store.counted_reviews(reader)
     finished = [review.state for _, review in reviews if review.state.done]
     assigned = (store.drafts[number - 1] for number in store.study_list(reader))
+    summarize_states = _summarize_corrections if store.form.edits else _summarize_answers
     return {
         "assigned": sum(not draft.is_training for draft in assigned),
         "finished": len(finished),
-        **(
-            _summarize_corrections(finished, store.form)
-            if store.form.edits
-            else {"answers": _summarize_answers(finished, store.form)}
-        ),
+        **summarize_states(finished, store.form),
         "comments": {draft.name: review.state.comment for draft, review in reviews if review.state.comment},
     }
 
 
-def _summarize_answers(finished: Sequence[State], form: Form) -> dict[str, dict[str, float | None]]:
+def _summarize_answers(finished: Sequence[State], form: Form) -> dict[str, Any]:
     """Return the number of each answer to a choice, and the distribution of numbers, by field."""
     units = [unit for state in finished for unit in state.units(form)]
     answers: dict[str, dict[str, float | None]] = {}
@@ -79,7 +77,7 @@ def _summarize_answers(finished: Sequence[State], form: Form) -> dict[str, dict[
         elif field.type == "choice":
             counts: Counter[Value] = Counter(values)
             answers[field.name] = {str(value): counts[value] for value in field.places(values)}
-    return answers
+    return {"answers": answers}
 
 
 def _summarize_corrections(finished: Sequence[State], form: Form) -> dict[str, Any]:
@@ -139,23 +137,14 @@ def _kappas(store: Store, readers: Sequence[str]) -> list[dict[str, Any]]:
             if first.state.done and second.state.done
         ]
         rated = _collect_ratings(store.form, both)
-        groups = [
-            (sample, [{item.error_group for item in state.corrections} for state in states]) for sample, states in both
-        ]
-        names = sorted({name for _, of_readers in groups for group in of_readers for name in group})
-        results.append(
-            {
-                "readers": list(pair),
-                "studies": len(both),
-                **{name: _kappa(rated[name], level) for name, level in levels.items() if name != "corrections"},
-                "error_types": {
-                    name: _kappa(
-                        (sample, [float(name in group) for group in of_readers]) for sample, of_readers in groups
-                    )
-                    for name in names
-                },
-            }
-        )
+        groups: dict[str, list[_Rated]] = {}
+        for name in sorted({item.error_group for _, states in both for state in states for item in state.corrections}):
+            for sample, states in both:
+                present = [float(any(item.error_group == name for item in state.corrections)) for state in states]
+                groups.setdefault(name, []).append((sample, present))
+        measures = {name: _kappa(rated[name], level) for name, level in levels.items() if name != "corrections"}
+        error_types = {name: _kappa(items) for name, items in groups.items()}
+        results.append({"readers": list(pair), "studies": len(both), **measures, "error_types": error_types})
     return results
 
 
@@ -185,7 +174,7 @@ def _collect_ratings(form: Form, studies: Iterable[tuple[str, Sequence[State]]])
     answers: dict[str, list[tuple[str, list[Value]]]] = {name: [] for name in rated.keys() & form.by_name.keys()}
     for sample, states in studies:
         units: list[Sequence[ReviewedSentence | State]] = [states]
-        if form.unit not in ("study", "pair"):
+        if not form.is_whole:
             units = list(zip(*(state.drafted for state in states), strict=True))
         for same in units:
             rating = [unit for unit in same if not form.edits or getattr(unit, "is_correction", False)]

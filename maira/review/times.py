@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,28 +99,22 @@ def study_times(
     }
     pieces = [piece for session in sessions for piece in _active_pieces(session, idle_after)]
     active: dict[int, float] = {}
-    for start, end, study in _exclusive(pieces):
-        active[study] = active.get(study, 0.0) + max(0.0, min(end, ends.get(study, math.inf)) - start)
+    for at, until, study in _exclusive(pieces):
+        active[study] = active.get(study, 0.0) + max(0.0, min(until, ends.get(study, math.inf)) - at)
     faults = _faults(sessions, ends)
-    return {
-        study: _study_time(
-            opened.get(study), ends.get(study), active.get(study, 0.0), changes.get(study), faults.get(study, "")
-        )
-        for study in sorted({*opened, *changes})
-    }
-
-
-def _study_time(
-    opened: float | None, end: float | None, active: float, changes: ChangeTimes | None, fault: str
-) -> StudyTime:
-    start, finished = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (opened, end))
-    if opened is None:
-        return StudyTime(None, finished, reason=NOT_RECORDED)
-    if changes is not None and changes[0].timestamp() < opened - _TOLERANCE:
-        return StudyTime(None, finished, reason=PARTLY_RECORDED)
-    if end is None:
-        return StudyTime(start, None, active, reason=fault or UNFINISHED)
-    return StudyTime(start, finished, active, max(0.0, end - opened), fault)
+    times = {}
+    for study in sorted({*opened, *changes}):
+        start, end, seconds = opened.get(study), ends.get(study), active.get(study, 0.0)
+        began, done = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (start, end))
+        if start is None:
+            times[study] = StudyTime(None, done, reason=NOT_RECORDED)
+        elif study in changes and changes[study][0].timestamp() < start - _TOLERANCE:
+            times[study] = StudyTime(None, done, reason=PARTLY_RECORDED)
+        elif end is None:
+            times[study] = StudyTime(began, None, seconds, reason=faults.get(study, UNFINISHED))
+        else:
+            times[study] = StudyTime(began, done, seconds, max(0.0, end - start), faults.get(study, ""))
+    return times
 
 
 def _end(finished: Iterable[float], changed: float) -> float:
@@ -172,18 +165,13 @@ def _active_pieces(session: Sequence[tuple[StoredEvent, float]], idle_after: flo
 
 def _exclusive(pieces: Sequence[_Piece]) -> Iterator[tuple[float, float, int]]:
     """Yield intervals with their study that do not overlap; of pieces that overlap, the latest activity counts."""
-    waiting = sorted(pieces)
-    bounds = sorted({bound for piece in pieces for bound in (piece.start, piece.end)})
-    current: list[tuple[float, _Piece]] = []
-    place = 0
-    for start, end in pairwise(bounds):
-        while place < len(waiting) and waiting[place].start <= start:
-            heapq.heappush(current, (-waiting[place].activity, waiting[place]))
-            place += 1
-        while current and current[0][1].end <= start:
-            heapq.heappop(current)
+    waiting, current = sorted(pieces, reverse=True), list[_Piece]()
+    for start, end in pairwise(sorted({bound for piece in pieces for bound in (piece.start, piece.end)})):
+        current = [piece for piece in current if piece.end > start]
+        while waiting and waiting[-1].start <= start:
+            current.append(waiting.pop())
         if current:
-            yield start, end, current[0][1].study
+            yield start, end, min(current, key=lambda piece: (-piece.activity, piece)).study
 
 
 def _faults(sessions: Iterable[Sequence[tuple[StoredEvent, float]]], ends: Mapping[int, float]) -> dict[int, str]:

@@ -62,7 +62,7 @@ def served(folder: Path, results: Path | None = None) -> Iterator[Running]:
         yield Running(url, folder)
 
 
-CAMPAIGN_TOKEN = "a-token-of-more-than-twenty-letters"
+ADDRESS, TOKEN = "http://127.0.0.1:8471", "a-token-of-more-than-twenty-letters"
 
 
 def open_campaign(path: Path) -> tuple[Store, ASGIApp, dict[str, str]]:
@@ -70,8 +70,8 @@ def open_campaign(path: Path) -> tuple[Store, ASGIApp, dict[str, str]]:
     settings = read_campaign(path)
     review_set = read_campaign_set(settings)
     store = Store(path.with_name("review.sqlite"), review_set.drafts, settings=settings)
-    tokens = link_tokens(CAMPAIGN_TOKEN, store.reader_keys(), has_coordinator=True)
-    app = make_app(review_set, store, tokens, campaign=CampaignFile(path, (), CAMPAIGN_TOKEN))
+    tokens = link_tokens(TOKEN, store.reader_keys(), has_coordinator=True)
+    app = make_app(review_set, store, tokens, campaign=CampaignFile(path, (), TOKEN))
     return store, app, tokens
 
 

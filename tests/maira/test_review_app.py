@@ -22,6 +22,7 @@ from error_checks import raises
 from httpx import Client
 from maira_command import maira
 from PIL import Image
+from review_desk import ADDRESS, TOKEN
 from review_files import CASES, CORNERS, REFERENCE, REPORT, start_server, write_set
 from starlette.testclient import TestClient
 from waiting import PATIENCE
@@ -32,9 +33,6 @@ from maira.review.store import Store
 from maira.review.studies import ReviewSet, read_review_set
 from radfact.io.jsonl import write_jsonl
 from radfact.pages.access import listen, read_token
-
-ADDRESS = "http://127.0.0.1:8471"
-TOKEN = "a-token-of-more-than-twenty-letters"
 
 
 @pytest.fixture
@@ -69,7 +67,6 @@ def study(page: TestClient, number: int = 1) -> Any:
 
 
 def change(page: TestClient, number: int = 1, **fields: Any) -> Any:
-    """The answer to a change on the present state."""
     version = study(page, number)["state"]["version"]
     body = {"reader": "Ada", "id": f"change-{number}-{version}", "version": version, **fields}
     return page.post(f"/api/studies/{number}/changes", json=body)
@@ -122,17 +119,7 @@ def test_an_export_holds_one_reader(page: TestClient, store: Store) -> None:
     assert (list(figures["readers"]), figures["agreement"]) == (["Ben"], [])
 
 
-def test_an_unwritable_database_is_reported_to_page_and_terminal(
-    page: TestClient, store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    store.path.unlink()
-    for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/readers", json={"name": "Eve"})):
-        assert answer.status_code == 503
-        assert answer.json()["error"] == "the database is unavailable"
-    assert caplog.messages == [f"{store.path}: cannot be written: removed or replaced since it was opened"] * 2
-
-
-def test_a_locked_database_is_reported_as_such(
+def test_a_locked_or_removed_database_is_reported_to_page_and_terminal(
     page: TestClient, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store._connection.execute("PRAGMA busy_timeout = 0")
@@ -146,17 +133,20 @@ def test_a_locked_database_is_reported_as_such(
     assert [answer.status_code for answer in answers] == [503, 503]
     assert {answer.json()["error"] for answer in answers} == {"the database is locked by another program"}
     assert caplog.messages[0] == f"{store.path}: cannot be written: locked by another program"
+    caplog.clear()
+    store.path.unlink()
+    for answer in (change(page, kind="delete", sentence="d0"), page.post("/api/readers", json={"name": "Eve"})):
+        assert (answer.status_code, answer.json()["error"]) == (503, "the database is unavailable")
+    assert caplog.messages == [f"{store.path}: cannot be written: removed or replaced since it was opened"] * 2
 
 
 def test_every_response_has_security_headers(page: TestClient) -> None:
     paths = ["/api/set", "/images/1/frontal", "/none", "/export/corrections.csv", "/api/studies", "/static/viewer.js"]
+    expected = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store"}
     for answer in (*map(page.get, paths), page.post("/api/readers", content="x" * (MAX_REQUEST_BYTES + 1))):
         policy = answer.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cache-control"] == "no-store"
+        assert ("default-src 'none'" in policy, "unsafe" in policy) == (True, False)
+        assert answer.headers.items() >= expected.items()
 
 
 def test_names_of_this_machine_and_same_origin_changes_are_accepted(page: TestClient) -> None:
@@ -219,10 +209,8 @@ def network(review_set: ReviewSet, store: Store) -> Callable[[], TestClient]:
 def test_requests_without_the_token_are_refused(network: Callable[[], TestClient]) -> None:
     for path in ("/", "/api/set", "/images/1/frontal", "/static/viewer.js", "/?token=wrong"):
         answer = network().get(path)
-        assert answer.status_code == 401
-        assert "set-cookie" not in answer.headers
-    cookies = ("maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;")
-    for cookie in cookies:
+        assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+    for cookie in ("maira_review_8471=", f"maira_review_8471={TOKEN}", "maira_review_8471=\u00e9", "=;=,;;"):
         assert network().get("/api/set", headers={"cookie": cookie.encode("latin-1")}).status_code == 401
 
 
@@ -240,10 +228,8 @@ def test_health_needs_no_token_and_reveals_nothing(network: Callable[[], TestCli
 def test_the_token_becomes_an_http_only_cookie(network: Callable[[], TestClient]) -> None:
     browser = network()
     answer = browser.get("/", params={"token": TOKEN})
-    assert answer.status_code == 200
     cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+    assert {"HttpOnly", "SameSite=Strict"} <= {*cookie.split("; ")}
     assert TOKEN not in cookie + answer.text
     assert browser.get("/api/set").status_code == 200
 
@@ -329,14 +315,11 @@ def test_the_command_serves_with_a_certificate_and_logs_no_content(tmp_path: Pat
     assert not re.search("4711|Lovelace|heart", printed.replace(str(tmp_path), ""))
 
 
-@pytest.mark.parametrize("content", ["short", "twenty letters and a space", "twenty-letters-and-é", ""])
-def test_a_weak_token_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "token").write_text(content)
-    with raises("token: invalid-value"):
-        read_token(tmp_path / "token")
-
-
-def test_a_port_in_use_is_an_error() -> None:
+def test_weak_tokens_and_a_port_in_use_are_refused(tmp_path: Path) -> None:
+    for content in ("short", "twenty letters and a space", "twenty-letters-and-é", ""):
+        (tmp_path / "token").write_text(content)
+        with raises("token: invalid-value"):
+            read_token(tmp_path / "token")
     with socket.create_server(("127.0.0.1", 0)) as listener, raises("invalid-option"):
         listen("127.0.0.1", listener.getsockname()[1])
 

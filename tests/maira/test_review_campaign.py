@@ -13,7 +13,7 @@ import pytest
 from error_checks import raises
 from long_values import DATA
 from maira_command import maira
-from review_desk import open_campaign
+from review_desk import ADDRESS, open_campaign
 from review_files import CASES, REPORT, change, finish, write_set
 from starlette.testclient import TestClient
 
@@ -27,7 +27,6 @@ from maira.review.summary import summarize
 from radfact.errors import InputError, RunError
 from radfact.io.jsonl import read_jsonl, write_jsonl
 
-ADDRESS = "http://127.0.0.1:8471"
 ARMS = ("secret-one", "secret-two")
 SAMPLES = [f"s{number}" for number in range(13)]
 
@@ -57,7 +56,7 @@ def studies_of(store: Store, reader: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("text", "expected"), CASES["campaign files"])
 def test_an_invalid_campaign_file_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     path = write_campaign(tmp_path, text)
-    with pytest.raises(InputError, match=f"campaign.yaml: {expected}"):
+    with pytest.raises(InputError, match=rf"campaign.yaml(:\d+)?: {expected}"):
         read_campaign(path)
 
 
@@ -71,9 +70,8 @@ def test_arms_need_the_same_samples(tmp_path: Path) -> None:
 
 
 def test_overlapping_studies_are_balanced_over_readers_and_arms(tmp_path: Path) -> None:
-    path = write_campaign(
-        tmp_path, "readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: 3\ntraining_cases: [s4]\n"
-    )
+    text = "readers: [Ada, Bo]\nassignment: overlap\noverlap: 0.5\nseed: 3\ntraining_cases: [s4]\n"
+    path = write_campaign(tmp_path, text)
     with closing(open_store(path)) as store:
         lists = {reader: studies_of(store, reader) for reader in store.readers()}
         read = Counter(sample for studies in lists.values() for sample, _ in studies)
@@ -167,10 +165,8 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(
-        write_campaign(tmp_path, "readers: [Ada, Bo]\ntraining_cases: [s0]\ninstructions: Read all.", SAMPLES[:5])
-    )
-    with closing(desk.store):
+    text = "readers: [Ada, Bo]\ntraining_cases: [s0]\ninstructions: Read all."
+    with closing((desk := Desk(write_campaign(tmp_path, text, SAMPLES[:5]))).store):
         yield desk
 
 
@@ -185,13 +181,10 @@ def test_nothing_sent_to_a_reader_names_arm_or_model(desk: Desk) -> None:
     assert (about["studies"], about["instructions"], about["exports"]) == (5, "Read all.", [])
     delete(browser, "Ada", 1)
     labels = set()
-    responses = [browser.get("/api/set"), browser.get("/api/studies", params={"reader": "Ada"}), browser.get("/")]
+    responses = [browser.get(path, params={"reader": "Ada"}) for path in ("/api/set", "/api/studies", "/")]
     for place in range(1, 6):
-        responses += [
-            browser.get(f"/api/studies/{place}", params={"reader": "Ada"}),
-            browser.get(f"/api/studies/{place}/counterparts", params={"reader": "Ada"}),
-            browser.get(f"/images/{place}/frontal"),
-        ]
+        paths = (f"/api/studies/{place}", f"/api/studies/{place}/counterparts", f"/images/{place}/frontal")
+        responses += [browser.get(path, params={"reader": "Ada"}) for path in paths]
         study = responses[-3].json()
         labels.add(study["label"])
         assert (study["number"], study["is_training"]) == (place, place == 1)

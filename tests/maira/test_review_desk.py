@@ -15,7 +15,7 @@ from review_desk import Running, at_study, drag, on_radiograph, press, row, save
 from review_files import CASES, box, write_review_set, write_set, write_verdicts
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, FloatRect, Locator, Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -44,6 +44,12 @@ def gray_at(page: Page, x: float) -> int:
         value = shown.convert("L").getpixel((1, 1))
     assert isinstance(value, int)
     return value
+
+
+def bounds(locator: Locator) -> FloatRect:
+    found = locator.bounding_box()
+    assert found is not None
+    return found
 
 
 def frame_width(page: Page) -> float:
@@ -81,13 +87,11 @@ def painted(page: Page) -> None:
 
 
 def test_inverting_window_and_level_follow_keys_a_right_drag_and_numbers(page: Page) -> None:
-    painted(page)
     # All values, from 0 to 200, are shown from black to white.
-    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [0, 255]
-    press(page, "i")
-    painted(page)
-    assert [gray_at(page, 0.05), gray_at(page, 0.95)] == [255, 0]
-    press(page, "i")
+    for grays in ([0, 255], [255, 0]):
+        painted(page)
+        assert [gray_at(page, 0.05), gray_at(page, 0.95)] == grays
+        press(page, "i")
     start = on_radiograph(page, 0.5, 0.5)
     drag(page, start, (start[0] + 102, start[1] + 51), button="right")
     painted(page)
@@ -112,10 +116,8 @@ def test_a_click_swaps_lateral_and_frontal_image(page: Page) -> None:
     page.locator("#radiograph[aria-label='Lateral radiograph of study 1'][aria-busy=false]").wait_for()
     assert page.locator("#radiograph .radiograph-caption").inner_text() == "200 × 300, 8 bit · the model’s input"
     assert page.locator(".thumb .caption").all_inner_texts() == ["Frontal", "Prior frontal"]
-    sizes = page.locator(".thumb img").evaluate_all(
-        "all => Promise.all(all.map((i) => i.decode().then(() => i.naturalWidth)))"
-    )
-    assert sizes == [256, 256]
+    width = "all => Promise.all(all.map((i) => i.decode().then(() => i.naturalWidth)))"
+    assert page.locator(".thumb img").evaluate_all(width) == [256, 256]
     # Boxes belong to the frontal image.
     assert labels(page) == []
     row(page, 0).locator(".sentence-text").click()
@@ -124,16 +126,13 @@ def test_a_click_swaps_lateral_and_frontal_image(page: Page) -> None:
 
 
 def test_a_zoomed_image_is_loaded_in_full_resolution(page: Page) -> None:
-    levels: list[str] = []
-    page.on(
-        "response",
-        lambda answer: levels.append(answer.url.rsplit("=")[-1]) if "/images/1/prior" in answer.url else None,
-    )
+    urls: list[str] = []
+    page.on("response", lambda answer: urls.append(answer.url))
     page.get_by_role("button", name="Prior frontal: show large").click()
     page.locator("#radiograph[aria-label^=Prior][aria-busy=false]").wait_for()
     with page.expect_response("**/images/1/prior_frontal?longest=4096"):
         press(page, "+", "+", "+", "+", "+", "+")
-    assert levels[0] == "1024"
+    assert next(url for url in urls if "/images/1/prior" in url).endswith("=1024")
 
 
 def test_images_side_by_side_have_a_linked_zoom_and_own_windows(page: Page) -> None:
@@ -167,13 +166,10 @@ def test_the_magnifier_follows_the_pointer(page: Page) -> None:
     place = on_radiograph(page, 0.95, 0.5)
     page.mouse.move(*place)
     painted(page)
-    around = lens.bounding_box()
-    assert around is not None
+    around = bounds(lens)
     assert around["x"] + around["width"] / 2 == pytest.approx(place[0], abs=2)
-    assert (
-        lens.evaluate("lens => lens.getContext('2d').getImageData(lens.width / 2, lens.height / 2, 1, 1).data[0]")
-        == 255
-    )
+    middle = "lens => lens.getContext('2d').getImageData(lens.width / 2, lens.height / 2, 1, 1).data[0]"
+    assert lens.evaluate(middle) == 255
     press(page, "z")
     assert not lens.is_visible()
 
@@ -206,13 +202,10 @@ def test_a_sentence_shows_its_boxes_and_a_box_its_sentence(page: Page) -> None:
     page.mouse.move(*on_radiograph(page, 0.95, 0.95))
     page.mouse.wheel(0, -900)
     press(page, "j")
-    view, shown = page.locator("#radiograph").bounding_box(), boxes.bounding_box()
-    assert view is not None
-    assert shown is not None
-    assert view["x"] - 1 <= shown["x"]
-    assert view["y"] - 1 <= shown["y"]
-    assert shown["x"] + shown["width"] <= view["x"] + view["width"] + 1
-    assert shown["y"] + shown["height"] <= view["y"] + view["height"] + 1
+    view, shown = bounds(page.locator("#radiograph")), bounds(boxes)
+    for start, size in (("x", "width"), ("y", "height")):
+        assert view[start] - 1 <= shown[start]
+        assert shown[start] + shown[size] <= view[start] + view[size] + 1
     page.get_by_role("button", name="Reset", exact=True).click()
     row(page, 1).locator(".sentence-text").click()
     assert boxes.count() == 0
@@ -254,18 +247,19 @@ def test_a_box_added_and_removed_by_mouse_leaves_no_correction(browser: Browser,
     drafted = [{"text": "Nodule.", "boxes": [box(1 / 3, 0.2, 2 / 3, 0.6)]}]
     write_set(tmp_path, {"s1": drafted})
     with served(tmp_path) as running, visiting(browser, running) as page:
+        changed = page.locator(".mark", has_text="boxes changed")
         press(page, "j")
         page.get_by_role("button", name="Add a box").click()
         drag(page, on_radiograph(page, 0.1, 0.1), on_radiograph(page, 0.2, 0.3))
-        page.locator(".mark", has_text="boxes changed").wait_for()
+        changed.wait_for()
         page.locator(".edit-box").nth(1).locator(".remove-box").click()
-        page.locator(".mark", has_text="boxes changed").wait_for(state="detached")
+        changed.wait_for(state="detached")
         # Back to less than half a pixel of the original, which is 40 pixels wide.
         start, end = on_radiograph(page, 0.5, 0.4), on_radiograph(page, 0.7, 0.4)
         drag(page, start, end)
-        page.locator(".mark", has_text="boxes changed").wait_for()
+        changed.wait_for()
         drag(page, end, (start[0] + 2, start[1]))
-        page.locator(".mark", has_text="boxes changed").wait_for(state="detached")
+        changed.wait_for(state="detached")
         saved(page)
         assert running.state().corrections == ()
 
@@ -298,8 +292,7 @@ def test_effects_of_keys_are_announced(page: Page) -> None:
 
 
 def test_exports_are_of_the_reader_and_the_menu_closes(page: Page, running: Running) -> None:
-    menu = page.locator("#export")
-    links = page.locator("#exports a")
+    menu, links = page.locator("#export"), page.locator("#exports a")
     menu.click()
     hrefs = links.evaluate_all("links => links.map((link) => link.pathname + link.search)")
     files = ("corrections.csv", "drafts.jsonl", "summary.json")
@@ -310,9 +303,6 @@ def test_exports_are_of_the_reader_and_the_menu_closes(page: Page, running: Runn
     menu.click()
     press(page, "n")
     at_study(page, 2)
-
-
-OVERLAPS = DATA["overlapping controls"]
 
 
 def test_a_narrow_window_wraps_the_bar_and_a_long_id_is_shortened(page: Page) -> None:
@@ -331,21 +321,17 @@ def test_a_narrow_window_wraps_the_bar_and_a_long_id_is_shortened(page: Page) ->
         page.set_viewport_size({"width": width, "height": height})
         # The image is fitted to the window in the next frame, which moves what is below it.
         painted(page)
-        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate(DATA["overlapping controls"]) == []
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        radiograph, tools, report = (
-            page.locator(name).bounding_box() for name in ("#radiograph", ".radiograph-tools", "#report")
-        )
-        assert radiograph is not None
+        places = ("#radiograph", ".radiograph-tools", "#report")
+        radiograph, tools, report = (bounds(page.locator(name)) for name in places)
         assert min(radiograph["width"], radiograph["height"]) > 150
         # Beside it or above it.
         for one in (radiograph, tools):
             assert one["x"] + one["width"] <= report["x"] or one["y"] + one["height"] <= report["y"]
         assert page.locator("#report").evaluate("report => report.scrollWidth <= report.clientWidth")
         page.locator("#export").click()
-        menu = page.locator(".menu-list").bounding_box()
-        assert menu is not None
-        assert menu["x"] >= 0
+        assert bounds(page.locator(".menu-list"))["x"] >= 0
         press(page, "Escape")
 
 
@@ -480,8 +466,6 @@ def test_axe_finds_nothing_serious(page: Page) -> None:
     check_accessibility(page)
     press(page, "]", "k")
     page.locator("#definitions summary").click()
-    check_accessibility(page)
-    press(page, "a")
-    check_accessibility(page)
-    press(page, "Escape", "?")
-    check_accessibility(page)
+    for keys in ([], ["a"], ["Escape", "?"]):
+        press(page, *keys)
+        check_accessibility(page)

@@ -1,6 +1,7 @@
 """Means by arm, differences and non-inferiority against statsmodels and values by hand."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,17 +21,11 @@ def crossed(readers: int = 3, samples: int = 12, effect: float = 1.0, seed: int 
     generator = np.random.default_rng(seed)
     by_reader, by_sample = generator.normal(0, 1, readers), generator.normal(0, 1, samples)
     by_draft = generator.normal(0, 0.5, (samples, 2))
-    return [
-        Rating(
-            by_reader[r] + by_sample[s] + by_draft[s, a] + effect * a + generator.normal(0, 0.5),
-            ARMS[a],
-            f"r{r}",
-            f"s{s}",
-        )
-        for r in range(readers)
-        for s in range(samples)
-        for a in (0, 1)
-    ]
+    rated = []
+    for r, s, a in product(range(readers), range(samples), (0, 1)):
+        value = by_reader[r] + by_sample[s] + by_draft[s, a] + effect * a + generator.normal(0, 0.5)
+        rated.append(Rating(value, ARMS[a], f"r{r}", f"s{s}"))
+    return rated
 
 
 def test_a_paired_difference_of_one_reader_is_that_of_the_pairs() -> None:
@@ -55,9 +50,7 @@ def test_a_crossed_design_has_all_random_effects() -> None:
     assert means == pytest.approx([values[0::2].mean(), values[1::2].mean()], abs=1e-6)
     difference = estimates[ARMS]
     assert difference.method == "mixed model (reader, study, draft, reader × arm)"
-    assert difference.low is not None
-    assert difference.high is not None
-    assert difference.low < 1 < difference.high
+    assert (difference.low or math.nan) < 1 < (difference.high or math.nan)
 
 
 def test_without_repeated_readings_studies_are_drawn() -> None:
@@ -66,8 +59,7 @@ def test_without_repeated_readings_studies_are_drawn() -> None:
     assert effect.method.startswith("bootstrap of studies: no reader and no study")
     assert effect.value == pytest.approx(7 / 3)
     assert effect.n == 3
-    assert effect.low is not None
-    assert 1 <= effect.low < 7 / 3
+    assert 1 <= (effect.low or math.nan) < 7 / 3
 
 
 def test_arms_that_differ_equally_in_all_studies_have_no_interval() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,30 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from accessibility import serious_violations
+from chat_server import ChatServer, last
 from error_checks import raises
 from maira_command import maira
-from review_desk import press, saved, serving, watching
+from meta_run import run_meta
+from review_desk import ADDRESS, TOKEN, press, saved, serving, watching
 from review_files import CASES, SENTENCES, new_store, write_review_set
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
 from maira.review.app import make_app
 from maira.review.form import RATED_COUNTS, default_form, read_form, shipped_forms
 from maira.review.security import link_tokens
 from maira.review.store import Store
 from maira.review.studies import read_review_set
-from radfact.cli.main import create_app
-from radfact.io.csv_tables import read_csv
+from radfact.io.csv_tables import read_csv, write_csv
 from radfact.io.jsonl import read_json, write_jsonl
 from radfact.meta.datasets.layouts import read_ratings
 from radfact.meta.datasets.preferences import read_preferences
-from radfact.meta.datasets.reports import read_counts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ADDRESS, TOKEN = "http://127.0.0.1:8471", "a-token-of-more-than-twenty-letters"
-TABLE = "id,reference,candidate\ns1,The heart is enlarged.,Heart normal. Effusion.\ns2,No effusion.,Small effusion.\n"
+REPORTS = [["s1", "The heart is enlarged.", "Heart normal. Effusion."], ["s2", "No effusion.", "Small effusion."]]
+
+
+def write_reports(folder: Path) -> Path:
+    write_csv(folder / "table.csv", ["id", "reference", "candidate"], REPORTS)
+    return folder / "table.csv"
 
 
 class Answering:
@@ -49,42 +51,33 @@ class Answering:
 
     def change(self, reader: str, kind: str, number: int = 1, code: int = 200, **fields: Any) -> Any:
         version = self.study(reader, number)["state"]["version"]
-        body = {
-            "reader": reader,
-            "id": f"change-{reader}-{number}-{version}",
-            "version": version,
-            "kind": kind,
-            **fields,
-        }
-        answer = self.client.post(f"/api/studies/{number}/changes", json=body)
+        body = {"reader": reader, "id": f"change-{reader}-{number}-{version}", "version": version, "kind": kind}
+        answer = self.client.post(f"/api/studies/{number}/changes", json={**body, **fields})
         assert answer.status_code == code, answer.text
         return answer.json()
 
     def answer(self, reader: str, unit: str = "", number: int = 1, code: int = 200, **values: Any) -> Any:
         return self.change(reader, "answer", number, code, unit=unit, values=values)
 
-    def export(self, *options: object) -> Path:
-        maira("review", "export", self.store.path, "--out", self.folder / "out", *options)
-        return self.folder / "out"
+    def export(self, *options: object, command: str = "export") -> Path:
+        maira("review", command, self.store.path, "--out", self.folder / command, *options)
+        return self.folder / command
 
     def summarize(self) -> Any:
-        maira("review", "summary", self.store.path, "--out", self.folder / "figures")
-        return read_json(self.folder / "figures" / "summary.json")
+        return read_json(self.export(command="summary") / "summary.json")
 
 
 @contextmanager
-def answering(folder: Path, name: str, *, table: bool = False) -> Iterator[Answering]:
+def answering(folder: Path, name: str, *, table: Path | None = None) -> Iterator[Answering]:
     form, drafts = read_form(name), write_review_set(folder, 2) / "drafts.jsonl"
-    (folder / "table.csv").write_text(TABLE)
-    second = [{"sample_id": f"s{number}", "report": "The heart is enlarged."} for number in (1, 2)]
+    second = ({"sample_id": f"s{number}", "report": "The heart is enlarged."} for number in (1, 2))
     write_jsonl(folder / "second.jsonl", second)
     item = {"line": 0, "was": SENTENCES[0], "correction": None, "severity": 2, "comment": "Wrong.", "categories": []}
     details = {"corrections": [item, {**item, "line": None, "was": None, "correction": "Effusion."}]}
     write_jsonl(folder / "results/metrics/fineradscore.jsonl", [{"sample_id": "s1", "details": details}])
-    manifest, results = (None, None) if table else (folder / "manifest.jsonl", folder / "results")
-    options = {"results": results} if form.unit == "comment" else {}
-    options |= {"second": folder / "second.jsonl"} if form.unit == "pair" else {}
-    review_set = read_review_set(folder / "table.csv" if table else drafts, manifest, form=form, **options)
+    options = {"comment": {"results": folder / "results"}, "pair": {"second": folder / "second.jsonl"}}
+    manifest = None if table else folder / "manifest.jsonl"
+    review_set = read_review_set(table or drafts, manifest, form=form, **options.get(form.unit, {}))
     with (
         closing(Store(folder / "review.sqlite", review_set.drafts, form=form)) as store,
         TestClient(make_app(review_set, store, link_tokens(TOKEN, ())), base_url=ADDRESS) as client,
@@ -94,18 +87,17 @@ def answering(folder: Path, name: str, *, table: bool = False) -> Iterator[Answe
 
 
 def test_counts_by_significance_are_read_as_rexval(tmp_path: Path) -> None:
-    with answering(tmp_path, "rexval", table=True) as desk:
+    with answering(tmp_path, "rexval", table=write_reports(tmp_path)) as desk:
         assert desk.study("Ada")["reference"][0]["text"] == "The heart is enlarged"
         missing = desk.change("Ada", "finish", code=422)["error"]
         assert "(a) False report of a finding (2)" in missing
-        desk.answer("Ada", code=400, significant_a=-1)
-        desk.answer("Ada", code=400, significant_a="many")
+        for value in (-1, "many"):
+            desk.answer("Ada", code=400, significant_a=value)
         desk.change("Ada", "delete", code=400, sentence="d0")
         for reader, count in (("Ada", 2), ("Bo", 4)):
             desk.answer(reader, **dict.fromkeys(RATED_COUNTS, 0) | {"significant_a": count, "insignificant_f": 1})
-            desk.change(reader, "undo")
-            desk.change(reader, "redo")
-            desk.change(reader, "finish")
+            for kind in ("undo", "redo", "finish"):
+                desk.change(reader, kind)
         desk.answer("Ada", number=2, significant_a=5)
         out = desk.export("--manifest", tmp_path / "table.csv")
         statistics = desk.summarize()
@@ -116,20 +108,31 @@ def test_counts_by_significance_are_read_as_rexval(tmp_path: Path) -> None:
     assert sample.ratings["insignificant_f"] == {"0": 1, "1": 1}
     assert statistics["readers"]["Bo"]["answers"]["significant_a"]["mean"] == 4
     assert {row["measure"] for row in statistics["krippendorff_alpha"]} == {*RATED_COUNTS}
-    command = ["meta", "agreement", str(out), "--layout", "rexval", "--metrics", "rouge_l", "--out", f"{tmp_path}/r"]
-    assert CliRunner().invoke(create_app(["meta"]), command).exit_code == 0
+    run_meta("agreement", out, "--layout", "rexval", "--metrics", "rouge_l", "--out", tmp_path / "r")
     assert read_json(tmp_path / "r" / "agreement.json")["inter_rater"][0]["mean_absolute_difference"] == 2
+    run_meta("pairs", out, "--layout", "rexval", "--out", tmp_path / "pairs.csv")
+    assert "Heart normal. Effusion." in (tmp_path / "pairs.csv").read_text()
 
 
-def test_counts_of_rexamine_are_summed_by_rater(tmp_path: Path) -> None:
-    with answering(tmp_path, "rexamine", table=True) as desk:
-        for reader, count in (("Ada", 2), ("Bo", 3)):
+def test_counts_of_rexamine_are_summed_by_rater_and_continue_its_run(tmp_path: Path) -> None:
+    def add_a_mass(request: dict[str, Any], _: int) -> tuple[int, dict[str, str], str]:
+        return 200, {}, f"{last(request).splitlines()[0]} A mass."
+
+    write_csv(tmp_path / "r.csv", ["id", "site", "report"], [[f"r{n}", "xy"[n % 2], f"Clear {n}."] for n in range(4)])
+    with closing(ChatServer(add_a_mass)) as server:
+        models = ("--styler", "openai:m", "--errors-by", "openai:m", "--base-url", server.base_url)
+        command = ("rexamine", tmp_path / "r.csv", *models, "--metrics", "bleu_1", "--out", tmp_path / "run")
+        run_meta(*command)
+        with answering(tmp_path, "rexamine", table=tmp_path / "run/for_experts.csv") as desk:
             names = [field.name for field in desk.store.form.fields]
-            desk.answer(reader, **dict.fromkeys(names, 0) | {"omission": count, "position": 1})
-            desk.change(reader, "finish")
-        table = read_counts(desk.export() / "counts.csv")
-    (sample,) = table.samples
-    assert sample.ratings["errors"] == {"Ada": 3, "Bo": 4}
+            for number in range(1, len(desk.store.drafts) + 1):
+                for reader, count in (("Ada", number), ("Bo", number + 1)):
+                    desk.answer(reader, number=number, **dict.fromkeys(names, 0) | {"omission": count, "position": 1})
+                    desk.change(reader, "finish", number)
+            run_meta(*command, "--counts", desk.export() / "counts.csv")
+    rows = [row for _, row in read_csv(tmp_path / "export/counts.csv")[1]]
+    assert [row["errors"] for row in rows if row["rater"] == "Ada"] == [str(number + 1) for number in range(1, 5)]
+    assert read_json(tmp_path / "run/rexamine.json")["experts"] == "experts"
 
 
 def test_severities_by_line_are_read_as_refisco(tmp_path: Path) -> None:
@@ -142,7 +145,12 @@ def test_severities_by_line_are_read_as_refisco(tmp_path: Path) -> None:
         for unit, severity in (("d0", 4), ("d1", 0), (added, 1)):
             desk.answer("Ada", unit, severity=severity, comment="Seen.")
         desk.change("Ada", "finish")
-        (sample,) = read_ratings(desk.export() / "refisco.csv", "refisco-v1").samples
+        table = desk.export() / "refisco.csv"
+    with closing(ChatServer(lambda *_: (200, {}, "{}"))) as server:
+        model = ("--judge", "openai:m", "--base-url", server.base_url)
+        run_meta("corrections", table, *model, "--metrics", "bleu_2", "--out", tmp_path / "c")
+    assert read_json(tmp_path / "c/corrections.json")["severities"]["model"]["mean_absolute"] == 3
+    (sample,) = read_ratings(table, "refisco-v1").samples
     corrections = sample.corrections
     assert corrections is not None
     found = [(item.line, item.text, item.severity, item.comment) for item in corrections.items]
@@ -162,10 +170,13 @@ def test_preferences_are_blinded_and_read_in_the_order_of_the_files(tmp_path: Pa
             desk.answer(reader, preference=prefers, confidence=9)
             assert desk.study(reader)["state"]["answers"]["preference"] == prefers
             desk.change(reader, "finish")
-        preferences = read_preferences(desk.export("--manifest", tmp_path / "manifest.jsonl") / "preferences.csv")
+        table = desk.export("--manifest", tmp_path / "manifest.jsonl") / "preferences.csv"
         with raises("--manifest: missing-option"):
             maira("review", "export", desk.store.path, "--out", tmp_path / "other")
+    preferences = read_preferences(table)
     assert (preferences.expert, preferences.confidence) == (["second"], [9])
+    run_meta("agreement", table, "--layout", "preferences", "--metrics", "rouge_l", "--out", tmp_path / "r")
+    assert read_json(tmp_path / "r" / "agreement.json")["preferences"]
     assert preferences.second[0].candidate == "The heart is enlarged."
 
 
@@ -176,10 +187,8 @@ def test_comments_of_a_results_folder_are_rated(tmp_path: Path) -> None:
         desk.change("Ada", "finish")
         rows = [row for _, row in read_csv(desk.export() / "answers.csv")[1]]
         answers = desk.summarize()["readers"]["Ada"]["answers"]
-    assert [(row["text"].split(" ")[0], row["accurate"], row["helpful"]) for row in rows] == [
-        ("The", "yes", "yes"),
-        ("(added)", "no", "yes"),
-    ]
+    rated = [" ".join((row["text"].split(" ")[0], row["accurate"], row["helpful"])) for row in rows]
+    assert rated == ["The yes yes", "(added) no yes"]
     assert answers == {"accurate": {"yes": 1, "no": 1}, "helpful": {"yes": 2, "no": 0}}
 
 
@@ -208,7 +217,7 @@ def test_counts_and_preferences_by_keyboard(browser: Browser, tmp_path: Path) ->
     for name, pressed in keys.items():
         folder = tmp_path / name
         folder.mkdir()
-        with answering(folder, name, table=name == "rexval") as desk:
+        with answering(folder, name, table=write_reports(folder) if name == "rexval" else None) as desk:
             with serving(desk.client.app) as url, watching(browser, f"{url}?token={TOKEN}") as page:
                 page.get_by_role("button", name="Ada", exact=True).click()
                 page.locator("#report").wait_for()
@@ -221,10 +230,7 @@ def test_counts_and_preferences_by_keyboard(browser: Browser, tmp_path: Path) ->
                     assert serious_violations(page) == []
                     assert page.evaluate("document.documentElement.scrollWidth") == width
             state = desk.store.review("Ada", 1).state
-            assert state.done
-            if name == "rexval":
-                counts = {**dict.fromkeys(RATED_COUNTS, 0), "significant_a": 2, "insignificant_b": 1}
-                assert json.loads(json.dumps(state.answers)) == counts
-            else:
-                assert state.answers["confidence"] == 10
-                assert state.answers["preference"] == ("first" if desk.store.is_swapped("Ada", 1) else "second")
+            counts = {**dict.fromkeys(RATED_COUNTS, 0), "significant_a": 2, "insignificant_b": 1}
+            preferred = "first" if desk.store.is_swapped("Ada", 1) else "second"
+            answers = {"rexval": counts, "preferences": {"preference": preferred, "confidence": 10}}
+            assert (state.done, state.answers) == (True, answers[name])

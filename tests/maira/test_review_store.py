@@ -26,6 +26,7 @@ from maira.review.form import default_form
 from maira.review.store import ConflictError, Store
 from maira.review.studies import read_review_drafts
 from radfact.errors import InputError, RunError
+from radfact.io.jsonl import dumps
 
 
 def first(review: Review) -> Any:
@@ -122,15 +123,13 @@ def test_everything_can_be_undone_and_redone(changes: list[Change]) -> None:
     undo, redo = CHANGES[-2:]
     while review.undone:
         review = review.after(redo)
-    last, count = review.state, 0
-    while review.can_undo:
+    last, count = review.state, len(review.states) - 1
+    for _ in range(count):
         review = review.after(undo)
-        count += 1
-    assert review.state == draft
+    assert (review.state, review.can_undo) == (draft, False)
     for _ in range(count):
         review = review.after(redo)
-    assert review.state == last
-    assert not review.undone
+    assert (review.state, review.undone) == (last, ())
 
 
 def test_a_change_is_applied_once_and_to_the_current_state(store: Store) -> None:
@@ -144,7 +143,7 @@ def test_a_change_is_applied_once_and_to_the_current_state(store: Store) -> None
     assert (store.review("Ada", 1), len(once.state.sentences)) == (once, 3)
 
 
-def test_a_review_resumes(store: Store) -> None:
+def test_a_review_resumes_and_servers_on_one_database_see_each_other(store: Store) -> None:
     change(store, "add", text="Rib fracture.")
     change(store, "assess", sentence="a0", error_type="LATERALITY: swapped")
     change(store, "delete", sentence="d0")
@@ -153,14 +152,9 @@ def test_a_review_resumes(store: Store) -> None:
         assert again.review("Ada", 1) == before
         assert again.readers() == ["Ada", "Ben"]
         assert again.error_types()[-1] == "LATERALITY: swapped"
-
-
-def test_servers_on_one_database_see_each_other(store: Store) -> None:
-    with closing(Store(store.path)) as second_store:
-        change(second_store, "delete", sentence="d0")
+        change(again, "delete", sentence="d0")
         assert first(store.review("Ada", 1)).deleted
-        assert change(store, "undo").version == 2
-        assert second_store.review("Ada", 1).version == 2
+        assert change(store, "undo") == again.review("Ada", 1)
 
 
 @pytest.mark.parametrize("name", ["ada", "ADA", "Ada\u200b", "\u202eAda", "Ａｄａ", " Ada "])
@@ -185,7 +179,7 @@ def test_a_review_of_other_drafts_is_unchanged(store: Store, tmp_path: Path, sen
     assert store.path.read_bytes() == before
 
 
-def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
+def test_another_file_is_refused_as_review_and_none_is_made_without_drafts(tmp_path: Path) -> None:
     text, database = tmp_path / "notes.txt", tmp_path / "other.sqlite"
     text.write_text("Notes. " * 1000)
     with closing(sqlite3.connect(database)) as connection:
@@ -196,11 +190,19 @@ def test_another_file_is_refused_as_review(tmp_path: Path) -> None:
             with raises(f"{path.name}: invalid-format"):
                 Store(path, drafts)
         assert path.read_bytes() == before
+    with raises("none.sqlite: file-not-found"):
+        Store(tmp_path / "none.sqlite")
+    assert sorted(tmp_path.iterdir()) == [text, database]
 
 
 def test_an_older_layout_is_read_as_it_is_and_upgraded_for_writing(store: Store, tmp_path: Path) -> None:
     change(store, "delete", sentence="d0")
-    path = tmp_path / "old.sqlite"
+    path, answers = tmp_path / "old.sqlite", {"severity": 2, "error_type": "OMISSION", "comment": "Seen."}
+    assessed = dumps({"kind": "assess", "sentence": "d0", **answers})
+    with closing(sqlite3.connect(store.path)) as connection:
+        copied = "'change-2', reader, study, sample_id, 1, made, ?"
+        connection.execute(f"INSERT INTO changes SELECT NULL, {copied} FROM changes", [assessed])
+        connection.commit()
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(CASES["old layout"])
         connection.execute("ATTACH ? AS new", [str(store.path)])
@@ -212,13 +214,14 @@ def test_an_older_layout_is_read_as_it_is_and_upgraded_for_writing(store: Store,
     with closing(Store(path)) as old:
         assert (old.readers(), old.review("Ada", 1)) == (store.readers(), store.review("Ada", 1))
         assert [(draft.arm, draft.is_training) for draft in old.drafts] == [("", False)] * 2
+        assert first(old.review("Ada", 1)).answers == answers
     with raises("old.sqlite: mismatch"):
         Store(path, store.drafts[:1])
     assert path.read_bytes() == before
-    for version in (1, 2):
+    for version in (2, 3):
         with closing(Store(path, store.drafts)) as upgraded:
             assert upgraded.review("Ada", 1).version == version
-            change(upgraded, "undo" if version == 1 else "redo")
+            change(upgraded, "undo" if version == 2 else "redo")
     with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(store.path)) as new:
         schema = "SELECT type, name, tbl_name FROM sqlite_master ORDER BY name"
         assert connection.execute(schema).fetchall() == new.execute(schema).fetchall()
@@ -286,36 +289,29 @@ def test_an_incomplete_change_is_rolled_back(store: Store, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_saving_to_a_deleted_file_is_an_error(store: Store, replaced: bool) -> None:
+def test_a_change_is_not_applied_on_a_full_disk_or_in_a_deleted_file(store: Store, replaced: bool) -> None:
+    with full_disk(0), pytest.raises(RunError, match="cannot be written"):
+        change(store, "delete", sentence="d0")
+    assert store.review("Ada", 1).version == 0
+    assert change(store, "comment", text="Rotated.").version == 1
     content = store.path.read_bytes()
     store.path.unlink()
     if replaced:
         store.path.write_bytes(content)
     with raises("write-failed"):
         change(store, "delete", sentence="d0")
-    assert store.review("Ada", 1).version == 0
+    assert store.review("Ada", 1).version == 1
     with raises("write-failed"):
         store.add_reader("Eve")
 
 
-def test_a_missing_review_is_not_created_without_drafts(tmp_path: Path) -> None:
-    with raises("none.sqlite: file-not-found"):
-        Store(tmp_path / "none.sqlite")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_database_is_append_only(store: Store) -> None:
+def test_a_file_is_append_only_read_without_events_and_refused_if_damaged_or_newer(store: Store) -> None:
     change(store, "delete", sentence="d0")
+    store.close()
     with closing(sqlite3.connect(store.path)) as connection:
         for statement in ("DELETE FROM changes", "UPDATE changes SET change = '{}'"):
             with pytest.raises(sqlite3.IntegrityError, match="append-only"):
                 connection.execute(statement)
-
-
-def test_an_early_file_without_events_is_read_and_a_damaged_or_newer_one_refused(store: Store) -> None:
-    change(store, "delete", sentence="d0")
-    store.close()
-    with closing(sqlite3.connect(store.path)) as connection:
         connection.executescript("DROP TABLE reading_events; DROP TABLE access")
         assert Store(store.path).events("Ada") == []
         other = '{"kind": "delete", "sentence": "d7"}'
@@ -325,13 +321,6 @@ def test_an_early_file_without_events_is_read_and_a_damaged_or_newer_one_refused
         connection.executescript("PRAGMA user_version = 99")
         with raises("review.sqlite: unsupported-version"):
             Store(store.path)
-
-
-def test_an_unwritten_change_is_not_applied(store: Store) -> None:
-    with full_disk(0), pytest.raises(RunError, match="cannot be written"):
-        change(store, "delete", sentence="d0")
-    assert store.review("Ada", 1).version == 0
-    assert change(store, "delete", sentence="d0").version == 1
 
 
 def test_a_killed_server_loses_no_acknowledged_change(tmp_path: Path) -> None:

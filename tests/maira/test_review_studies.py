@@ -28,8 +28,8 @@ def read_one(folder: Path, **study: Any) -> ReviewSet:
 def test_a_narrative_is_split_into_sentences(tmp_path: Path) -> None:
     drafts, _ = write_set(tmp_path, {"one": "Heart size is normal. No effusion, Dr. Smith notes."})
     (draft,) = read_review_drafts(drafts)
-    assert draft.is_narrative
-    assert [sentence.text for sentence in draft.sentences] == ["Heart size is normal", "No effusion, Dr. Smith notes"]
+    texts = [sentence.text for sentence in draft.sentences]
+    assert (draft.is_narrative, texts) == (True, ["Heart size is normal", "No effusion, Dr. Smith notes"])
 
 
 def test_the_reference_is_grounded_if_available(tmp_path: Path) -> None:
@@ -102,16 +102,13 @@ def test_missing_images_are_stated(tmp_path: Path) -> None:
 
 
 def test_an_oversized_image_is_refused_by_its_header(tmp_path: Path) -> None:
-    review = read_one(tmp_path)
+    read_one(tmp_path)
     png = bytearray((tmp_path / "radiograph.png").read_bytes())
     header = png[12:16] + (60_000).to_bytes(4, "big") * 2 + png[24:29]
-    (tmp_path / "radiograph.png").write_bytes(
-        bytes(png[:12]) + header + crc32(header).to_bytes(4, "big") + bytes(png[33:])
-    )
-    shown = review.image(1, "frontal")
-    assert shown is not None
+    changed = bytes(png[:12]) + header + crc32(header).to_bytes(4, "big") + bytes(png[33:])
+    (tmp_path / "radiograph.png").write_bytes(changed)
     with raises("radiograph.png: invalid-value"):
-        load_pyramid(shown[0])
+        pyramid(tmp_path / "radiograph.png")
 
 
 def pyramid(path: Path) -> Pyramid:
@@ -143,17 +140,9 @@ def test_levels_halve_the_resolution(tmp_path: Path) -> None:
 
 def test_a_dicom_file_is_shown_in_its_own_values_and_windows(tmp_path: Path) -> None:
     values = np.array([[-32768, -100, 0], [100, 200, 32767]], np.int16)
-    write_dicom(
-        tmp_path / "one.dcm",
-        values,
-        RescaleSlope=-2,
-        RescaleIntercept=10,
-        PhotometricInterpretation="MONOCHROME1",
-        WindowCenter=[40, 50],
-        WindowWidth=[400, 0],
-        WindowCenterWidthExplanation=["NORMAL", "NONE"],
-        PixelSpacing=[0.2, 0.1],
-    )
+    windows = {"WindowCenter": [40, 50], "WindowWidth": [400, 0], "WindowCenterWidthExplanation": ["NORMAL", "NONE"]}
+    rescaled = {"RescaleSlope": -2, "RescaleIntercept": 10, "PhotometricInterpretation": "MONOCHROME1"}
+    write_dicom(tmp_path / "one.dcm", values, **windows, **rescaled, PixelSpacing=[0.2, 0.1])
     shown = pyramid(tmp_path / "one.dcm")
     assert output_values(shown) == (values.astype(int) * -2 + 10).tolist()
     # Low output values are bright; pixels are twice as high as wide.

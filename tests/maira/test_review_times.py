@@ -66,8 +66,7 @@ def test_events_sent_late_are_placed_when_they_happened() -> None:
     steps: tuple[Step, ...] = ((0, "open"), (20, "active"), (30, "finish"))
     late = [event._replace(sent=3_600_000.0, received=START + 3600.1) for event in page(*steps)]
     [time] = study_times(late, {1: done(3600, 3600)}).values()
-    assert time.opened is not None
-    assert (round(time.active_seconds, 3), round(time.opened.timestamp() - START, 3)) == (30, 0.1)
+    assert (round(time.active_seconds, 3), time.opened) == (30, at(0.1))
 
 
 _steps = st.tuples(st.floats(0, 300), st.sampled_from(["active", "hide", "show", "blur", "focus"]))
@@ -125,11 +124,8 @@ def test_events_stay_and_are_stored_once(store: Store) -> None:
 def test_change_times_follow_finishing_and_reopening(store: Store) -> None:
     finish(store)
     began, finished = change_times(store)[1]
-    assert finished is not None
-    assert finished >= began
+    assert began <= (finished or at(0))
     change(store, "reopen")
     assert change_times(store)[1] == (began, None)
     change(store, "undo")
-    again = change_times(store)[1][1]
-    assert again is not None
-    assert again >= finished
+    assert (finished or began) <= (change_times(store)[1][1] or at(0))
