@@ -144,15 +144,15 @@ def test_modules_import_no_heavy_library_that_they_do_not_use(modules: str, unus
 
 # fmt: off
 MOST_LINES = {
-    "radfact": 31146, "radfact/*": 1918, "radfact/cli": 2980, "radfact/findings": 1680,
-    "radfact/io": 1944, "radfact/judges": 2182, "radfact/llm": 2210, "radfact/meta": 3870, "radfact/metrics": 5243,
-    "radfact/pages": 2315, "radfact/reader": 3760, "radfact/results": 2138, "radfact/statistics": 906,
-    "radfact pages": 2658, "maira": 19584, "maira/*": 210, "maira/cli": 2095, "maira/evaluate": 529,
-    "maira/generate": 2170, "maira/grounding": 449, "maira/judge": 1183, "maira/model": 2032, "maira/publish": 326,
-    "maira/review": 3832, "maira/runtime": 328, "maira/train": 6134, "maira and data pages": 3901,
-    "data": 6256, "data/*": 1911, "data/annotation": 619, "data/dicom": 772, "data/phantoms": 842, "data/sources": 2112,
-    "encoders": 396, "tests": 36041, "tests/radfact": 13026, "tests/maira": 13613, "tests/data": 2875,
-    "tests/benchmarks": 2510,
+    "radfact": 31141, "radfact/*": 1931, "radfact/cli": 3019, "radfact/findings": 1666,
+    "radfact/io": 1943, "radfact/judges": 2160, "radfact/llm": 2190, "radfact/meta": 3898, "radfact/metrics": 5253,
+    "radfact/pages": 2315, "radfact/reader": 3757, "radfact/results": 2134, "radfact/statistics": 875,
+    "radfact pages": 2658, "maira": 19425, "maira/*": 214, "maira/cli": 2089, "maira/evaluate": 541,
+    "maira/generate": 2125, "maira/grounding": 438, "maira/judge": 1142, "maira/model": 1993, "maira/publish": 321,
+    "maira/review": 4244, "maira/runtime": 328, "maira/train": 5990, "maira and data pages": 3888,
+    "data": 6256, "data/*": 1908, "data/annotation": 619, "data/dicom": 772, "data/phantoms": 842, "data/sources": 2112,
+    "encoders": 396, "tests": 35932, "tests/radfact": 13050, "tests/maira": 13644, "tests/data": 2878,
+    "tests/benchmarks": 2427,
 }
 # fmt: on
 """Lines of `*.py` files by package, and of the pages. The sums of a package and of the tests may only fall."""
