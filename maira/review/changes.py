@@ -245,6 +245,14 @@ class Review:
     def state(self) -> State:
         return self.states[-1]
 
+    def asked(self, form: Form) -> Review:
+        """Return the review without answers to fields that are no longer asked."""
+        if not any(field.when for field in form.fields):
+            return self
+        sentences = tuple(replace(each, answers=form.asked(each.answers)) for each in self.state.sentences)
+        state = replace(self.state, sentences=sentences, answers=form.asked(self.state.answers))
+        return replace(self, states=(*self.states[:-1], state))
+
     @property
     def can_undo(self) -> bool:
         return len(self.states) > 1

@@ -20,7 +20,7 @@ from maira.model.task_examples import make_example
 from maira.review.campaign import REFERENCE_ARM
 from maira.review.changes import ReviewedSentence, State
 from maira.review.database import Draft
-from maira.review.form import RATED_COUNTS, Form
+from maira.review.form import RATED_COUNTS, Form, Value
 from maira.review.reader_study import Reading, collect_readings
 from maira.review.store import Store
 from radfact.error_categories import ERROR_CATEGORIES
@@ -50,6 +50,7 @@ _KIND_COLUMNS = ("edits", "deletions", "additions", "boxes_changed")
 _SIGNIFICANT: Final = 2
 _COUNTS = ("errors", "significant", "insignificant")
 _END_MARKS = (".", "!", "?", ":")
+RATERS = "raters.csv"
 _REFISCO_COLUMNS = (
     "data_id", "report_type", "original_line", "corrected_line", "error_clinical_severity", "comments", "annotator_id",
 )  # fmt: skip
@@ -220,7 +221,8 @@ def write_export(
             lines += _write_drafts(store, folder, new, readers, studies)
         for name, rows in ratings.items():
             rows.write(new / name)
-            lines.append(f"{len({row[0] for row in rows.rows})} of {len(store.drafts)} drafts rated: {folder / name}")
+            rated = f"{len({row[0] for row in rows.rows})} of {len(store.drafts)} drafts rated: "
+            lines.append(f"{rated * (name != RATERS)}{folder / name}")
         if studies is not None and form.edits:
             preferences, skipped = find_preferences(store, studies, counted)
             count = write_jsonl(new / "preferences.jsonl", preferences)
@@ -295,7 +297,10 @@ def rating_tables(store: Store, readers: Sequence[str], studies: Mapping[str, St
         case "refisco-v1":
             return {"refisco.csv": _refisco_table(finished, store.form)}
         case "rexamine":
-            numbers = [[value for value in state.answers.values() if isinstance(value, int)] for *_, state in finished]
+            counted = [field.name for field in store.form.fields if field.type == "number"]
+            numbers = [
+                [value for field in counted if isinstance(value := state.answers[field], int)] for *_, state in finished
+            ]
             rows = [[draft.sample_id, name, sum(of)] for (draft, name, _), of in zip(finished, numbers, strict=True)]
             return {"counts.csv": Table(["id", "rater", "errors"], rows)}
         case "ratings" if studies is not None:
@@ -303,11 +308,18 @@ def rating_tables(store: Store, readers: Sequence[str], studies: Mapping[str, St
         case "rexval":
             return _rexval_tables(finished, readers, references)
         case "preferences":
-            return {"preferences.csv": _preference_table(finished, studies or {}, references)}
+            return {"preferences.csv": _preference_table(finished, store.form, studies or {}, references)}
     return {}
 
 
 _Finished = Sequence[tuple[Draft, str, State]]
+
+
+def _as_read(draft: Draft) -> list[str]:
+    """Return the reports of a draft as they were read; reviews of earlier versions know the sentences alone."""
+    candidates = draft.candidates or [()]
+    reports = draft.record.get("reports") or [None] * len(candidates)
+    return [_joined(each) if report is None else report for report, each in zip(reports, candidates, strict=True)]
 
 
 def _references(studies: Mapping[str, Study]) -> dict[str, str]:
@@ -318,12 +330,12 @@ def _references(studies: Mapping[str, Study]) -> dict[str, str]:
 def _refisco_table(finished: _Finished, form: Form) -> Table:
     """Return the lines of each reader's report; a line without a correction stays as it is."""
     rows = []
-    names = {option.value: option.name for option in form.by_name["severity"].options}
+    names: dict[Value, str] = {option.value: option.name for option in form.by_name["severity"].options}
     for draft, reader, state in finished:
         for sentence in state.sentences:
             text = "[delete]" if sentence.deleted else sentence.text
             if not (sentence.is_added and sentence.deleted):
-                details = [names.get(sentence.severity or 0), sentence.answers.get("comment")]
+                details = [names.get(sentence.severity), sentence.answers.get("comment")]
                 cells = [sentence.draft_text, text, *(details if sentence.is_correction else (None, None))]
                 rows.append([draft.sample_id, draft.arm or "candidate", *cells, reader])
     return Table(_REFISCO_COLUMNS, rows)
@@ -333,7 +345,7 @@ def _rexval_tables(finished: _Finished, readers: Sequence[str], references: Mapp
     """Return the reports, one column per arm, the counts of errors, and the names of the raters by their index."""
     rated = {draft.sample_id: draft for draft, _, _ in finished if draft.sample_id in references}
     places = {key: place for place, key in enumerate(rated)}
-    texts = {(draft.sample_id, draft.arm or "candidate"): _joined(draft.sentences) for draft, _, _ in finished}
+    texts = {(draft.sample_id, draft.arm or "candidate"): _as_read(draft)[0] for draft, _, _ in finished}
     arms = list(dict.fromkeys(arm for _, arm in texts))
     reports = [[key, references[key], *(texts.get((key, arm)) for arm in arms)] for key in rated]
     counts = []
@@ -346,22 +358,23 @@ def _rexval_tables(finished: _Finished, readers: Sequence[str], references: Mapp
     return {
         REXVAL_REPORTS: Table(["study_id", "gt_report", *arms], reports),
         REXVAL_RATINGS: Table([*REXVAL_KEYS, "num_errors"], counts),
-        "raters.csv": Table(["rater_index", "reader"], list(enumerate(readers))),
+        RATERS: Table(["rater_index", "reader"], list(enumerate(readers))),
     }
 
 
-def _preference_table(finished: _Finished, studies: Mapping[str, Study], references: Mapping[str, str]) -> Table:
-    has_confidence = all(state.answers.get("confidence") is not None for _, _, state in finished)
+def _preference_table(
+    finished: _Finished, form: Form, studies: Mapping[str, Study], references: Mapping[str, str]
+) -> Table:
+    rated_as = [name for name in ("preference", "confidence") if name in form.by_name]
     rows = []
     for draft, reader, state in finished:
         if draft.sample_id in references:
             study = studies[draft.sample_id]
-            candidates = [_joined(sentences) for sentences in draft.candidates]
             identity = [draft.sample_id, study.patient_id, study.study_id or draft.sample_id]
-            rated = [state.answers.get("preference"), *([state.answers["confidence"]] if has_confidence else [])]
-            rows.append([*identity, references[draft.sample_id], *candidates, reader, *rated])
+            rated = [state.answers[name] for name in rated_as]
+            rows.append([*identity, references[draft.sample_id], *_as_read(draft), reader, *rated])
     columns = ["id", "patient_id", "study_id", "reference", "candidate_1", "candidate_2", "rater", "expert"]
-    return Table([*columns, *(["confidence"] if has_confidence else [])], rows)
+    return Table([*columns, *rated_as[1:]], rows)
 
 
 def rating_table(store: Store, studies: Mapping[str, Study], readers: Sequence[str]) -> Table:

@@ -44,6 +44,11 @@ PREFERENCES = ("first", "second", "equal")
 
 _PAGE_KEYS = "cfghijklmnprsuvwxz"
 _CORRECTION_KEYS = "abde"
+_COLUMNS = (
+    *("reader", "sample_id", "arm", "model", "training", "excluded", "finished", "study_comment", "sentence", "text"),
+    *("kind", "draft_text", "corrected_text", "boxes_changed", "draft_boxes", "corrected_boxes"),
+)
+"""Columns of the exported answers beside those of the fields."""
 LONGEST_TEXT = 10_000
 LONGEST_NAME = 100
 
@@ -139,6 +144,10 @@ class Form(Record):
             if field.name not in names:
                 raise ValueError(f"fields[{place}].name: expected different names, found '{field.name}' twice")
             names.remove(field.name)
+            if field.name in _COLUMNS:
+                raise ValueError(
+                    f"fields[{place}].name: '{field.name}' is a column of the export, expected another name"
+                )
             for name, values in field.when.items():
                 if {*values}.difference(self._values(name)):
                     raise ValueError(f"fields[{place}].when: expected options of a field, found {name}: {[*values]}")
@@ -151,6 +160,8 @@ class Form(Record):
         severities = self._values("severity")
         if self.edits and (not severities or severities != [*range(len(severities))]):
             raise ValueError("fields: expected severity with the options 0, 1, ... of corrections, the least first")
+        if self.edits and self.by_name["severity"].when:
+            raise ValueError("fields: expected severity without 'when'")
         if problem := self._layout_problem():
             raise ValueError(f"layout: expected {problem} with '{self.layout}'")
         return self
@@ -173,6 +184,11 @@ class Form(Record):
                 return "the unit 'study' and numbers of errors"
             case "preferences" if self.unit != "pair" or (*self._values("preference"),) != PREFERENCES:
                 return f"the unit 'pair' and a choice preference of {', '.join(PREFERENCES)}"
+        # A missing answer would be a rating of another value.
+        rated = numbers if self.unit == "study" else {"severity", "preference", "confidence"}
+        for field in self.fields if self.layout else ():
+            if field.name in rated and (field.when or not field.required):
+                return f"'required: true' and no 'when' for {field.name}"
         return None
 
     @property
@@ -213,12 +229,20 @@ class Form(Record):
             raise InputError(f"unknown field; {hint}", code=ErrorCode.UNKNOWN_FIELD, field=unknown[0])
         return {name: self.by_name[name].clean(value) for name, value in values.items()}
 
+    def asked(self, answers: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the answers to the fields that are asked after the others, None where one is missing."""
+        asked = {
+            field.name: answers.get(field.name)
+            for field in self.fields
+            if all(answers.get(name) in values for name, values in field.when.items())
+        }
+        # Without an answer that is no longer asked, others may not be either.
+        return asked if asked.keys() >= answers.keys() else self.asked(asked)
+
     def missing(self, answers: Mapping[str, Value]) -> Iterator[Question]:
         """Yield the required fields without an answer."""
-        for field in self.fields:
-            is_asked = all(answers.get(name) in values for name, values in field.when.items())
-            if field.required and is_asked and answers.get(field.name) is None:
-                yield field
+        asked = self.asked(answers)
+        yield from (field for field in self.fields if field.required and asked.get(field.name, "") is None)
 
     @property
     def _answers(self) -> Any:

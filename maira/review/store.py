@@ -204,14 +204,14 @@ class Store:
         with self._lock:
             reader = self._check_reader_and_study(reader, number)
             self._load_changes()
-            return self._review(self._owner(reader, number), number)
+            return self._review(self._owner(reader, number), number).asked(self.form)
 
     def reviews(self, reader: str) -> list[Review]:
         with self._lock:
             key = self.reader_key(reader)
             self._load_changes()
             numbers = range(1, len(self.drafts) + 1)
-            return [self._review(self._owner(key, number), number) for number in numbers]
+            return [self._review(self._owner(key, number), number).asked(self.form) for number in numbers]
 
     def counted_reviews(self, reader: str) -> list[tuple[Draft, Review]]:
         """Return the drafts that are part of statistics, each with a reader's review."""

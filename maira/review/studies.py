@@ -179,6 +179,7 @@ def _read_arms(files: Mapping[str, str], manifest: Path, image_folders: Sequence
 
 def _pair(first: Draft, second: Draft) -> Draft:
     record = {"models": [first.record["model"], second.record["model"]], "split": len(first.sentences)}
+    record |= {"reports": [draft.record["reports"][0] for draft in (first, second)]}
     return replace(first, sentences=first.sentences + second.sentences, record=record, arm="")
 
 
@@ -214,7 +215,8 @@ def read_review_drafts(path: Path, column: str = "candidate") -> list[Draft]:
 
 
 def _draft(sample_id: str, report: Report, model: object) -> Draft:
-    return Draft(sample_id, tuple(_sentences(report)), isinstance(report, str), {"model": model})
+    record = {"model": model, "reports": [report if isinstance(report, str) else None]}
+    return Draft(sample_id, tuple(_sentences(report)), isinstance(report, str), record)
 
 
 def _sentences(report: Report) -> list[Sentence]:

@@ -23,14 +23,15 @@ from maira.review.security import link_tokens
 from maira.review.store import Store
 from maira.review.studies import read_review_set
 from radfact.io.csv_tables import read_csv, write_csv
-from radfact.io.jsonl import read_json, write_jsonl
+from radfact.io.jsonl import read_json, write_json, write_jsonl
 from radfact.meta.datasets.layouts import read_ratings
 from radfact.meta.datasets.preferences import read_preferences
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-REPORTS = [["s1", "The heart is enlarged.", "Heart normal. Effusion."], ["s2", "No effusion.", "Small effusion."]]
+CANDIDATE = "1. Heart normal\n2. Effusion"
+REPORTS = [["s1", "The heart is enlarged.", CANDIDATE], ["s2", "No effusion.", "Small effusion."]]
 
 
 def write_reports(folder: Path) -> Path:
@@ -103,7 +104,7 @@ def test_counts_by_significance_are_read_as_rexval(tmp_path: Path) -> None:
         statistics = desk.summarize()
     ratings = read_ratings(out, "rexval")
     (sample,) = ratings.samples
-    assert (sample.pair.candidate, sample.pair.reference) == ("Heart normal. Effusion.", "The heart is enlarged.")
+    assert (sample.pair.candidate, sample.pair.reference) == (CANDIDATE, "The heart is enlarged.")
     assert sample.ratings["errors"] == {"0": 3, "1": 5}
     assert sample.ratings["insignificant_f"] == {"0": 1, "1": 1}
     assert statistics["readers"]["Bo"]["answers"]["significant_a"]["mean"] == 4
@@ -111,7 +112,7 @@ def test_counts_by_significance_are_read_as_rexval(tmp_path: Path) -> None:
     run_meta("agreement", out, "--layout", "rexval", "--metrics", "rouge_l", "--out", tmp_path / "r")
     assert read_json(tmp_path / "r" / "agreement.json")["inter_rater"][0]["mean_absolute_difference"] == 2
     run_meta("pairs", out, "--layout", "rexval", "--out", tmp_path / "pairs.csv")
-    assert "Heart normal. Effusion." in (tmp_path / "pairs.csv").read_text()
+    assert CANDIDATE in (tmp_path / "pairs.csv").read_text()
 
 
 def test_counts_of_rexamine_are_summed_by_rater_and_continue_its_run(tmp_path: Path) -> None:
@@ -190,6 +191,24 @@ def test_comments_of_a_results_folder_are_rated(tmp_path: Path) -> None:
     rated = [" ".join((row["text"].split(" ")[0], row["accurate"], row["helpful"])) for row in rows]
     assert rated == ["The yes yes", "(added) no yes"]
     assert answers == {"accurate": {"yes": 1, "no": 1}, "helpful": {"yes": 2, "no": 0}}
+
+
+def test_an_answer_that_is_no_longer_asked_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    choice = {"type": "choice", "options": [{"value": value, "name": str(value)} for value in (0, 1)]}
+    fields = [{"name": "has", **choice}, {"name": "n", **choice, "when": {"has": [1]}}]
+    fields.append({"name": "m", "type": "number", "when": {"n": [1]}})
+    form = {"name": "own", "title": "Own", "unit": "study", "steps": [{"name": "Rate", "instruction": "Rate."}]}
+    form["fields"] = [{**field, "label": field["name"]} for field in fields]
+    write_json(path, form)
+    with answering(tmp_path, str(path), table=write_reports(tmp_path)) as desk:
+        desk.answer("Ada", has=1, n=1, m=3)
+        desk.answer("Ada", has=0)
+        assert desk.study("Ada")["state"]["answers"] == {"has": 0}
+        (row,) = (row for _, row in read_csv(desk.export() / "answers.csv")[1])
+        assert (row["has"], row["n"], row["m"]) == ("0", "", "")
+        desk.answer("Ada", has=1)
+        assert desk.study("Ada")["state"]["answers"] == {"has": 1, "n": 1, "m": 3}
 
 
 @pytest.mark.parametrize(("lines", "error"), CASES["wrong forms"])

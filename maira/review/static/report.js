@@ -247,7 +247,7 @@ function list(view, id, { name, label, options, allows_others: isOpen }, given) 
 }
 
 function line(view, id, { name, label }, given) {
-  return element("input", { type: "text", class: "why", "data-field": name, "aria-label": label, placeholder: label,
+  return element("input", { type: "text", class: "why", "data-field": name, "aria-label": label, title: label, placeholder: label,
     disabled: view.shown.done, ...typing(view, `@${name}:${id}`, given ?? "", () => view.focus(id)) });
 }
 
