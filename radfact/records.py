@@ -93,13 +93,18 @@ Report = list[Sentence] | str
 
 
 CHEST_XRAY = "chest X-ray"
+_XRAY = re.compile(r"((digital|computed|plain) )?(cr|dx|dr|rg|xr|x ?ray|plain film|r(ö|oe|o)ntgen|radiograph(y?))s?")
 _EXAMINATION_TERMS = {
-    **dict.fromkeys(("cr", "dx", "dr", "rg", "xr", "xray", "x ray", "x-ray", "radiograph", "radiography"), "X-ray"),
-    **dict.fromkeys(("cxr", "chest xray", "chest x ray", "chest x-ray", "chest radiograph"), CHEST_XRAY),
-    **{"mr": "MRI", "us": "ultrasound", "mg": "mammography", "chest": "chest", "thorax": "chest"},
-    **dict.fromkeys(("unknown", "other", "ot"), ""),
+    **{"cxr": CHEST_XRAY, "ct": "CT", "ct scan": "CT", "mr": "MRI", "mri": "MRI", "us": "ultrasound"},
+    **{"ultrasound": "ultrasound", "mg": "mammography", "mammography": "mammography", "thorax": "chest"},
+    **dict.fromkeys(("", "unknown", "other", "ot", "not specified", "unspecified"), ""),
 }
-"""Modalities (also of DICOM) and regions as prompts name them, by name in lower case; others are named as they are."""
+"""Modalities (also of DICOM) and regions as prompts name them, by words in lower case; others are named as they are."""
+
+
+def _term(text: str) -> str:
+    words = " ".join(re.findall(r"[^\W_]+", text.lower()))
+    return "X-ray" if _XRAY.fullmatch(words) else _EXAMINATION_TERMS.get(words, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +128,12 @@ class PatientContext:
     @property
     def examination(self) -> str:
         """The kind of examination in our own prompts; "chest X-ray", as without this property, if it is unknown."""
-        parts = (" ".join((part or "").split()) for part in (self.anatomy, self.modality))
-        words = " ".join(_EXAMINATION_TERMS.get(part.lower(), part) for part in parts).split()
-        name = " ".join(dict.fromkeys(words))  # "chest" may be in both
+        anatomy = " ".join(map(_term, _term(self.anatomy or "").lower().split()))
+        words = _term(self.modality or "").split()
+        # Each may name the other as well: "Chest CT" of the chest.
+        named = [n for n in range(len(words)) if _term(" ".join(words[:n]).lower()) == (anatomy or "chest")]
+        anatomy, modality = anatomy or ("chest" if named else ""), _term(" ".join(words[max(named, default=0) :]))
+        name = " ".join(f"{anatomy.removesuffix(modality)} {modality}".split())
         return CHEST_XRAY if name in ("", CHEST_XRAY) else f"{name} examination"
 
     @classmethod
@@ -339,10 +347,7 @@ _DASHES = re.compile(rf"(?<=\d)(?P<between>\s*{_DASH}+\s*)(?=\d)|{_DASH}")
 
 @lru_cache(maxsize=1 << 16)
 def normalize_text(text: str) -> str:
-    """Return the form of a text for comparison, without case, extra spaces, dashes and one final mark.
-
-    A dash between digits is kept, as a hyphen.
-    """
+    """Return a text for comparison, without case, extra spaces, one final mark, and dashes except between digits."""
     text = _DASHES.sub(lambda dash: "-" if dash["between"] else "", normalize_characters(text).lower())
     return re.sub(r"\s*[.:!?]$", "", " ".join(text.split()))
 

@@ -14,7 +14,7 @@ from radfact.errors import ErrorCode, Failure, InputError
 from radfact.judges.offline_splitter import split_narrative
 from radfact.llm import ChatClient
 from radfact.meta.datasets.layouts import Layout
-from radfact.meta.datasets.ratings import RatingSet
+from radfact.meta.datasets.ratings import RatingSet, check_scale
 from radfact.meta.injection.records import InjectedError, InjectedReport, ReportSentences
 from radfact.metrics.llm.green import Green, compute_counts, green_score
 from radfact.metrics.llm.llm_metric import LLMMetric
@@ -60,9 +60,7 @@ def make_rating_examples(
     if scale is None:
         message = f"give the lowest and highest rating of the layout {layout}, such as 0 5"
         raise InputError(message, code=ErrorCode.MISSING_OPTION, field="scale")
-    lowest, highest = scale
-    if not -math.inf < lowest < highest < math.inf:
-        raise InputError(f"expected the lowest and the highest rating, found {lowest:g} {highest:g}", field="scale")
+    lowest, highest = check_scale(scale)
     examples: list[TrainingExample] = []
     failures: dict[str, str] = {}
     # Pairs with the same reference are held out together.

@@ -22,10 +22,7 @@ NOTHING_READ = "the offline reader finds no statement about the image"
 
 
 class OfflineFindingExtractor(OntologyReader):
-    """An extractor without a model: the facts of the offline judge, in the order of the report.
-
-    Statements about earlier examinations alone are no findings.
-    """
+    """An extractor of the offline judge's facts in the report's order, without those of earlier examinations."""
 
     version = "3"
 

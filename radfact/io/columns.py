@@ -28,6 +28,7 @@ EXAMINATION: Layout = {
     "anatomy": ("anatomy", "region", "body_region", "body_part", "bodypart", "body_part_examined", "bodypartexamined"),
 }
 """Accepted names of the fields of the examination, in any case."""
+_EXAMINATION_FIELDS = {name: field for field, accepted in EXAMINATION.items() for name in accepted}
 PATIENT = ("patient_id", "study_id", "age", "indication", "comparison", *EXAMINATION)
 FIELDS = (*NAMES, "candidate_1", "candidate_2", "site", *PATIENT)
 """Fields to which a user can give an own name."""
@@ -72,10 +73,13 @@ def inside(place: Place, name: str) -> Place:
     return {**place, "field": f"{place['field']}.{name}" if "field" in place else name}
 
 
-def with_own_names(row: Mapping[str, Any], columns: Columns) -> Mapping[str, Any]:
+def with_own_names(row: Mapping[str, Any], columns: Columns, place: Place) -> Mapping[str, Any]:
     """Return a row whose fields of the patient and the examination have our names."""
-    present = {str(name).strip().lower().replace(" ", "_"): name for name in row if name not in columns.values()}
-    names = {field: present[name] for field in EXAMINATION for name in EXAMINATION[field][::-1] if name in present}
-    names |= {field: name for field, name in columns.items() if field in PATIENT}
+    names = {field: name for field, name in columns.items() if field in PATIENT}
+    for name in [name for name in row if name not in columns.values()]:
+        field = _EXAMINATION_FIELDS.get(str(name).strip().lower().replace(" ", "_"))
+        if field and field not in columns and names.setdefault(field, name) != name:
+            message = f"expected one {field}, found '{names[field]}' as well; name one with --columns {field}=NAME"
+            raise InputError(message, code=ErrorCode.DUPLICATE, **inside(place, name))
     own = {field: row[name] for field, name in names.items() if name in row}
     return {**row, **own} if own else row

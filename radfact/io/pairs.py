@@ -32,7 +32,7 @@ PairLike = Pair | Mapping[str, Any]
 ReportLike = Report | Sequence[Sentence | Mapping[str, Any]]
 """A narrative, or a list of sentences or of objects `{text, boxes, masks}`."""
 
-_CLUSTER_COLUMNS = ("patient_id", "study_id")
+CLUSTER_COLUMNS = ("patient_id", "study_id")
 """Columns that give the clusters if none is named; the first one with a value is used."""
 _NO_CANDIDATE = "no candidate report"
 _NO_REPORT = "expected a report, found a missing value; an empty report is an empty text"
@@ -178,7 +178,7 @@ def read_clusters(
 
 
 def _cluster_columns(cluster: str | None) -> Sequence[str]:
-    return _CLUSTER_COLUMNS if cluster is None else () if cluster == NO_CLUSTERS else (cluster,)
+    return CLUSTER_COLUMNS if cluster is None else () if cluster == NO_CLUSTERS else (cluster,)
 
 
 def _labels(row: Mapping[str, Any], place: Place, names: Sequence[str]) -> dict[str, str | None]:
@@ -395,7 +395,7 @@ def _records(rows: _Rows, layout: Layout, columns: Columns, cluster: str | None 
         if layout is _MANIFEST:
             names["reference"] = _reference_name(row, columns, place)
         _labels(row, place, _cluster_columns(cluster))  # also of a row that makes no pair
-        row = with_own_names(row, columns)
+        row = with_own_names(row, columns, place)
         reports = {side: _report(row, name, place) for side, name in names.items()}
         # Null is expected of the report of a manifest.
         needed = [name for name in names.values() if "candidate" in names or row[name] is not None]

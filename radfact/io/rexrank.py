@@ -73,7 +73,7 @@ def read_study(
     missing = [names[side] for side, text in (("candidate", prediction), ("reference", reference)) if text is None]
     place["line"] = lines.get((key, *missing[:1]), place["line"])
     patient = {"patient_id": fields["subject_id"]} if "subject_id" in fields else {}
-    row = with_own_names({**patient, **fields, **_context(study.context or "")}, columns)
+    row = with_own_names({**patient, **fields, **_context(study.context or "")}, columns, place)
     return prediction, reference, row, place, missing
 
 

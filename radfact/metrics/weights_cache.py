@@ -1,7 +1,4 @@
-"""The folder of downloaded weights: fetch, list and verify what the catalog names.
-
-`FOLDER/NAME` holds complete weights, `FOLDER/downloads/NAME` files that are not complete or that the user put there.
-"""
+"""Downloaded weights: FOLDER/NAME has complete ones of the catalog, FOLDER/downloads/NAME others and the user's."""
 
 from __future__ import annotations
 

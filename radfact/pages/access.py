@@ -32,11 +32,7 @@ _BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Decides which requests a local server accepts.
-
-    A browser must send the token once, if there is one, and gets a cookie. With `same_site` "Lax", it is sent also when
-    a link on another site leads to the page.
-    """
+    """Decides which requests have the token or its cookie, which links of other sites send if `same_site` is "Lax"."""
 
     host: str
     token: str | None
@@ -44,10 +40,7 @@ class Access:
     same_site: Literal["Strict", "Lax"] = "Strict"
 
     def is_own_host(self, host: str) -> bool:
-        """Return whether a Host header names this server, against DNS rebinding.
-
-        Any address is accepted if the server listens on more than the loopback interface.
-        """
+        """Return whether a Host header names this server (DNS rebinding); beyond the loopback interface, any does."""
         name, _ = _name_and_port(host)
         names = {"localhost", "127.0.0.1", "::1", self.host.lower()}
         if is_loopback(self.host):
@@ -55,10 +48,7 @@ class Access:
         return name in {*names, socket.gethostname().lower(), socket.getfqdn().lower()} or _as_address(name) is not None
 
     def is_admitted(self, cookies: str, host: str) -> bool:
-        """Return whether a request has the cookie, or needs none.
-
-        Other programs of the machine share its cookies and may send malformed ones.
-        """
+        """Return whether a request has the cookie, or needs none; other programs may send malformed ones."""
         if self.token is None:
             return True
         values = dict(part.strip().partition("=")[::2] for part in cookies.split(";"))

@@ -206,10 +206,7 @@ def with_interval(summary: Summary | None, sign: str = "") -> str | None:
 
 
 def _format_p(value: float | None, p: float | None, rounds: int) -> str | None:
-    """Format a p-value, raw or adjusted, with as many decimals as the rounds resolve.
-
-    From the smallest possible raw `p` of the same test, it is a bound.
-    """
+    """Format a p-value with the decimals that the rounds resolve; from the smallest possible raw `p`, as a bound."""
     if value is None or p is None:
         return None
     decimals = max(3, math.ceil(math.log10(rounds + 1) - 0.01))
@@ -322,10 +319,7 @@ class RunPair(StudyList):
                     self.findings[f"{contrast.finding}\t{tier}\t{label}"] |= changed & indices
 
     def study(self, sample_id: str) -> dict[str, Any] | None:
-        """Return a study with the drafts of both runs in the form of the page's script; None if not both have it.
-
-        Where the reference reports differ, `separate` has the study of each run.
-        """
+        """Return a study of both runs for the page's script, or None; `separate` if the references differ."""
         if sample_id not in self.indices:
             return None
         first, second = studies = [study for run in self.runs if (study := run.study(sample_id)) is not None]

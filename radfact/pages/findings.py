@@ -34,11 +34,7 @@ def list_findings(details: FindingDetails, study: Mapping[str, Sequence[Mapping[
 
 
 def name_errors(study: Mapping[str, Any]) -> None:
-    """Add to the sentences of a study that are not supported what is wrong with them, in a few words.
-
-    The reason of the judge comes before differences of findings. Nothing is added where the judge does not tell
-    contradicted from neutral sentences.
-    """
+    """Add in a few words what is wrong with unsupported sentences: the judge's reason, or differences of findings."""
     links = [link for findings in study.get("findings", {}).values() for link in findings["links"]]
     for side, other in OTHER.items():
         for index, sentence in enumerate(study[side]):

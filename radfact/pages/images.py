@@ -27,10 +27,7 @@ _NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.jpg")
 
 
 def load_images(studies: Sequence[dict[str, Any]], folder: Path | None) -> None:
-    """Replace the paths in `images` of each study by records for the viewer: `src`, `width`, `height` or a `message`.
-
-    Without a folder for the files, the images are embedded in the page.
-    """
+    """Replace the paths in `images` of studies by records for the viewer; without a folder for files, embed them."""
     paths = {path for study in studies for path in study.get("images", {}).values() if path is not None}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         loaded = dict(zip(paths, pool.map(lambda path: _load_image(path, folder), paths), strict=True))

@@ -32,10 +32,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; a cell is text, a number or None, and the first cell names the row.
-
-    If the first column holds scores (metrics, in tables of the ReXamine-Global paper), a page shows display names.
-    """
+    """Rows under headings, the first cell the name; pages show display names of scores in the first column."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]

@@ -130,10 +130,7 @@ def curves(
 
 
 def boxes(columns: Mapping[str, Mapping[str, Sequence[float]]], path: Path, *, y: str) -> Path:
-    """Plot boxes of values over sites, one position per score and one box per style.
-
-    Source: ReXamine-Global, figure 3.
-    """
+    """Plot boxes of values over sites by score and style (ReXamine-Global, figure 3)."""
     figure, axes = _axes((max(6.0, 0.95 * len(columns) + 1.5), 4.5), None, y)
     styles = list(dict.fromkeys(style for by_style in columns.values() for style in by_style))
     for number, style in enumerate(styles):

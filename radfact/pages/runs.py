@@ -66,10 +66,7 @@ def run_url(name: str) -> str:
 
 
 def find_runs(folders: Sequence[Path]) -> dict[str, RunSummary]:
-    """Return the runs in and below some folders by name, in the order of their paths.
-
-    A name is the same whenever the same folders are listed. Symbolic links to folders are not followed.
-    """
+    """Return the runs in and below folders by name, in the order of their paths; links to folders are not followed."""
     for folder in folders:
         if not folder.is_dir():
             raise InputError("expected a folder, found none", code=ErrorCode.FILE_NOT_FOUND, file=folder)

@@ -159,10 +159,7 @@ def confusion_counts(pairs: Sequence[tuple[float, float]], categories: Sequence[
 
 
 def kappa_from_counts(categories: Sequence[float], *, is_nominal: bool = False) -> CountsFunction:
-    """Return the linearly weighted kappa of two raters (Cohen, 1968) as a function of summed `confusion_counts`.
-
-    Without an order, or with two categories, it has no weights. It is NaN without ratings or with a single category.
-    """
+    """Return kappa of summed `confusion_counts`, linearly weighted (Cohen, 1968) if ordered; NaN of one category."""
     values = np.asarray(categories, dtype=np.float64)
     weights = np.abs(values[:, None] - values[None, :])
     weights = np.where(weights > 0, 1.0, 0.0) if is_nominal else weights

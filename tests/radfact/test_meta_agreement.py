@@ -307,6 +307,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_meta("examples", "--out", folder / "examples")
     rows = [[f"{site}{number}", site, "No effusion. Mild cardiomegaly."] for site in "xy" for number in (1, 2)]
     write_table(folder / "examples" / "reports.csv", ["id", "site", "report"], rows)
+    write_table(folder / "examples" / "twice.csv", ["id", "candidate", "reference"], [["1", "a", "b"]] * 2)
     return folder / "examples"
 
 
@@ -341,8 +342,29 @@ def test_examples_of_vert_have_the_ratings_of_experts_and_no_study_of_the_test_p
     *_, last = map(shots.__getitem__, overall)
     found = {kind: {x: n for x, n in getattr(last, kind).items() if n} for kind in ("significant", "insignificant")}
     assert {kind: counts for kind, counts in found.items() if counts} == errors
-    if "--exclude" in options:
-        assert first[2] not in [shot.reference for shot in shots.values()]
+    assert "--exclude" not in options or first[2] not in [shot.reference for shot in shots.values()]
+
+
+def test_an_example_of_several_rows_has_the_mean_of_their_readers(inputs: Path, tmp_path: Path) -> None:
+    rows = [["a", "R.", "C.", 1], ["b", "r", "c", 3], ["other", "R.", "D.", 4]]
+    table = write_table(tmp_path / "t.csv", ["id", "reference", "candidate", "expert"], rows)
+    run_meta("shots", table, "--better=lower", "--scale", 0, 4, "--n", 2, "--out", tmp_path / "plain.json")
+    assert {shot.id: shot.score for shot in read_examples(tmp_path / "plain.json", Shot)} == {"a": 0.5, "other": 0}
+    table, text = tmp_path / "radeval.csv", (inputs / "radeval.csv").read_text()
+    table.write_text(text + text.partition("\n")[2].replace("r1,", "r2,").replace(": 0", ": 2"))
+    run_meta("shots", table, "--layout=radeval", "--n", 18, "--out", tmp_path / "s.json")
+    shots = {shot.id: set(shot.significant.values()) for shot in read_examples(tmp_path / "s.json", Shot)}
+    assert shots["0_1"] == {1}
+
+
+@pytest.mark.parametrize("by", [{"study_id": "s"}, {"patient_id": "p"}, {"study_id": "s", "patient_id": "x"}, {}])
+def test_examples_have_no_study_and_no_patient_of_the_test_pairs(by: dict[str, str], tmp_path: Path) -> None:
+    columns, rows = ["id", "reference", "candidate"], [["a", "R.", "C.", "s", "p", 1], ["b", "S.", "C.", "t", "o", 1]]
+    table = write_table(tmp_path / "t.csv", [*columns, "study_id", "patient_id", "expert"], rows)
+    tests = write_table(tmp_path / "pairs.csv", [*columns, *by], [["q", "Q.", "C.", *by.values()]][: len(by)])
+    options = ("--better=lower", "--scale", 0, 4, "--n=1", "--exclude", tests, "--out", tmp_path / "shots.json")
+    out = run_meta("shots", table, *options)
+    assert ("from 1 of 2 reports: b" in out, "pairs.csv has no pairs" in out) == (bool(by), not by)
 
 
 def test_an_example_of_each_category_has_the_fewest_other_errors(tmp_path: Path) -> None:

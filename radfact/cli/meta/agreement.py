@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.resources import as_file, files
+from itertools import product
 from pathlib import Path
 from shutil import copytree
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from radfact.errors import ErrorCode, InputError, suggest_name
 from radfact.io.columns import EXAMINATION
 from radfact.io.jsonl import write_json
 from radfact.io.outputs import Output, replace_files
-from radfact.io.pairs import read_pairs
+from radfact.io.pairs import CLUSTER_COLUMNS, read_pairs
 from radfact.judges.options import JudgeOptions
 from radfact.meta.agreement import analysis
 from radfact.meta.agreement.preferences import evaluate_judge, evaluate_scores, find_wrong_preferences
@@ -36,7 +37,7 @@ from radfact.meta.datasets.layouts import LAYOUTS, read_ratings
 from radfact.meta.datasets.preferences import Consensus, PreferenceSet, read_preferences
 from radfact.meta.datasets.ratings import RatingSet
 from radfact.meta.datasets.reports import read_ids
-from radfact.meta.datasets.shots import one_per_category, rated_shots, without_pairs
+from radfact.meta.datasets.shots import ids_without, one_per_category, rated_shots
 from radfact.meta.scores import ScoreColumns
 from radfact.metrics.llm.vert import draw_shots
 from radfact.metrics.options import MetricOptions
@@ -44,7 +45,7 @@ from radfact.metrics.radfact.options import MAX_REPLICATES, BootstrapOptions
 from radfact.options import only, rename_fields
 from radfact.pages.meta_page import Table
 from radfact.progress import display_progress
-from radfact.records import Pair, narrative
+from radfact.records import NO_CLUSTERS, Pair, narrative
 from radfact.statistics.rater_agreement import PreferenceAccuracy
 
 TableArgument = Annotated[Path, typer.Argument(help="Ratings: a file, or the folder of a data set.")]
@@ -254,12 +255,23 @@ def shots(
     An example has the mean counts of the experts, and max(0, 1 - 0.15 x significant errors) as its score; in sets
     without counts by category, it has the mean rating on a scale from 0 to 1 (--scale, by default 0 5 for rate-eval).
     --by-category selects reports with an error of the category, significant if possible, and the fewest others. No
-    example has the reference, the id or the study of a pair in the files of --exclude.
+    example has the reference, the id, the study or the patient of a pair in the files of --exclude.
     """
     console, ratings = new_console(), read(table, rating)
     count = len(ratings.samples)
-    for file in exclude or ():
-        ratings = without_pairs(ratings, *_read_tests(file, rating))
+    if rating.target is not None and scale is None and ratings.has_categories:
+        message = "expected --scale LOW HIGH, since otherwise errors are counted by category"
+        raise InputError(message, code=ErrorCode.CONFLICTING_OPTIONS, field="--target")
+    notes = [*ratings.notes]
+    for file, by in product(exclude or (), (NO_CLUSTERS, *CLUSTER_COLUMNS)):
+        try:
+            kept = ids_without(read(table, rating, by), tests := _read_tests(file, rating, by))
+        except InputError as error:
+            if error.field != "cluster":
+                raise
+            continue  # the column is not in both files
+        ratings = replace(ratings, samples=[of for of in ratings.samples if of.pair.sample_id in kept])
+        notes += [] if tests else [f"{file} has no pairs: nothing is excluded."]
     with rename_fields({"scale": "--scale", "n": "--n"}):
         known = rated_shots(ratings, (0.0, 5.0) if scale is None and rating.layout == "rate-eval" else scale)
         if not known or (by_category and not ratings.has_categories):
@@ -268,19 +280,27 @@ def shots(
         chosen = one_per_category(known, seed=seed) if by_category else draw_shots(known, n, seed=seed)
     write_json(out, [shot.model_dump(exclude_defaults=True) for shot in chosen])
     missing = ERROR_CATEGORIES.keys() - {shot.category for shot in chosen} if by_category else ()
-    say_notes(console, [*ratings.notes, *(f"No other report has an error ({letter})." for letter in sorted(missing))])
+    say_notes(console, [*notes, *(f"No other report has an error ({letter})." for letter in sorted(missing))])
     ids = ", ".join(str(shot.id) for shot in chosen)
     say(console, f"{len(chosen)} examples from {len(known)} of {count} reports: {ids}")
     style = "rad-err" if by_category else "random"
     say(console, f"--metric-arg vert.shots={out} --metric-arg vert.style={style}", wrap=False)
 
 
-def _read_tests(file: Path, rating: RatingOptions) -> tuple[Sequence[Pair], str | None]:
-    """Read pairs, or else ratings, to test on, and the column of their clusters."""
+def _read_tests(file: Path, rating: RatingOptions, cluster: str) -> Sequence[Pair]:
+    """Read pairs, or else ratings, to test on."""
+    other_file = {ErrorCode.MISSING_FIELD, ErrorCode.INVALID_FORMAT}
     try:
-        tests: Any = read_pairs(file, missing="empty", columns=rating.columns)
+        return read_pairs(file, missing="empty", columns=rating.columns, cluster=cluster).pairs
     except InputError as error:
-        if error.code not in (ErrorCode.MISSING_FIELD, ErrorCode.DUPLICATE, ErrorCode.INVALID_FORMAT):
+        is_rated_by_several = error.code is ErrorCode.DUPLICATE and rating.layout == "plain"
+        if error.field == "cluster" or not (error.code in other_file or is_rated_by_several):
             raise
-        tests = read(file, rating.model_copy(update={"ids": None}), texts_only=True)
-    return list(tests.pairs), tests.cluster_by
+        reason = error.message
+    try:
+        return read(file, rating.model_copy(update={"ids": None}), cluster, texts_only=True).pairs
+    except InputError as error:
+        if error.field == "cluster" or error.code not in other_file:
+            raise
+        message = f"expected pairs, or ratings in the layout {rating.layout}; for pairs, {reason}"
+        raise InputError(message, code=error.code, file=file) from None

@@ -141,7 +141,7 @@ class RatingOptions(ColumnOptions):
     target: Annotated[
         str | None,
         Option(
-            "Rating to correlate with, such as significant. Default: the main rating of the data set.",
+            "Rating to use, such as significant. Default: the main rating of the data set.",
             metavar="QUANTITY",
             panel="Scores",
         ),

@@ -9,7 +9,7 @@ from itertools import accumulate, filterfalse
 from typing import Literal
 
 from radfact.error_categories import ERROR_CATEGORIES
-from radfact.errors import ErrorCode, InputError
+from radfact.errors import ErrorCode, InputError, option_error
 from radfact.metrics.llm.responses.corrections import Corrections
 from radfact.records import Pair, digest
 from radfact.statistics.clusters import Clusters, clusters_of
@@ -25,6 +25,14 @@ Count = tuple[str, str, str]
 
 SEVERITY_MAX = "severity_max"
 """The greatest severity that an expert assigned to a line of a report, corrected or not."""
+
+
+def check_scale(scale: tuple[float, float]) -> tuple[float, float]:
+    """Return the lowest and the highest rating, as in `--scale LOW HIGH`."""
+    low, high = scale
+    if not -math.inf < low < high < math.inf:
+        raise option_error(f"expected finite LOW < HIGH, found {low:g} {high:g}", "scale")
+    return scale
 
 
 def is_category_count(quantity: str) -> bool:

@@ -71,8 +71,9 @@ def read_reports(
 
 def _read_objects(path: Path, columns: Columns) -> Iterator[InputRow]:
     for line, row in read_jsonl(path):
-        names = find_columns(row, {"id": NAMES["id"]}, columns, {"file": path, "line": line})
-        yield InputRow(path, line, with_own_names(row, columns), {**columns, **names})
+        place = {"file": path, "line": line}
+        names = find_columns(row, {"id": NAMES["id"]}, columns, place)
+        yield InputRow(path, line, with_own_names(row, columns, place), {**columns, **names})
 
 
 def _report_text(row: InputRow, accepted: Sequence[str]) -> str:

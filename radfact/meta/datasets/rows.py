@@ -90,7 +90,8 @@ def read_rows(
     columns = check_columns(columns or {})
     layout = {name: NAMES.get(name, (name,)) for name in (*required, *columns)}
     names = find_columns(headings, layout, columns, {"file": path, "line": 1})
-    return headings, (InputRow(path, line, with_own_names(cells, columns), names) for line, cells in rows)
+    cells = ((line, with_own_names(row, columns, {"file": path, "line": line})) for line, row in rows)
+    return headings, (InputRow(path, line, row, names) for line, row in cells)
 
 
 _RATER = re.compile(

@@ -11,27 +11,23 @@ from typing import get_args
 
 from radfact.error_categories import ERROR_CATEGORIES, CategoryLetter
 from radfact.errors import ErrorCode, option_error
-from radfact.meta.datasets.ratings import COUNTS, RatingSet
+from radfact.meta.datasets.ratings import COUNTS, RatedReport, RatingSet, check_scale
 from radfact.metrics.llm.vert import Shot
 from radfact.records import Pair, digest, narrative
 from radfact.statistics.rater_agreement import round_half_up
 
 
-def without_pairs(ratings: RatingSet, pairs: Sequence[Pair], cluster_by: str | None) -> RatingSet:
-    """Return a set without the reports of pairs to test on: those with the same reference, id, or study or patient."""
+def ids_without(ratings: RatingSet, pairs: Sequence[Pair]) -> set[str]:
+    """Return the ids of a set without pairs to test on: those with the same reference, id or cluster."""
     ids, labels = {pair.sample_id for pair in pairs}, {pair.cluster for pair in pairs if pair.cluster is not None}
     if ratings.numbered:
         ids, labels = set(), set()  # the rows of another file have the same positions
-    elif cluster_by != ratings.cluster_by:
-        labels = set()
     references = {digest("", pair.reference) for pair in pairs}
-    samples = [
-        sample
-        for sample in ratings.samples
-        if sample.pair.sample_id not in ids and sample.pair.cluster not in labels
-        if digest("", sample.pair.reference) not in references
-    ]
-    return replace(ratings, samples=samples)
+    return {
+        pair.sample_id
+        for pair in ratings.pairs
+        if pair.sample_id not in ids and pair.cluster not in labels and digest("", pair.reference) not in references
+    }
 
 
 def rated_shots(ratings: RatingSet, scale: tuple[float, float] | None = None) -> list[Shot]:
@@ -40,9 +36,17 @@ def rated_shots(ratings: RatingSet, scale: tuple[float, float] | None = None) ->
     if scale is None and not has_counts:
         message = f"expected the lowest and highest '{ratings.target}', since errors are not counted by category"
         raise option_error(message, "scale", ErrorCode.MISSING_OPTION)
-    worst, best = (scale or (0.0, 1.0))[:: 1 if ratings.better[ratings.target] == "higher" else -1]
-    shots: dict[str, Shot] = {}
+    worst, best = check_scale(scale or (0.0, 1.0))[:: 1 if ratings.better[ratings.target] == "higher" else -1]
+    shots, by_text = list[Shot](), dict[str, list[RatedReport]]()
     for sample in ratings.samples:
+        by_text.setdefault(digest(sample.pair.candidate, sample.pair.reference), []).append(sample)
+    for same in by_text.values():
+        # Each sample may have the ratings of another reader.
+        pooled = {
+            name: {f"{index} {by}": n for index, of in enumerate(same) for by, n in of.ratings.get(name, {}).items()}
+            for name in ratings.better
+        }
+        sample = replace(same[0], ratings=pooled)
         names = {kind: [f"{kind}_{letter}" for letter in ERROR_CATEGORIES] for kind in COUNTS[1:] if has_counts}
         means = {kind: list(map(sample.mean, of_kind)) for kind, of_kind in names.items()}
         score = None if scale is None else (sample.mean(ratings.target) - worst) / (best - worst)
@@ -54,9 +58,8 @@ def rated_shots(ratings: RatingSet, scale: tuple[float, float] | None = None) ->
             raise option_error(f"expected ratings from {worst:g} (worst) to {best:g} (best), found {found}", "scale")
         counts = {kind: dict(zip(ERROR_CATEGORIES, map(round_half_up, of), strict=True)) for kind, of in means.items()}
         fields = {"id": sample.pair.sample_id, "reference": reference, "candidate": candidate, "score": score}
-        # Several readers may have rated the same candidate.
-        shots.setdefault(digest(candidate, reference), Shot.model_validate({**fields, **counts}))
-    return list(shots.values())
+        shots.append(Shot.model_validate({**fields, **counts}))
+    return shots
 
 
 def one_per_category(shots: Sequence[Shot], *, seed: int = 42) -> list[Shot]:

@@ -1,7 +1,4 @@
-"""VERT: GREEN's prompt with an overall accuracy score, in its variants and with few-shot examples.
-
-The examples have the five layouts of VERT, appendices D.5 to D.9.
-"""
+"""VERT: GREEN's prompt with an overall accuracy score, its variants, and few-shot examples (appendices D.5 to D.9)."""
 
 from __future__ import annotations
 
