@@ -11,8 +11,10 @@ import webbrowser
 from contextlib import ExitStack, suppress
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 
 def has_screen() -> bool:
